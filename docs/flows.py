@@ -46,7 +46,7 @@ GATEWAY = (
         "Reads the body and starts the exchange. If the manager fails, the client's bytes go.",
     ),
     Box(
-        "gateway/management/request_reader.py",
+        "gateway/request_reader.py",
         "The messages with their bytes. Only what is new is read; the rest is hashed.",
     ),
     Box(
@@ -166,9 +166,10 @@ def _box(box: Box, number: int, left: int, top: int) -> str:
         f'<text x="{left + 14}" y="{top + 48 + 16 * place}">{escape(line)}</text>'
         for place, line in enumerate(wrap(box.text, 30))
     )
-    name = box.file.replace("gateway/management/", "…/management/").replace(
-        "compaction/summarizers/", "…/summarizers/"
-    )
+    name = box.file
+    for folder in ("thread/caller/", "thread/finding/", "compaction/summarizers/"):
+        short = folder.removesuffix("/").rpartition("/")[2]
+        name = name.replace(folder, f"…/{short}/")
     return (
         f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#f8fafc" stroke="{colour}"/>'
         f'<rect x="{left}" y="{top}" width="5" height="{HEIGHT}" rx="2" fill="{colour}"/>'

@@ -1,7 +1,12 @@
-"""Draws commands in a terminal from real runs on the example session: `python docs/terminal_pictures.py`."""
+"""Draws commands in a terminal from real runs: `python docs/terminal_pictures.py`.
+
+The runs are on the example session, or on a recorded one (`EVERTHREAD_DATA`). A picture of
+a recorded session that is absent stays as it is.
+"""
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
@@ -29,8 +34,12 @@ class Picture:
     command: str
     columns: int
     max_lines: int
+    recorded: str = ""
+    """The recorded session that the command calls `session.jsonl`."""
 
 
+RECORDED = "claude-code-13_340918e71b_0.jsonl.gz"
+DATA = Path(os.environ.get("EVERTHREAD_DATA", FOLDER.parents[1] / "shared" / "data"))
 PICTURES = (
     Picture(
         "replay.svg",
@@ -39,17 +48,42 @@ PICTURES = (
         max_lines=27,
     ),
     Picture("tune.svg", f"everthread tune {SESSION}", columns=96, max_lines=20),
+    Picture(
+        "compare.svg",
+        "everthread compare session.jsonl",
+        columns=112,
+        max_lines=20,
+        recorded=RECORDED,
+    ),
+    Picture(
+        "continue.svg",
+        f"everthread continue {SESSION} --in claude --folder .",
+        columns=112,
+        max_lines=8,
+    ),
+    Picture(
+        "statusline.svg",
+        "everthread statusline --log session.jsonl",
+        columns=100,
+        max_lines=3,
+        recorded=RECORDED,
+    ),
 )
 
 
 def draw(picture: Picture) -> str:
     """Run the command with an empty home and return its output as SVG."""
     with tempfile.TemporaryDirectory() as home:
+        if picture.recorded:
+            text = gzip.decompress((DATA / "logs" / picture.recorded).read_bytes())
+            (Path(home) / "session.jsonl").write_bytes(text)
         done = subprocess.run(  # noqa: S603 - our own command
             [sys.executable, "-m", *shlex.split(picture.command)],
-            cwd=FOLDER.parent,
+            cwd=home if picture.recorded else FOLDER.parent,
+            stdin=subprocess.DEVNULL,
             env={
                 **os.environ,
+                "HOME": home,
                 "EVERTHREAD_HOME": home,
                 "COLUMNS": str(picture.columns),
             },
@@ -57,7 +91,8 @@ def draw(picture: Picture) -> str:
             text=True,
             check=True,
         )
-    lines = done.stdout.splitlines()
+    folder = str(FOLDER.parent).replace("/", "-")
+    lines = done.stdout.replace(home, "~").replace(folder, "-project").splitlines()
     if len(lines) > picture.max_lines:
         lines = [*lines[: picture.max_lines - 1], "…"]
     console = Console(record=True, width=picture.columns, file=io.StringIO())
@@ -68,4 +103,6 @@ def draw(picture: Picture) -> str:
 
 if __name__ == "__main__":
     for picture in PICTURES:
+        if picture.recorded and not (DATA / "logs" / picture.recorded).exists():
+            continue
         (FOLDER / picture.name).write_text(draw(picture), "utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -100,7 +101,7 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
     for turn in range(TURNS):
         history.append({"role": "user", "content": FACT if turn == 0 else _note(turn)})
         raw = await client.chat.completions.with_raw_response.create(
-            model=SMOLLM2.name, messages=history, max_tokens=32, temperature=0
+            model=SMOLLM2.name, messages=history, max_tokens=12, temperature=0
         )
         answer = raw.parse()
         history.append(
@@ -110,7 +111,7 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
         count = int(raw.headers["x-everthread-compactions"])
         details = answer.usage.prompt_tokens_details if answer.usage else None
         cached = details.cached_tokens or 0 if details else 0
-        mark = f"  <- compacted, {count} times so far" if count > compactions else ""
+        mark = f"  <- compaction {count}" if count > compactions else ""
         compactions = count
         say(
             f"  turn {turn + 1:2}: the client sent {int(before):5,} tokens, {int(after):5,} reached the model, "
@@ -132,6 +133,7 @@ def _note(turn: int) -> str:
 
 async def main() -> None:
     path = find_model(None, home_directory())
+    logging.getLogger("everthread").setLevel(logging.ERROR)  # it has no price
     config = parse_config(
         f"model: {{default: {SMOLLM2.name}, context_length: {WINDOW}, max_tokens: 64}}\n"
         "compression: {protect_last_n: 4, background: false}"
@@ -151,7 +153,7 @@ async def main() -> None:
             history = await talk(client)
             history.append({"role": "user", "content": QUESTION})
             answer = await client.chat.completions.create(
-                model=SMOLLM2.name, messages=history, max_tokens=64, temperature=0
+                model=SMOLLM2.name, messages=history, max_tokens=32, temperature=0
             )
             await client.close()
             sent = json.dumps(watch.bodies[-1]["messages"])

@@ -6,7 +6,7 @@ The packages, each importing only those below it (`docs/design/architecture.md` 
     lab/           a simulated provider; replay, comparison and tuning on recorded conversations; importers
     integrations/  adapters for LangChain and other frameworks: shorten their history before each call
     factory/       builds the public objects from a configuration; config/: config.yaml; testing: test doubles
-    gateway/       an HTTP proxy that compacts; management/: rewrites requests; api/, dashboard/, MCP
+    gateway/       an HTTP proxy that compacts; filters/, api/, dashboard/, MCP
     agent/         a conversation with tools: the tool loop, tools, approval, memory, slash commands
     conversation/  a thread and a model: send, stream
     thread/        one managed conversation: policy, recovery, learnt limits, accounting, background work, recall

@@ -89,7 +89,7 @@ class TestTalking:
     ) -> None:
         said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
         with provider([said, "Second."]) as served, chat(served) as terminal:
-            assert "64,000 tokens, as the server says" in terminal.shown
+            assert "window 64,000 tokens" in terminal.shown
             terminal.see("of 64K")
             terminal.type("hello")
             shown = terminal.see("Done.")
@@ -263,7 +263,7 @@ class TestTalking:
             terminal.see("8,192 tokens")
             terminal.see(PROMPT)
             terminal.type("Say hello in one short sentence.")
-            terminal.see("cost unknown")
+            terminal.see("cache 0%")
             terminal.type("", CTRL_D)
             assert "1 call" in terminal.see("--resume")
             assert terminal.leave() == 0

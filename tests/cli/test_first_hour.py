@@ -67,7 +67,7 @@ def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
     answer = everthread("run", "hello")
     assert answer.returncode == 2
     lines = answer.stderr.strip().splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 2
     assert answer.stderr.count("everthread init") == 1
     named = everthread("run", "--model", "gpt-5", "hello").stderr
     assert "gpt-5 needs a key, and OPENAI_API_KEY is not set" in named

@@ -130,7 +130,7 @@ def test_the_newest_session_in_five_sentences(
     assert own.endswith("% in the same room.")
     assert ours.startswith("Everthread would")
     assert "as recorded" in ours
-    assert "16 calls before the first own compaction" in agreement
+    assert "16 calls before Claude Code's own compaction" in agreement
     assert "as it was, by the log's usage" in done.stdout
     assert own.replace("'", "&#39;") in page.read_text("utf-8")
     found = json.loads(everthread("replay", "--latest", "--json", env=person).stdout)[

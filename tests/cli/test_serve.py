@@ -200,7 +200,8 @@ def test_bad_serve_options_are_refused(
     ("settings", "model", "words"),
     [
         ("{}", "gpt-5", "gpt-5, paid like its answers; if it fails, the journal"),
-        ("{model: {provider: local}}", "tiny", "tiny on this machine, free"),
+        ("{model: {provider: local}}", "tiny.gguf", "the built-in journal"),
+        ("{model: {provider: local}}", "gpt-5", "gpt-5, paid like its answers"),
         ("{compression: {enabled: false}}", "gpt-5", "nothing is compacted"),
         (
             "{auxiliary: {compression: {model: w, base_url: 'http://127.0.0.1:1/v1'}}}",

@@ -197,3 +197,21 @@ async def test_how_things_stand_counts_the_tail_too() -> None:
     told = parse_sections((await ContextCompressor(services).compress(talk)).summary)
     assert "last test run: `npm test` → exit 0, 9 passed" in told[STATE]
     assert BLOCKED not in told
+
+
+@pytest.mark.parametrize("failed", ["git add a.py && git commit -m", "git commit -m"])
+def test_a_chain_that_ends_with_the_failed_step_resolves_it(failed: str) -> None:
+    message = f'"$(cat <<EOF rates {"and more " * 60} EOF)"'
+    refused = "ERROR: a.py is not formatted\nExit code: 1"
+    done = run(f"git add a.py b.py && git commit -m {message}", "[main 64f1b9a] rates")
+    failure = run(f"{failed} {message}", refused)
+    assert "not formatted" in blocked(turn("Commit.", failure))
+    assert not blocked(turn("Commit.", failure, done))
+
+
+def test_a_step_that_passes_alone_does_not_resolve_the_chain_before_it() -> None:
+    failure = run(
+        "make lint && git commit -m x", "ERROR: a.py:3 long line\nExit code: 1"
+    )
+    later = run("git add b.py && git commit -m x", "[main 64f1b9a] x")
+    assert "long line" in blocked(turn("Commit.", failure, later))

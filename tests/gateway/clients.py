@@ -19,7 +19,7 @@ from everthread.compaction.journal_writer import JournalWriter
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
-from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.thread.caller.caller_setup import CallerSetup

@@ -14,7 +14,7 @@ from everthread.gateway.auth import Authenticator
 from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream

@@ -11,7 +11,7 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
-from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.clients import Client, Gate, ask, gate, running, thread_of, words

@@ -15,10 +15,10 @@ from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER, Incoming, ProxyTurn
 from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.management.forwarded_turn import ForwardedTurn
-from everthread.gateway.management.known_bodies import BodyOrigin
-from everthread.gateway.management.manager import ProxyManager
-from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.forwarded_turn import ForwardedTurn
+from everthread.gateway.known_bodies import BodyOrigin
+from everthread.gateway.managed_turn import ManagedTurn
+from everthread.gateway.manager import ProxyManager
 from everthread.gateway.observability import Metrics
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.exchange import Exchange
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Fault, Provider
@@ -62,6 +65,22 @@ async def stage(
             yield made
         finally:
             await made.close()
+
+
+async def test_an_exchange_is_freed_without_a_search_for_garbage() -> None:
+    async with stage(["One.", "Two."]) as on:
+        await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+        gc.collect()
+        gc.disable()
+        try:
+            await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+            async with asyncio.timeout(10):
+                while any(  # noqa: ASYNC110 - nothing tells that an object is freed
+                    isinstance(one, Exchange) for one in gc.get_objects()
+                ):
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
 
 async def test_whole_answers_and_what_they_used() -> None:

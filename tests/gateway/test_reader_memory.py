@@ -6,8 +6,8 @@ import json
 import tracemalloc
 
 from everthread.gateway.identify import scope_of
-from everthread.gateway.management.known_bodies import BodyOrigin, ByteCache
-from everthread.gateway.management.request_reader import RequestReader, SizeCache
+from everthread.gateway.known_bodies import BodyOrigin, ByteCache
+from everthread.gateway.request_reader import RequestReader, SizeCache
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:

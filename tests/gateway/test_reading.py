@@ -14,14 +14,14 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.gateway.auth import Caller
 from everthread.gateway.filters.charging import rough_tokens
-from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-from everthread.gateway.management.request_reader import RequestReader, SizeCache
+from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.reading import (
     MAX_BYTES_ON_LOOP,
     BodyLocator,
     read_request,
     run_by_size,
 )
+from everthread.gateway.request_reader import RequestReader, SizeCache
 from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
 

@@ -18,7 +18,7 @@ from everthread.core.cache_control import without_cache_control
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.manager import ProxyManager
 from everthread.gateway.recall_watch import RecallWatch
 from everthread.gateway.stream_merge import is_recall
 from everthread.lab.provider import Provider, ServedModel

@@ -1,6 +1,6 @@
-"""The plug-ins of pi, opencode and Claude Code in the real programs, without a gateway.
+"""The plug-ins of pi, opencode, Claude Code and Codex in the real programs, without a gateway.
 
-pi's compaction is Everthread's. opencode's and Claude Code's are their own; the user's words come back after them.
+pi's compaction is Everthread's. The others' are their own; the user's words come back after them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PI_PLUGIN = str(PLUGINS / "pi" / "everthread.ts")
 PI = "@earendil-works/pi-coding-agent@0.87.1"
 CLAUDE = "@anthropic-ai/claude-code@2.1.326"
 OPENCODE = "opencode-ai@1.18.33"
+CODEX = "@openai/codex@0.169.0"
 CLAUDE_MODELS = ("claude-opus-5-5", "claude-haiku-4-5", "claude-haiku-4-5-20251001")
 RULE = "Never push to main. Answer in one line."
 WINDOW = 40_000
@@ -375,3 +376,75 @@ async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
         await say("Where is the vault?", "--continue")
         results = json.dumps(provider.log[-1].body["messages"][-1])
         assert SECRET in results, "recalled by the MCP server"
+
+
+CODEX_SUMMARY = "The ledger was kept, and nothing else."
+CODEX_LIMIT = 30_000
+"""Tokens at which Codex compacts by itself in the test."""
+
+
+def codex_model(request: Request) -> str:
+    """Write a summary that says nothing of the user's words, else a page of the ledger."""
+    if "CONTEXT CHECKPOINT COMPACTION" in json.dumps(request.messages[-1]):
+        return CODEX_SUMMARY
+    return bookkeeper(request)
+
+
+async def test_codex_with_the_hooks_alone(tmp_path: Path) -> None:
+    """No gateway runs: after a compaction by Codex itself the user's words come back."""
+    program, path = find_program("codex", CODEX)
+    home = tmp_path / "home"
+    work = tmp_path / "work"
+    (home / ".codex").mkdir(parents=True)
+    work.mkdir()
+    shutil.copy(PLUGINS / "codex" / "hooks.json", home / ".codex")
+    command = tmp_path / "bin" / "everthread"
+    command.parent.mkdir()
+    command.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m everthread "$@"\n', "utf-8"
+    )
+    command.chmod(0o755)
+    async with Provider([ServedModel("lab-coder", 200_000)], codex_model) as provider:
+        lab = (
+            f'model_providers.lab={{name="Lab", base_url="{provider.url}/v1", '
+            'env_key="LAB_API_KEY", wire_api="responses"}'
+        )
+        options = [
+            *("--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"),
+            *("--dangerously-bypass-hook-trust", "-m", "lab-coder"),
+            *("-c", 'model_provider="lab"', "-c", lab),
+            *("-c", f"model_auto_compact_token_limit={CODEX_LIMIT}"),
+        ]
+        environment = {
+            "PATH": f"{command.parent}{os.pathsep}{path}",
+            "HOME": str(home),
+            "LAB_API_KEY": "any",
+            **hook_environment(tmp_path),
+        }
+
+        async def say(*words_said: str) -> None:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *("exec", *options, *words_said),
+                cwd=work,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            heard, _ = await asyncio.wait_for(process.communicate(), 300)
+            assert process.returncode == 0, heard.decode()
+
+        await say(RULE)
+        asked = ""
+        for turn in range(12):
+            page = f"Ledger {turn}: {words(1_200, f'ledger {turn}')}"
+            await say("resume", "--last", page)
+            asked = json.dumps(provider.log[-1].body)
+            if CODEX_SUMMARY in asked:
+                break
+        assert CODEX_SUMMARY in asked, "its own summary"
+        await say("resume", "--last", "And now?")
+        asked = json.dumps(provider.log[-1].body)
+        assert "Kept by Everthread" in asked
+        assert RULE in asked

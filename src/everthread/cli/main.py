@@ -198,9 +198,9 @@ def main() -> None:
     try:
         app()
     except EverthreadError as error:
-        from everthread.cli.output import visible
+        from everthread.cli.output import print_error
 
-        typer.echo(visible(f"everthread: {error}"), err=True)
+        print_error(f"everthread: {error}")
         sys.exit(2 if isinstance(error, InputError) else 1)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe. Keep the interpreter from complaining at exit.

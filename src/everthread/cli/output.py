@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -227,6 +230,34 @@ def print_text(*parts: str | tuple[str, str] | Text) -> None:
             *(visible(part) if isinstance(part, str) else part for part in styled)
         )
     )
+
+
+def print_error(text: str) -> None:
+    """Print on standard error; a terminal gets the text wrapped at words."""
+    lines = visible(text).splitlines()
+    if sys.stderr.isatty():
+        lines = _wrap_lines(lines, shutil.get_terminal_size().columns)
+    typer.echo("\n".join(lines), err=True)
+
+
+def hang(text: str, indent: int) -> str:
+    """Indent the further lines of a text that begins at a column; on a terminal, wrap it there."""
+    lines = text.splitlines()
+    if console.is_terminal:
+        lines = _wrap_lines(lines, max(console.width - indent, 20))
+    return f"\n{' ' * indent}".join(lines)
+
+
+def _wrap_lines(lines: Sequence[str], width: int) -> list[str]:
+    """Wrap lines at spaces. A longer word, such as a path, stays whole."""
+    return [
+        row
+        for line in lines
+        for row in textwrap.wrap(
+            line, width=width, break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
 
 
 def print_more(offset: int) -> None:

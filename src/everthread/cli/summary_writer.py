@@ -17,8 +17,9 @@ def describe_own_writer(config: Config, model: str) -> str:
         trouble = check_choice(auxiliary)[1]
         if not trouble:
             return f"{auxiliary.model}, paid with its own key (auxiliary.compression)"
-    if model.startswith("local/") or config.model.provider == "local":
-        return f"{model} on this machine, free"
+    choice, _ = check_choice(config.model, model)
+    if choice is not None and choice.provider == "local":
+        return JOURNAL
     return f"{model}, paid like its answers; if it fails, the journal, free"
 
 

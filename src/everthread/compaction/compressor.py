@@ -94,7 +94,7 @@ class ContextCompressor(SummaryEngine):
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
         names = NamesSection.plan(
             facts.names.followed_by(plan.following[0]),
-            plan.summary_budget + plan.words_shown,
+            plan.summary_budget,
             facts.root_prefix,
         )
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40

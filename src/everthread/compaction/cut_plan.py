@@ -338,7 +338,7 @@ class CutPlanner:
             fixed=self.fixed,
             middle_tokens=tokens,
             slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=min(self.budget.summary(tokens), fit.room.summary),
+            budget=min(self._summary_budget(tokens), fit.room.summary),
         )
 
     def _find_words(self) -> WordEntries:
@@ -397,6 +397,16 @@ class CutPlanner:
             for index in range(cut.head_end, cut.tail_start)
             if index not in aside and (rest := facts[index].rest) is not None
         }
+
+    def _summary_budget(self, middle: int) -> int:
+        """Return the tokens for a summary of this middle.
+
+        A later summary is not smaller than the one it continues only because few messages are new: what an earlier
+        compaction kept would be lost for good.
+        """
+        words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
+        earlier = self.counter.text(self.earlier.text) - words
+        return max(self.budget.summary(middle), min(earlier, self.budget.summary_least))
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
         """Return the tokens that the summary replaces, the earlier summary included."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,21 +17,17 @@ from everthread.compaction.user_quotes import (
     GAP,
     Count,
     Rarity,
-    clip_tokens,
     split_sentences,
 )
 
 BAR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
-ITEM_FACTOR = 1.3
-LAST_FACTOR = 1.4
-SPECIFIC_FACTOR = 1.5
-LAST_LINES = 2
+SPECIFIC_FACTOR = 2.0
+ANNOUNCING_FACTOR = 0.5
+"""For the last sentence before calls, which mostly says what they are for; without a name it is worth nothing."""
 MAX_PIECE_CHARS = 400
 """Characters of a piece to search for figures and names."""
-MIN_PIECE = 6
-"""With fewer tokens, return nothing."""
 
 _ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
 _HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
@@ -49,41 +45,28 @@ class Piece(NamedTuple):
     is_question: bool
 
 
-def pick_findings(
-    text: str, room: int, count: Count, rarity: Rarity, *, is_note: bool = False
-) -> str:
-    """Return the most informative pieces of an answer, in order, within `room` tokens.
+def weigh_text(
+    text: str, count: Count, rarity: Rarity, *, is_note: bool = False
+) -> tuple[list[Piece], list[float], list[int]]:
+    """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
-    `is_note`: the text comes right before calls, so its end only announces them.
+    A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls.
     """
-    if count(text) <= room:
-        return text
-    pieces = _split(text)
-    if not pieces or room < MIN_PIECE:
-        return ""
-    sizes = [count(piece.text) + 3 for piece in pieces]
-    worths = _weigh(pieces, sizes, rarity, last_factor=1.0 if is_note else LAST_FACTOR)
-    order = sorted(range(len(pieces)), key=lambda number: (-worths[number], number))
-    chosen: list[int] = []
-    remaining = room
-    telling = sum(worth > 0 for worth in worths)
-    for number in order:
-        if worths[number] == 0 and len(chosen) < telling:
-            break
-        if sizes[number] <= remaining:
-            chosen.append(number)
-            remaining -= sizes[number]
-    if not chosen:
-        return clip_tokens(pieces[order[0]].text, room, count)
-    return _join(pieces, sorted(chosen))
-
-
-def best_tokens(text: str, count: Count, rarity: Rarity) -> int:
-    """Return the tokens of the piece that says most."""
     pieces = _split(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
-    worths = _weigh(pieces, sizes, rarity)
-    return max(zip(worths, sizes, strict=True), default=(0.0, 0))[1]
+    worths: list[float] = []
+    for number, (piece, size) in enumerate(zip(pieces, sizes, strict=True)):
+        specifics = count_specifics(piece.text)
+        is_opening = number == 0 and not specifics and len(pieces) > 1
+        if is_opening or piece.is_question or _only_leads(piece.text, specifics):
+            worths.append(0.0)
+            continue
+        worth = rarity.score(piece.text) / math.pow(size + 4, 0.7)
+        worth *= SPECIFIC_FACTOR if specifics else 1.0
+        worths.append(worth)
+    if is_note and worths:
+        worths[-1] *= ANNOUNCING_FACTOR if count_specifics(pieces[-1].text) else 0.0
+    return pieces, worths, sizes
 
 
 def count_specifics(text: str) -> int:
@@ -115,30 +98,6 @@ def _split(text: str) -> list[Piece]:
     return pieces
 
 
-def _weigh(
-    pieces: Sequence[Piece],
-    sizes: Sequence[int],
-    rarity: Rarity,
-    *,
-    last_factor: float = LAST_FACTOR,
-) -> list[float]:
-    """Return the worth of each piece for its size; 0 for one that only leads to others, or asks."""
-    last = pieces[-1].line if pieces else 0
-    worths: list[float] = []
-    for number, (piece, size) in enumerate(zip(pieces, sizes, strict=True)):
-        specifics = count_specifics(piece.text)
-        is_opening = number == 0 and not specifics and len(pieces) > 1
-        if is_opening or piece.is_question or _only_leads(piece.text, specifics):
-            worths.append(0.0)
-            continue
-        worth = rarity.score(piece.text) / math.pow(size + 4, 0.7)
-        worth *= ITEM_FACTOR if _ITEM.match(piece.text) else 1.0
-        worth *= last_factor if last - piece.line < LAST_LINES else 1.0
-        worth *= SPECIFIC_FACTOR if specifics else 1.0
-        worths.append(worth)
-    return worths
-
-
 def _only_leads(text: str, specifics: int) -> bool:
     """Return whether a piece is a heading, the head of a table, or a line that announces others."""
     if text.endswith(_COLONS) or _HEADING.match(text):
@@ -146,15 +105,18 @@ def _only_leads(text: str, specifics: int) -> bool:
     return text.startswith("|") and not specifics
 
 
-def _join(pieces: Sequence[Piece], chosen: Sequence[int]) -> str:
-    """Return the chosen pieces, with a mark wherever something is missing."""
-    first = pieces[chosen[0]]
-    parts = [f"{GAP} " if chosen[0] or first.follows_gap else "", first.text]
-    for before, number in pairwise(chosen):
+def join_pieces(pieces: Sequence[Piece], chosen: Iterable[int]) -> str:
+    """Return the chosen pieces in order, with a mark wherever something is missing."""
+    numbers = sorted(chosen)
+    if not numbers:
+        return ""
+    first = pieces[numbers[0]]
+    parts = [f"{GAP} " if numbers[0] or first.follows_gap else "", first.text]
+    for before, number in pairwise(numbers):
         piece = pieces[number]
         is_cut = number > before + 1 or piece.follows_gap
         between = BAR if piece.line != pieces[before].line else " "
-        parts += (f" {GAP}{between}" if is_cut else between, piece.text)
-    if chosen[-1] < len(pieces) - 1:
+        parts += (f" {GAP} " if is_cut else between, piece.text)
+    if numbers[-1] < len(pieces) - 1:
         parts.append(f" {GAP}")
     return "".join(parts)

@@ -6,15 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from everthread.compaction.findings import (
-    count_specifics,
-)
-from everthread.compaction.journal_text import (
-    ERROR_START,
-    MAX_SPECIFIC,
-    short_note,
-    split_note,
-)
+from everthread.compaction.journal_text import ERROR_START, split_note
 from everthread.core.messages import count_noun
 
 _MAX_RANGE_FILES = 8
@@ -146,14 +138,6 @@ class Entry:
             self, lines=tuple(lines), closing=self.closing.replace(prefix, "")
         )
 
-    def with_short_notes(self) -> Entry:
-        """Return the entry with one sentence of each note."""
-        lines = tuple(
-            f"{short_note(note)}{done}" if note else done
-            for note, done in map(split_note, self.lines)
-        )
-        return self if lines == self.lines else replace(self, lines=lines)
-
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
         """The changed files that its lines name, each once."""
@@ -163,12 +147,11 @@ class Entry:
         names = (TIMES.sub("", name) for names in listed for name in names.split(", "))
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 
-    @cached_property
-    def best_note(self) -> str:
-        """The note with most names, of several the last."""
-        notes = [split_note(line)[0] for line in reversed(self.lines)]
-        worths = [min(count_specifics(note), 2 * MAX_SPECIFIC) for note in notes]
-        return notes[worths.index(max(worths))] if any(worths) else ""
+    @property
+    def prose(self) -> str:
+        """Its notes and closing words."""
+        notes = (split_note(line)[0] for line in self.lines)
+        return "\n".join(filter(None, (*notes, self.closing)))
 
     @cached_property
     def errors(self) -> tuple[str, ...]:

@@ -1,196 +1,232 @@
-"""Shorten the entries of a journal until they fit: the oldest first, with a count of everything dropped."""
+"""Shorten the entries of a journal until they fit.
+
+The actions of a turn (files, commands, errors) and its prose (notes and closing words) have a share of the room each.
+Actions are reduced from the oldest entry on: to the files and commands they name, to the files, then to one entry for a
+range of turns. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion when it
+has lost its steps. Everything dropped is counted or marked.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from everthread.compaction.findings import (
-    best_tokens,
-    pick_findings,
-)
+from everthread.compaction.findings import BAR, Piece, join_pieces, weigh_text
 from everthread.compaction.journal_entries import Entry, changed_line
 from everthread.compaction.journal_text import ERROR_START, split_note
 from everthread.compaction.user_quotes import Count, Rarity, newest_lines
 from everthread.core.messages import clip
 
-_MAX_BEST_SENTENCE_TOKENS = 60
-"""Maximum tokens of the most informative sentence in closing words."""
-_ERROR_SHARE = 4
-"""Share (1/n) of the room for errors of reduced entries."""
+_ACTION_SHARE = 0.25
+"""Share of the room for actions; more if the prose leaves some."""
+_RANGE_TOKENS = 80
+"""Room for everything older beside the newest entry."""
+_ERROR_SHARE = 2
+"""Share (1/n) of the actions' room for errors of reduced entries."""
 _MAX_EFFECTS_CHARS = 300
 """Characters for the changes and commands in an entry without its steps."""
-_MAX_RANGE_CLOSING_TOKENS = 40
-"""Tokens of the last outcome of a range."""
-_NEWEST_WEIGHT = 4.0
-"""The newest turn's closing words get this many times the room of the oldest's."""
+_NEWEST_WEIGHT = 1.5
+"""A sentence of the newest entry weighs this many times as much as one of the oldest."""
 _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
 def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Entry]:
-    """Return the entries within this many tokens, the oldest shortened first."""
+    """Return the entries within this many tokens."""
     full = _drop_repeated_errors(entries)
-    if sum(count(entry.text) + 2 for entry in full) <= budget:
+    total = sum(count(entry.text) + 2 for entry in full)
+    if total <= budget:
         return full
-    short = [entry.with_short_notes() for entry in full]
-    closings = [count(entry.closing) for entry in short]
-    bare = [count(entry.body) + 2 for entry in short]
-    room = budget - sum(bare) - 3 * len(short)
-    least = budget * 3 // 5
-    if sum(closings) <= room:
-        return _lengthen_notes(full, short, room - sum(closings), count)
-    short = _shorten_closings(short, closings, max(room, least), count)
-    if room >= least:
-        return merge_silent(short)
-    return _shorten_steps(short, budget, count)
+    bare = [_without_prose(entry) for entry in full]
+    actions = sum(count(entry.text) + 2 for entry in bare)
+    newest = min(count(bare[-1].text) + _RANGE_TOKENS, budget * 3 // 4)
+    least = max(int(budget * _ACTION_SHARE), newest)
+    parts = [_Part(entry, [index]) for index, entry in enumerate(bare)]
+    parts = _fit_actions(parts, max(least, budget - (total - actions)), count)
+    return _fit_prose(parts, full, budget, count)
 
 
-def _shorten_steps(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
-    """Return the entries within this many tokens: the oldest lose their steps, then their names, then themselves."""
+@dataclass(slots=True)
+class _Part:
+    """An entry without its prose, or several in one; `sources` are the places of the original entries."""
+
+    entry: Entry
+    sources: list[int]
+    has_steps: bool = True
+    """Whether the lines are those of the original entry."""
+
+
+def _without_prose(entry: Entry) -> Entry:
+    lines = tuple(split_note(line)[1].removeprefix(" — ") for line in entry.lines)
+    return replace(entry, lines=lines, closing="")
+
+
+def _fit_actions(parts: list[_Part], room: int, count: Count) -> list[_Part]:
+    """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left."""
+    entries = [part.entry for part in parts]
     usual = _usual_commands(entries)
     lines = [line for entry in entries for line in entry.errors]
-    errors = frozenset(newest_lines(lines, budget // _ERROR_SHARE, count))
-    entries = merge_silent(_name_oldest(entries, usual, errors, budget, count))
-    last_turn = sum(entry.last == entries[-1].last for entry in entries)
-    for kept in (last_turn, 0):
-        counted = _count_oldest(entries, kept, errors, budget, count)
-        entries = _merge_oldest(counted, kept, budget, count)
-    return entries
+    errors = frozenset(newest_lines(lines, room // _ERROR_SHARE, count))
+
+    def name_effects(entry: Entry) -> Entry:
+        return _name_effects(entry, usual, errors)
+
+    for kept in (1, 0):
+        _reduce_oldest(parts, kept, name_effects, room=room, count=count)
+        _reduce_oldest(parts, kept, _name_files, room=room, count=count)
+        _merge_oldest(parts, kept, room, count=count)
+        over = _actions_tokens(parts, count) - room
+        if over > 0 and len(parts) > kept:
+            first = parts[0]
+            first.entry = _shrink(first.entry, count(first.entry.body) - over, count)
+            first.has_steps = False
+    return parts
 
 
-def _shorten_closings(
-    entries: list[Entry], sizes: Sequence[int], room: int, count: Count
-) -> list[Entry]:
-    """Keep the closing words of the newest entries, as many as can say something; newer ones get more room."""
-    if sum(sizes) <= room:
-        return entries
-    rarity = Rarity(entry.closing for entry in entries)
-    least: dict[int, int] = {}
-    remaining = room
-    for index in (index for index in reversed(range(len(entries))) if sizes[index]):
-        best = best_tokens(entries[index].closing, count, rarity)
-        least[index] = min(sizes[index], best, _MAX_BEST_SENTENCE_TOKENS, max(room, 0))
-        remaining -= least[index]
-        if remaining < 0:
-            remaining += least.pop(index)
-            break
-    most = max(len(entries) - 1, 1)
-    weights = {index: 1 + (_NEWEST_WEIGHT - 1) * index / most for index in least}
-    share = _weighted_level(
-        [sizes[index] - least[index] for index in least],
-        list(weights.values()),
-        remaining,
-    )
-    shortened: list[Entry] = []
-    for index, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
-        allowed = (
-            least[index] + int(min(share * weights[index], size - least[index]))
-            if index in least
-            else 0
-        )
-        if size <= allowed:
-            shortened.append(entry)
-            continue
-        shortened.append(
-            replace(entry, closing=pick_findings(entry.closing, allowed, count, rarity))
-        )
-    return shortened
-
-
-def _lengthen_notes(
-    full: Sequence[Entry], entries: Sequence[Entry], room: int, count: Count
-) -> list[Entry]:
-    """Return the entries with as much of their notes as there is room for; newer ones get more."""
-    places = [
-        (index, at)
-        for index, entry in enumerate(entries)
-        for at, line in enumerate(entry.lines)
-        if line != full[index].lines[at]
-    ]
-    most = max(len(entries) - 1, 1)
-    weights = [1 + (_NEWEST_WEIGHT - 1) * index / most for index, _ in places]
-    shown = {place: count(entries[place[0]].lines[place[1]]) for place in places}
-    whole = {place: count(full[place[0]].lines[place[1]]) for place in places}
-    missing = [whole[place] - shown[place] for place in places]
-    level = _weighted_level(missing, weights, room)
-    rarity = Rarity(entry.text for entry in full)
-    lines = [list(entry.lines) for entry in entries]
-    for place, weight, lacks in zip(places, weights, missing, strict=True):
-        index, at = place
-        note, done = split_note(full[index].lines[at])
-        extra = int(min(level * weight, lacks))
-        allowed = shown[place] + extra - count(done)
-        if extra > 0:
-            longer = pick_findings(note, allowed, count, rarity, is_note=True)
-            lines[index][at] = f"{longer}{done}" if longer else lines[index][at]
-    return [
-        replace(entry, lines=tuple(new))
-        for entry, new in zip(entries, lines, strict=True)
-    ]
-
-
-def _name_oldest(
-    entries: list[Entry],
-    usual: frozenset[str],
-    errors: Container[str],
-    budget: int,
+def _reduce_oldest(
+    parts: Sequence[_Part],
+    kept: int,
+    reduce: Callable[[Entry], Entry],
+    *,
+    room: int,
     count: Count,
+) -> None:
+    """Reduce the oldest entries until all fit, but not the last `kept`."""
+    total = _actions_tokens(parts, count)
+    for part in parts[: len(parts) - kept]:
+        if total <= room:
+            return
+        slim = reduce(part.entry)
+        total += count(slim.body) - count(part.entry.body)
+        part.entry = slim
+        part.has_steps = False
+
+
+def _merge_oldest(parts: list[_Part], kept: int, room: int, *, count: Count) -> None:
+    """Merge the oldest entries into one until the rest fits, but not the last `kept`."""
+    total = _actions_tokens(parts, count)
+    while total > room and len(parts) > max(kept + 1, 1):
+        first, second = parts[:2]
+        joined = first.entry.join(second.entry)
+        total += count(joined.body) - count(first.entry.body)
+        total -= count(second.entry.body) + 2
+        sources = [*first.sources, *second.sources]
+        parts[:2] = [_Part(joined, sources, has_steps=False)]
+
+
+def _actions_tokens(parts: Iterable[_Part], count: Count) -> int:
+    return sum(count(part.entry.body) + 2 for part in parts)
+
+
+def _shrink(entry: Entry, room: int, count: Count) -> Entry:
+    """Return the entry within this many tokens: without its oldest errors, then without its files."""
+    errors = list(entry.errors)
+    while errors and count(entry.body) > room:
+        del errors[0]
+        entry = replace(entry, lines=(*changed_line(entry), *errors))
+    return entry if count(entry.body) <= room else replace(entry, lines=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A note or the closing words of an entry, in pieces."""
+
+    part: int
+    """The number of the part that shows it."""
+    pieces: Sequence[Piece]
+    worths: Sequence[float]
+    sizes: Sequence[int]
+
+
+def _fit_prose(
+    parts: Sequence[_Part], full: Sequence[Entry], budget: int, count: Count
 ) -> list[Entry]:
-    """Reduce the oldest entries to their effects until the rest fits; the last one keeps its newest lines."""
-    sizes = [count(entry.text) + 2 for entry in entries]
-    total = sum(sizes)
-    named: list[Entry] = []
-    for entry, size in zip(entries, sizes, strict=True):
-        if total <= budget or not entry.lines:
-            named.append(entry)
-            continue
-        slim = _name_effects(entry, usual, errors)
-        total += count(slim.text) + 2 - size
-        kept = _newest_lines(entry, budget - total, count)
-        if kept:
-            older = replace(entry, lines=entry.lines[:-kept])
-            slim = _name_effects(older, usual, errors)
-            slim = replace(slim, lines=(*slim.lines, *entry.lines[-kept:]))
-            total = budget
-        named.append(slim)
-    return named
+    """Return the entries with the most informative prose of their sources, as much as there is room for."""
+    texts = _weigh_texts(parts, full, count)
+    room = budget - _actions_tokens(parts, count)
+    while True:
+        chosen = _choose(texts, room)
+        shown: list[list[str]] = [[] for _ in parts]
+        for text, numbers in zip(texts, chosen, strict=True):
+            shown[text.part].append(join_pieces(text.pieces, numbers))
+        entries = _merge_wordless(parts, shown)
+        over = sum(count(entry.text) + 2 for entry in entries) - budget
+        if over <= 0 or not any(chosen):
+            return entries
+        room -= over
 
 
-def _newest_lines(entry: Entry, room: int, count: Count) -> int:
-    """Return how many of an entry's newest lines have room, fewer than all."""
-    kept = 0
-    for line in reversed(entry.lines[1:]):
-        room -= count(line) + 2
-        if room < 0:
-            break
-        kept += 1
-    return kept
+def _weigh_texts(
+    parts: Sequence[_Part], full: Sequence[Entry], count: Count
+) -> list[_Text]:
+    """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
+    rarity = Rarity(entry.prose for entry in full)
+    most = max(len(full) - 1, 1)
+    texts: list[_Text] = []
+    for number, part in enumerate(parts):
+        for index in part.sources:
+            weight = 1 + (_NEWEST_WEIGHT - 1) * index / most
+            notes = [split_note(line)[0] for line in full[index].lines]
+            for at, text in enumerate([*notes, full[index].closing]):
+                if not text and not part.has_steps:
+                    continue
+                is_note = at < len(notes)
+                pieces, worths, sizes = weigh_text(text, count, rarity, is_note=is_note)
+                worths = [worth * weight for worth in worths]
+                texts.append(_Text(number, pieces, worths=worths, sizes=sizes))
+    return texts
 
 
-def _count_oldest(
-    entries: list[Entry], kept: int, errors: Container[str], budget: int, count: Count
+def _choose(texts: Sequence[_Text], room: int) -> list[list[int]]:
+    """Return the pieces of each text that have room: those that are worth most, and each only once."""
+    ranked = sorted(
+        (
+            (-worth, at, number)
+            for at, text in enumerate(texts)
+            for number, worth in enumerate(text.worths)
+            if worth > 0
+        )
+    )
+    chosen: list[list[int]] = [[] for _ in texts]
+    said: set[str] = set()
+    for _, at, number in ranked:
+        size = texts[at].sizes[number]
+        words = texts[at].pieces[number].text
+        if size <= room and words not in said:
+            room -= size
+            said.add(words)
+            chosen[at].append(number)
+    return chosen
+
+
+def _merge_wordless(
+    parts: Sequence[_Part], shown: Sequence[Sequence[str]]
 ) -> list[Entry]:
-    """Reduce the oldest entries to counts and errors until the rest fits, but not the last `kept`.
-
-    Adjacent ones without closing words are merged at once, before a newer entry loses its names.
-    """
-    sizes = [count(entry.text) + 2 for entry in entries]
-    total = sum(sizes)
-    counted: list[Entry] = []
-    for index, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
-        if total <= budget or index >= len(entries) - kept:
-            return [*counted, *entries[index:]]
-        slim = _keep_errors(entry, errors)
-        total += count(slim.text) + 2 - size
-        if counted and not counted[-1].closing and not slim.closing:
-            joined = counted[-1].join(slim)
-            total -= count(counted[-1].text) + count(slim.text) + 2 - count(joined.text)
-            counted[-1] = joined
+    """Return the entries with their prose; adjacent ones that have neither steps nor prose are one."""
+    entries: list[Entry] = []
+    was_wordless = False
+    for part, texts in zip(parts, shown, strict=True):
+        entry = _with_prose(part, texts)
+        is_wordless = not part.has_steps and not entry.closing
+        if is_wordless and was_wordless:
+            entries[-1] = entries[-1].join(entry)
         else:
-            counted.append(slim)
-    return counted
+            entries.append(entry)
+        was_wordless = is_wordless
+    return merge_silent(entries)
+
+
+def _with_prose(part: _Part, texts: Sequence[str]) -> Entry:
+    """Return the entry with these notes and closing words; without its steps they are one text."""
+    entry = part.entry
+    if not part.has_steps:
+        return replace(entry, closing=BAR.join(filter(None, texts)))
+    lines = (
+        f"{note} — {done}" if note and done else note or done
+        for note, done in zip(texts[:-1], entry.lines, strict=True)
+    )
+    return replace(entry, lines=tuple(filter(None, lines)), closing=texts[-1])
 
 
 def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
@@ -207,14 +243,17 @@ def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -
     ]
     line = clip("; ".join(part for part in effects if part), _MAX_EFFECTS_CHARS)
     kept = (line for line in entry.errors if line in errors)
-    note = entry.best_note
-    return replace(entry, lines=tuple(filter(None, (note, line, *kept))))
+    return replace(entry, lines=tuple(filter(None, (line, *kept))))
 
 
-def _keep_errors(entry: Entry, errors: Container[str]) -> Entry:
-    """Return the entry with only the files it changed and those of its error lines that are in `errors`."""
-    kept = (line for line in entry.errors if line in errors)
-    return replace(entry, lines=(*changed_line(entry), *kept))
+def _name_files(entry: Entry) -> Entry:
+    """Return the entry with only the files it changed, how many commands it ran, and its error lines."""
+    return replace(
+        entry,
+        lines=(*changed_line(entry), *entry.errors),
+        called=0,
+        looked=0,
+    )
 
 
 def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
@@ -252,58 +291,3 @@ def merge_silent(entries: list[Entry]) -> list[Entry]:
         else:
             merged.append(entry)
     return merged
-
-
-def _weighted_level(
-    sizes: Sequence[int], weights: Sequence[float], room: float
-) -> float:
-    remaining = float(room)
-    weight = sum(weights)
-    for size, own in sorted(
-        zip(sizes, weights, strict=True), key=lambda pair: pair[0] / pair[1]
-    ):
-        if size / own * weight >= remaining:
-            return max(remaining / weight, 0.0)
-        remaining -= size
-        weight -= own
-    return float("inf")
-
-
-def _merge_oldest(
-    entries: list[Entry], kept: int, budget: int, count: Count
-) -> list[Entry]:
-    """Merge the oldest entries into one until the rest fits, but not the last `kept`.
-
-    The range keeps a short form of its last outcome. If all are merged, it loses its oldest errors, then its outcome
-    and its files.
-    """
-    sizes = [count(entry.text) + 2 for entry in entries]
-    total = sum(sizes)
-    rarity = Rarity(entry.closing for entry in entries)
-    index = 0
-    merged = entries[0]
-    size = sizes[0]
-    while total > budget and index + 1 < len(entries) - kept:
-        index += 1
-        total -= size + sizes[index]
-        merged = merged.join(entries[index])
-        closing = pick_findings(
-            merged.closing, _MAX_RANGE_CLOSING_TOKENS, count, rarity
-        )
-        merged = replace(merged, closing=closing)
-        size = count(merged.text) + 2
-        total += size
-    if total > budget and not kept:
-        merged = _shrink(merged, size - (total - budget), count)
-    return [merged, *entries[index + 1 :]] if merged is not entries[0] else entries
-
-
-def _shrink(entry: Entry, room: int, count: Count) -> Entry:
-    """Return the entry within this many tokens: without its oldest errors, then without outcome and files."""
-    errors = list(entry.errors)
-    while errors and count(entry.text) + 2 > room:
-        del errors[0]
-        entry = replace(entry, lines=(*changed_line(entry), *errors))
-    if count(entry.text) + 2 > room:
-        entry = replace(entry, closing="")
-    return entry if count(entry.text) + 2 <= room else replace(entry, lines=())

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import re
 
-from everthread.compaction.findings import (
-    BAR,
-    count_specifics,
-)
-from everthread.compaction.user_quotes import split_sentences
+from everthread.compaction.findings import BAR
 from everthread.core.messages import one_line
 from everthread.core.redaction import clip_words, redact
 from everthread.core.transcript import defuse
 
 ERROR_START = "error: "
 """The start of an error line, which follows the line of the failed step."""
-MAX_SPECIFIC = 3
-"""More names than this in one sentence of a note add no weight."""
-_MAX_SHORT_NOTE_CHARS = 160
-"""Characters of the sentence that replaces a note if room is short."""
 _MAX_NOTE_CHARS = 1_500
 _MAX_CLOSING_CHARS = 6_000
 """Characters of an answer to read; far fewer are shown."""
@@ -40,24 +32,7 @@ def note_text(text: str) -> str:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
     lines = [line for line in _prose(text) if line != _CODE_MARK]
-    return clip_line(BAR.join(lines), _MAX_NOTE_CHARS).rstrip(":： ")
-
-
-def short_note(note: str) -> str:
-    """Return the most informative sentence of a note: the one with most names.
-
-    If no sentence has a name, return the first one, or the last one if the first only announces the next.
-    """
-    if len(note) <= _MAX_SHORT_NOTE_CHARS and BAR not in note:
-        sentences = _sentences(note)
-        if len(sentences) == 1:
-            return note
-    else:
-        sentences = [one for line in note.split(BAR) for one in _sentences(line)]
-    sentence = max(sentences, key=lambda one: min(count_specifics(one), MAX_SPECIFIC))
-    if not count_specifics(sentence) and sentence.endswith(_COLONS):
-        sentence = sentences[-1]
-    return clip_line(sentence, _MAX_SHORT_NOTE_CHARS).rstrip(":： ")
+    return clip_line(BAR.join(lines), _MAX_NOTE_CHARS)
 
 
 def split_note(line: str) -> tuple[str, str]:
@@ -66,12 +41,6 @@ def split_note(line: str) -> tuple[str, str]:
         return "", line
     found = _NOTE_END.search(line)
     return (line[: found.start()], line[found.start() :]) if found else (line, "")
-
-
-def _sentences(line: str) -> list[str]:
-    return [
-        line[piece.start : piece.end].strip() for piece in split_sentences(line)
-    ] or [line]
 
 
 def closing_text(text: str) -> str:

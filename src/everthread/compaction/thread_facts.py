@@ -49,6 +49,7 @@ _CHANGES_FOLDER = re.compile(
     r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
 )
 _KEY_CHARS = 400
+_LONG = _KEY_CHARS // 2
 _IN = " in folder "
 """Between a command and its folder in the key of a failure."""
 _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
@@ -522,6 +523,8 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
     failed, _, failed_in = failure.partition(_IN)
     if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
         return False
+    if _reaches_same_end(command, failed):
+        return True
     words = command.split()
     theirs = failed.split()
     if not words or words[:1] != theirs[:1]:
@@ -541,6 +544,22 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
         {word for word in some[1:] if is_file(word)} for some in (words, theirs)
     )
     return not files or files == their_files
+
+
+def _reaches_same_end(command: str, failed: str) -> bool:
+    """Return whether a chain ends with the last step of a failed one, after steps of the same programs.
+
+    `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
+    known.
+    """
+    *before, last = command.split(" && ")
+    *theirs, end = failed.split(" && ")
+    known = min(len(last), len(end)) if max(len(command), len(failed)) > _LONG else None
+    if not before or last[:known] != end[:known]:
+        return False
+    return {step.split(" ", 1)[0] for step in before} >= {
+        step.split(" ", 1)[0] for step in theirs
+    }
 
 
 _EXIT = re.compile(r"exit (\d{1,3})\b")

@@ -85,46 +85,6 @@ def compaction_input(
     )
 
 
-async def draft(
-    live: ConversationState, order: CompactionOrder, wait: SummaryWait
-) -> ConversationDraft:
-    """Ask the engine, and a model through `wait`. Only the usage of calls is recorded; nothing else changes."""
-    session = live.session.id
-    stored = tuple(live.stored)
-    given = compaction_input(live, order)
-    if not order.is_preview:
-        tokens = order.tokens or live.tokens
-        live.emit(
-            events.CompactionStarted(session, order.reason, tokens, order.is_background)
-        )
-    pins = await live.setup.store.pins(live.session.thread)
-    live.engine.pin([note.text for note in pins])
-    compaction = await compress_beside(live.engine, given, live.summarizer, wait)
-    return ConversationDraft(compaction, session, stored, tuple(given.messages))
-
-
-async def refit(
-    live: ConversationState, drafted: ConversationDraft
-) -> ConversationDraft:
-    """Add the messages since a draft was made. They are pruned and cut if the prompt would be too large with them."""
-    start = len(drafted.stored)
-    since = live.bodies[start:]
-    if not since:
-        return drafted
-    given = RefitInput(
-        drafted.compaction,
-        since,
-        start,
-        system=live.system,
-        tools=live.toolbox.to_come,
-        ids=[message.id for message in live.stored],
-    )
-    compaction = await refit_beside(live.engine, given, live.summarizer)
-    return ConversationDraft(
-        compaction, drafted.session, tuple(live.stored), tuple(live.bodies)
-    )
-
-
 async def commit(
     live: ConversationState, drafted: ConversationDraft, order: CompactionOrder
 ) -> str:
@@ -203,14 +163,6 @@ async def _continue(
         is_background=order.is_background,
     )
     return ""
-
-
-async def discard(
-    live: ConversationState, drafted: ConversationDraft, why: str
-) -> None:
-    """Record the usage of a compaction that is not used."""
-    await live.accounting.record_summary(drafted.session, drafted.compaction.usage)
-    live.emit(events.CompactionVoid(live.session.id, why))
 
 
 async def _switch(
@@ -357,16 +309,52 @@ class ConversationContext:
     async def draft(
         self, order: CompactionOrder, wait: SummaryWait
     ) -> ConversationDraft:
-        return await draft(self._live, order, wait)
+        live = self._live
+        session = live.session.id
+        stored = tuple(live.stored)
+        given = compaction_input(live, order)
+        if not order.is_preview:
+            tokens = order.tokens or live.tokens
+            live.emit(
+                events.CompactionStarted(
+                    session, order.reason, tokens, order.is_background
+                )
+            )
+        pins = await live.setup.store.pins(live.session.thread)
+        live.engine.pin([note.text for note in pins])
+        compaction = await compress_beside(live.engine, given, live.summarizer, wait)
+        return ConversationDraft(compaction, session, stored, tuple(given.messages))
 
     def is_usable(self, draft: ConversationDraft) -> bool:
         return draft.still_holds(self._live)
 
     async def commit(self, draft: ConversationDraft, order: CompactionOrder) -> str:
-        return await commit(self._live, await refit(self._live, draft), order)
+        return await commit(self._live, await self._refit(draft), order)
+
+    async def _refit(self, drafted: ConversationDraft) -> ConversationDraft:
+        """Add the messages since a draft was made, pruned and cut if the prompt would be too large with them."""
+        live = self._live
+        start = len(drafted.stored)
+        since = live.bodies[start:]
+        if not since:
+            return drafted
+        given = RefitInput(
+            drafted.compaction,
+            since,
+            start,
+            system=live.system,
+            tools=live.toolbox.to_come,
+            ids=[message.id for message in live.stored],
+        )
+        compaction = await refit_beside(live.engine, given, live.summarizer)
+        return ConversationDraft(
+            compaction, drafted.session, tuple(live.stored), tuple(live.bodies)
+        )
 
     async def discard(self, draft: ConversationDraft, why: str) -> None:
-        await discard(self._live, draft, why)
+        live = self._live
+        await live.accounting.record_summary(draft.session, draft.compaction.usage)
+        live.emit(events.CompactionVoid(live.session.id, why))
 
     async def account_lost(self) -> None:
         await self._live.accounting.record_lost(self._live.session.id)

@@ -17,7 +17,6 @@ from everthread.conversation.compaction import (
     ConversationContext,
     FixedPartWatch,
     compact_for_hygiene,
-    draft,
     overflow_error,
 )
 from everthread.conversation.given_messages import (
@@ -446,7 +445,7 @@ class Conversation:
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
         order = CompactionOrder("preview", focus=focus, is_manual=True, is_preview=True)
-        drafted = await draft(self._live, order, SummaryWait())
+        drafted = await self._thread.context.draft(order, SummaryWait())
         return drafted.compaction
 
     async def hygiene(self) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
-    from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import StoreWatch
     from everthread.gateway.proxy import Proxy
@@ -591,7 +591,7 @@ async def _make_manager(
     is_alone: Callable[[], bool],
 ) -> ProxyManager:
     from everthread.compaction.summarizers.chain import DeferredJournal
-    from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.manager import ProxyManager
     from everthread.providers.catalog import ask_endpoint, resolve_window
     from everthread.thread.caller.caller_setup import CallerSetup
 

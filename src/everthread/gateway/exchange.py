@@ -242,9 +242,14 @@ class Exchange:
         return True
 
     def finish(self) -> Outcome:
-        """End the filters; return how the exchange ended."""
+        """End the filters; return how the exchange ended.
+
+        Filters refer to their exchange. They are dropped here: a cycle would keep the bodies until the next collection.
+        """
         outcome = Outcome(self.status)
-        for one in reversed(self.filters):
+        ended = self.filters
+        self.filters = []
+        for one in reversed(ended):
             outcome = one.done(outcome)
         return outcome
 

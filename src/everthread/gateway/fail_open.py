@@ -31,8 +31,8 @@ from everthread.gateway.observability import (
 from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.management.request_reader import BodyOutline
+    from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request_reader import BodyOutline
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.json_slices import Element
-from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession
 from everthread.thread.identity import derive_thread_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Coroutine
@@ -53,7 +54,10 @@ class ManagedExchange(Exchange):
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
         self.sent = self.turn.sent
         self._keep_alive = StreamKeepAlive(
-            writer, services.limits, services.metrics, self._takes_comments
+            writer,
+            services.limits,
+            services.metrics,
+            functools.partial(_takes_comments, incoming, outer),
         )
         self._added_seconds = 0.0
         """How long the client waited for the gateway before its request was sent."""
@@ -61,10 +65,6 @@ class ManagedExchange(Exchange):
     @property
     def is_stream_asked(self) -> bool:
         return self.outer.streams
-
-    def _takes_comments(self) -> bool:
-        """Whether the client asked for a stream and passes over its comments: Google's SDK reads them as data."""
-        return self.is_stream_asked and self.incoming.api != "gemini"
 
     async def run(self) -> None:
         """Have the request prepared, send it, again after each recovery, pass the answer on, and record it."""
@@ -264,6 +264,11 @@ class ManagedExchange(Exchange):
         if self.sent.tokens is not None:
             facts["tokens"] = self.sent.tokens
         self.writer.note(**facts)
+
+
+def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
+    """Return whether the client asked for a stream and skips its comments: Google's SDK reads them as data."""
+    return outer.streams and incoming.api != "gemini"
 
 
 async def _is_too_long(answer: Answer) -> bool:

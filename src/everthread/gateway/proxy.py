@@ -18,8 +18,8 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.filters import Feature
+from everthread.gateway.known_bodies import BodyOrigin
 from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.management.known_bodies import BodyOrigin
 from everthread.gateway.middleware import Admission
 from everthread.gateway.observability import FailureLog, Metrics, StoreWatch
 from everthread.gateway.pending import PendingWork

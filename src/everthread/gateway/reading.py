@@ -17,8 +17,8 @@ from everthread.gateway.request_head import check_model_name
 
 if TYPE_CHECKING:
     from everthread.gateway.contracts import BodyReader
-    from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.management.request_reader import BodyOutline
+    from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request_reader import BodyOutline
 
 T = TypeVar("T")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from everthread.core.types import Api
+from everthread.gateway.client_request import ClientRequest
 from everthread.gateway.filters.cache_marks import (
     MarkMemory,
     breakpoint_changes,
     mark_changes,
 )
 from everthread.gateway.json_slices import Change, SlicedBody, slice_body, splice
-from everthread.gateway.management.client_request import ClientRequest
-from everthread.gateway.management.recall_offer import tool_change
-from everthread.gateway.management.system_note import note_change, takes_blocks
+from everthread.gateway.recall_offer import tool_change
+from everthread.gateway.system_note import note_change, takes_blocks
 from everthread.providers.catalog import FIELDS, cap_field
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import name_of, object_of
 

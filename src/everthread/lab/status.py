@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from everthread import estimate_request_tokens
+from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import cost, format_dollars, prices_for
 from everthread.factory.conversations import session_options
 from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
-from everthread.lab.importers.log import Log, count_in, object_in, text_in
+from everthread.lab.importers.log import (
+    Log,
+    LoggedMessage,
+    count_in,
+    object_in,
+    text_in,
+)
 from everthread.providers.catalog import catalogue_window
 
 
@@ -60,7 +66,7 @@ def status_of_log(log: Log, config: Config) -> ContextStatus:
     dollars = [
         entry.cost
         if entry.cost is not None
-        else _price(entry.model or model, usage, entry.at)
+        else _price(entry.model or model, _whole_usage(usage, entry, model), entry.at)
         for usage, entry in used
     ]
     known = [amount for amount in dollars if amount is not None]
@@ -95,6 +101,16 @@ def status_of_client(given: Mapping[str, Any], config: Config) -> ContextStatus 
         cached=usage.cache_read_tokens / usage.prompt_tokens,
         dollars=float(spent) if isinstance(spent, int | float) else None,
     )
+
+
+def _whole_usage(
+    usage: CanonicalUsage, entry: LoggedMessage, model: str
+) -> CanonicalUsage:
+    """Return the usage with the whole answer, if the log has the figure of its beginning."""
+    counter = TokenCounter(entry.model or model)
+    counted = counter.message(entry.message)
+    counted += counter.text(entry.message.get("reasoning_content") or "")
+    return replace(usage, output_tokens=max(usage.output_tokens, counted))
 
 
 def _estimate_context(log: Log) -> int:

@@ -220,9 +220,7 @@ def _choose_default(
             f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
             f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
         )
-    raise ConfigError(
-        "no model is named: give --model or set model.default, such as gpt-5 or claude-sonnet-4-5, with its key."
-    )
+    raise ConfigError("no model is named, and no key of a provider is set")
 
 
 def _find_provider(

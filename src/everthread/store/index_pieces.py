@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,9 +90,12 @@ def _has_few_repeats(terms: str) -> bool:
     if terms.count(" ") < MAX_REPEATS:
         return True
     words = terms.split()
+    if len(words) - len(set(words)) < MAX_REPEATS:
+        return len(words) <= MAX_TERMS
     return len(words) <= MAX_TERMS and max(Counter(words).values()) <= MAX_REPEATS
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def filter_name(kind: str, value: str) -> str:
     """A property as one name no tokenizer splits, folds or shortens: `role` and `user` become `role_user`."""
     if (

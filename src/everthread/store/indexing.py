@@ -118,20 +118,17 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
             "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
             [row[2] for row in some if row[2] is not None],
         )
-        texts = {
-            row[0]: (*row[1:7], searchable_text(decode_body(row[7])))
-            for row in messages
-        }
+        stored = {row[0]: row[1:] for row in messages}
         for row in some:
             output, thread = row[3:]
-            yield IndexEntry(
-                *row[:4],
-                *(
-                    texts.get(row[2], ())
-                    if output is None
-                    else _load_cited(tx, thread, output)
-                ),
-            )
+            if output is not None:
+                yield IndexEntry(*row[:4], *_load_cited(tx, thread, output))
+            elif row[2] in stored:
+                text = searchable_text(decode_body(stored[row[2]][-1]))
+                said: Row = (*stored[row[2]][:-1], text)
+                yield IndexEntry(*row[:4], *said)
+            else:
+                yield IndexEntry(*row[:4])
 
 
 def _load_cited(tx: Tx, thread: str, output_id: str) -> Row:

@@ -89,6 +89,8 @@ class CompactionProgress(Event):
 
     kind = "compaction_progress"
     text: str
+    is_repeated: bool = False
+    """An earlier event told the reason, such as a route that still rests after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,8 @@ def engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
     """Return an event for a report of an engine or a summariser."""
     if kind == "notice":
         return Notice(session, str(details.get("text", "")))
-    return CompactionProgress(session, progress_text(kind, details))
+    is_repeated = kind == "summary_skipped"
+    return CompactionProgress(session, progress_text(kind, details), is_repeated)
 
 
 def _plain(value: Any) -> Any:

@@ -35,6 +35,8 @@ from everthread.core.search.terms import (
             ["a", "b", "example", "com", "a.b@example.com", "a.b", "example.com"],
         ),
         ("E0308", ["e0308"]),
+        ("K1hd", ["k1hd"]),
+        ("Größe getUser", ["grösse", "getuser", "get", "user"]),
         ("ERR_NOT_FOUND", ["err", "not", "found", "err_not_found"]),
         ("3f2a9c1e", ["3f2a9c1e"]),
         ("/etc/hosts", ["etc", "hosts", "etc/hosts"]),

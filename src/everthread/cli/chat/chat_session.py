@@ -62,7 +62,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.cache_control import caching_line
 from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.packages import require_package
-from everthread.core.prices import prices_for, unpriced_text
+from everthread.core.prices import prices_for
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
@@ -89,17 +89,24 @@ from everthread.thread.events import (
 from everthread.thread.facts import load_thread_usage
 
 LOCAL_MODEL = f"local/{SMOLLM2.name}"
-MODEL_HELP = """Run `everthread init` to set up a model: a provider with its key, a server of your own, or a small one \
-on this machine.
-For a server of your own, --base-url http://localhost:8000/v1 is enough; `everthread doctor` shows what works here."""
+MODEL_HELP = (
+    "Run `everthread init` to set up a model: from a provider, on a server of your own, "
+    "or a small one on this machine."
+)
 LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
 
 
 def find_model_problem(config: Config, model: str | None) -> str:
-    """Return why the model cannot be used: none is named, or its key is missing. Empty if it can."""
+    """Return why the model cannot be used, and what to do: none is named, or its key is missing. Empty if it can."""
     choice, trouble = check_choice(config.model, model)
+    if not trouble:
+        return ""
+    if choice is None:
+        return f"{trouble}\n{MODEL_HELP}"
     return (
-        f"{choice.model} needs a key, and {trouble}." if choice and trouble else trouble
+        f"{choice.model} needs a key, and {trouble}.\n"
+        f"Set it with `export {choice.key_env}=…`, give --base-url http://… for a server of your own, "
+        "or run `everthread init` to choose another model."
     )
 
 
@@ -108,13 +115,9 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     problem = find_model_problem(config, model)
     if not problem:
         return model
-    if not ask:
-        raise InputError(f"{problem}\n{MODEL_HELP}")
-    print_text(f"{problem}\n{MODEL_HELP}\n")
-    if find_spec("xllamacpp") is None:
-        raise InputError(
-            "no model can be used yet (for the local model: pip install 'everthread[local]')"
-        )
+    if not ask or find_spec("xllamacpp") is None:
+        raise InputError(problem)
+    print_text(f"{problem}\n")
     is_fetched = SMOLLM2.path(home_directory()).is_file()
     download = (
         ""
@@ -218,15 +221,14 @@ def render_greeting(
     """The model, its window, the workspace, prompt caching and the thread."""
     config = start.config
     route = conversation.route
-    window = describe_window(conversation)
-    lines = [f"Everthread · {visible(route.name)} · {visible(window)}"]
+    lines = [f"Everthread · {visible(route.name)} · {_describe_size(conversation)}"]
     caching = caching_line(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
     is_priced = prices_for(route.name, at=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
-        lines.append(visible(unpriced_text(route.name)))
+        lines.append(f"no price is known for {visible(route.name)}: cost is not shown")
     choice, _ = check_choice(config.model)
     if (
         not resumed
@@ -250,12 +252,20 @@ def render_greeting(
     return Text("\n".join(lines), "dim")
 
 
+def _describe_size(conversation: Conversation) -> str:
+    """Return the size of the window, with its source if it was only assumed."""
+    described = describe_window(conversation)
+    if "assumed" in described:
+        return f"window {visible(described)}"
+    return f"window {conversation.window:,} tokens"
+
+
 EXIT_COMMAND = ("/exit", "end the chat")
 EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
 STOPPED = "■ Stopped. The transcript records this."
 EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {
     "compress": (CompactionDone, CompactionVoid),
-    "undo": (Notice,),
+    "undo": (Notice, CompactionVoid),
 }
 """Events that a command's own answer covers, so that they print no line."""
 
@@ -401,6 +411,7 @@ class Chat:
     def _update_status(self, agent: Agent) -> None:
         conversation = agent.conversation
         self.status.model = conversation.route.name
+        self.status.is_free = conversation.route.provider == "local"
         self.status.tokens = conversation.tokens
         self.status.window = conversation.window
 
@@ -430,8 +441,10 @@ async def render_farewell(
     ]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
+        has_price = usage.unpriced < usage.calls
+        cost = f"Cost {format_cost(usage)}: " if has_price else ""
         lines.append(
-            f"Cost {format_cost(usage)}: {usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
+            f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
             f"written{_describe_saving(comparison)}."
         )
     return Text.assemble(

@@ -68,7 +68,7 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
     """The mark, the words and the style."""
     match event:
         case CompactionProgress():
-            return "◇", event.text, QUIET
+            return None if event.is_repeated else ("◇", event.text, QUIET)
         case CompactionVoid():
             return "◇", f"Nothing was compacted: {event.why}", QUIET
         case CompactionFailed():
@@ -95,18 +95,7 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case Recalled():
             return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
         case ToolsChanged():
-            counts = (
-                f"{len(event.left_out)} of {count_noun(event.given, 'tool')} left out"
-            )
-            changes = (("out", event.gone), ("back", event.back))
-            names = "; ".join(
-                f"{word}: {', '.join(tools)}" for word, tools in changes if tools
-            )
-            return (
-                "⚒",
-                f"{counts}, {event.tokens_saved:,} tokens saved ({event.why}; {names})",
-                QUIET,
-            )
+            return "⚒", _describe_tools(event), QUIET
         case Notice():
             return "!", event.text, BAD
         case TurnEnded(reason="max_rounds"):
@@ -117,6 +106,19 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
             )
         case _:
             return None
+
+
+def _describe_tools(event: ToolsChanged) -> str:
+    """Name the tools that were left out or brought back, and the tokens that this saves."""
+    parts = []
+    if event.gone:
+        parts.append(f"left out to save room: {', '.join(event.gone)}")
+    if event.back:
+        parts.append(f"available again: {', '.join(event.back)}")
+    count = f"{len(event.left_out)} of {count_noun(event.given, 'tool')}"
+    return (
+        f"Tools {'; '.join(parts)} ({count} out, {event.tokens_saved:,} tokens saved)"
+    )
 
 
 _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
@@ -514,6 +516,8 @@ class Status:
     tokens: int = 0
     window: int = 0
     compactions: int = 0
+    is_free: bool = False
+    """The model runs on this machine and has no price."""
     used: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
     def restart(
@@ -544,7 +548,7 @@ class Status:
         ]
         if self.used.prompt:
             parts.append(f"cache {self.used.cache_read / self.used.prompt:.0%}")
-        if self.used.calls:
+        if self.used.calls and not self.is_free:
             price = format_cost(self.used)
             parts.append(f"cost {price}" if self.used.unpriced else price)
         if self.compactions:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import httpx2
 import typer
 
+from everthread.cli.commands.models import price_provider
 from everthread.cli.options import AsJson
-from everthread.cli.output import print_json, print_text
+from everthread.cli.output import hang, print_json, print_text
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
@@ -292,8 +293,9 @@ def check_prices(config: Config, choice: Choice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
-    source = price_source(choice.model, at=now)
-    prices = prices_for(choice.model, at=now)
+    provider = price_provider(choice)
+    source = price_source(choice.model, at=now, provider=provider)
+    prices = prices_for(choice.model, at=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
         advice = (
@@ -324,6 +326,8 @@ def check_local_model(choice: Choice | None) -> CheckResult:
     except EverthreadError as error:
         text = str(error)
         advice = "everthread models pull"
+        if find_spec("xllamacpp") is None:
+            advice = f"pip install 'everthread[local]', then {advice}"
     else:
         if find_spec("xllamacpp") is not None:
             return CheckResult("local model", "good", str(path))
@@ -349,7 +353,7 @@ def doctor(as_json: AsJson = False) -> None:
         width = max(len(result.what) for result in results)
         for result in results:
             advice = f"\n  → {result.advice}" if result.advice else ""
-            text = f" {result.what:<{width}}  {result.text}".replace("\n", "\n    ")
+            text = f" {result.what:<{width}}  {hang(result.text, indent=width + 4)}"
             print_text(MARKS[result.state], text, (advice, "bold"))
         broken = [result.what for result in results if result.state == "broken"]
         print_text(
@@ -361,7 +365,9 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-KNOWN = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
+KNOWN = {
+    provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
+}
 CHOICES = (*KNOWN, "local", "custom")
 NO_KEY = "none"
 
@@ -438,7 +444,7 @@ def init(
     print_text(
         f"Written: {config_path()}\n{model} is reached through {name}.\nSummaries: written by {writer}."
     )
-    if name == "local" and ask:
+    if name == "local" and ask and find_spec("xllamacpp") is not None:
         _offer_download()
     if gateway:
         print_text(
@@ -447,6 +453,7 @@ def init(
     if check:
         typer.echo("")
         doctor()
+        print_text("Next: `everthread chat`.")
 
 
 def _offer_download() -> None:

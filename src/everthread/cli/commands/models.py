@@ -185,7 +185,7 @@ def _list_prices(choice: Choice) -> dict[str, float] | None:
     if choice.provider == "local":
         return None
     prices = prices_for(
-        choice.model, at=datetime.now(UTC), provider=_price_provider(choice)
+        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
     )
     if prices is None:
         return None
@@ -193,7 +193,8 @@ def _list_prices(choice: Choice) -> dict[str, float] | None:
     return {key: float(value) for key, value in fields.items() if value is not None}
 
 
-def _price_provider(choice: Choice) -> str | None:
+def price_provider(choice: Choice) -> str | None:
+    """Return the provider's name in the price table; None to go by the model's name."""
     return (
         choice.provider
         if choice.provider in ("openai", "anthropic", "openrouter")
@@ -208,7 +209,7 @@ def _price_source(choice: Choice) -> str:
     if choice.provider == "local":
         return ""
     return price_source(
-        choice.model, at=datetime.now(UTC), provider=_price_provider(choice)
+        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
     )
 
 

@@ -501,7 +501,8 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     _print_facts(result)
     for note in result.notes:
         print_text(f"Note: {note}")
-    print_text(f"Replayed in {result.seconds:.1f} s; times: {result.timed}.")
+    times = "from the log" if result.timed == "log" else result.timed
+    print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
 def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.commands.serve import named_upstream
-from everthread.cli.output import json_text, visible
+from everthread.cli.output import hang, json_text, visible
 from everthread.cli.passive_watch import (
     CHANGES,
     WATCHES,
@@ -286,13 +286,17 @@ def wrap(
             )
             return
         for name, is_installed, note in rows:
-            typer.echo(f"{name:9} {'installed' if is_installed else '–':9}  {note}")
+            state = "installed" if is_installed else "–"
+            typer.echo(f"{name:9} {state:9}  {hang(note, indent=21)}")
         return
     row = CLIENTS.get(client)
     if row is None:
-        raise InputError(
-            f"there is no client {client!r}; there are {', '.join(CLIENTS)}"
+        problem = (
+            f"{client} is not a client that can be wrapped"
+            if client
+            else "name a client"
         )
+        raise InputError(f"{problem}: {', '.join(CLIENTS)}")
     if mcp and not row.takes_mcp:
         takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
         raise InputError(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,8 @@ _ATOM = re.compile(rf"{_JOINT}+")
 _HUMP = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 # An ASCII word with a capital inside: the only ones that may have humps.
 _CAPITAL_INSIDE = r"(?<![A-Za-z0-9])[A-Za-z0-9][a-z0-9]*+[A-Z][A-Za-z0-9]*+"
+_HAS_PARTS = re.compile(rf"[A-Za-z0-9]++{_JOINT}|{_CAPITAL_INSIDE}")
+"""The beginning of a simple token that may have terms in the extra run."""
 _SIMPLE_TOKEN = re.compile(
     rf"[A-Za-z0-9]++(?:{_JOINT}++[A-Za-z0-9]++)*+|[^\x00-\x7f]++"
 )
@@ -90,42 +93,70 @@ def terms(text: str) -> list[str]:
 def index_terms(text: str) -> str:
     """Return the encoded terms of the text, separated by spaces, as both databases index them.
 
-    The same as `encode_term` for each of `terms`, but several times as fast: the terms of a word are cached, and most
-    texts are read as ASCII words and single characters.
+    The same as `encode_term` for each of `terms`, but several times as fast: no term reaches over white space, so the
+    terms of what is between are cached, and most of it is read as ASCII words and single characters.
     """
-    if not text.isascii():
-        simple = {char: _simplify(char) for char in set(text) if char > "\x7f"}
-        if None in simple.values():
-            return " ".join(map(encode_term, terms(text)))
-        for char, plain in simple.items():
-            if plain is not None and plain != char:
-                text = text.replace(char, plain)
     found = [
-        _cached_terms(token) if len(token) <= MAX_CACHED_CHARS else _token_terms(token)
-        for token in _SIMPLE_TOKEN.findall(text)
+        _cached_terms(chunk) if len(chunk) <= MAX_CACHED_CHARS else _chunk_terms(chunk)
+        for chunk in text.split()
     ]
-    run = [words for words, _ in found]
+    run = [words for words, _ in found if words]
     run += [parts for _, parts in found if parts]
     return " ".join(run)
 
 
 MAX_CACHED_CHARS = 64
-"""Longer tokens are rarely met twice."""
+"""Longer chunks are rarely met twice."""
+
+
+def _chunk_terms(chunk: str) -> tuple[str, str]:
+    """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
+    simple = _simplify(chunk)
+    if simple is None:
+        patterns = _unicode()
+        chunk = _normalize(chunk)
+        words = patterns.reading.findall(chunk.casefold())
+        parts: list[str] = []
+        for token in patterns.extra.findall(chunk):
+            parts += _list_pairs(token) or _parts(token)
+        return _join_encoded(words), _join_encoded(parts)
+    found = [_token_terms(token) for token in _SIMPLE_TOKEN.findall(simple)]
+    return (
+        " ".join(words for words, _ in found),
+        " ".join(parts for _, parts in found if parts),
+    )
+
+
+_cached_terms = functools.lru_cache(maxsize=1 << 15)(_chunk_terms)
+
+
+def _simplify(text: str) -> str | None:
+    """Return the text in ASCII and single characters; None if it has other letters or marks."""
+    if text.isascii():
+        return text
+    for char in {char for char in text if char > "\x7f"}:
+        plain = _simplify_char(char)
+        if plain is None:
+            return None
+        if plain != char:
+            text = text.replace(char, plain)
+    return text
 
 
 def _token_terms(token: str) -> tuple[str, str]:
-    """Return the terms that a token adds to the reading run and to the extra run, encoded."""
+    """Return the terms that a simple token adds to the reading run and to the extra run, encoded."""
     if not token.isascii():
-        return _join_encoded(token), _join_encoded(_list_pairs(token))
+        pairs = map(operator.add, token, token[1:])
+        if encode_term(token) == token:
+            return " ".join(token), " ".join(pairs)
+        return _join_encoded(token), _join_encoded(pairs)
     words = [
         word[start : start + MAX_TERM]
         for word in _ATOM.split(token.lower())
         for start in range(0, len(word), MAX_TERM)
     ]
-    return " ".join(words), _join_encoded(_parts(token))
-
-
-_cached_terms = functools.lru_cache(maxsize=1 << 15)(_token_terms)
+    parts = _parts(token) if _HAS_PARTS.match(token) else ()
+    return " ".join(words), _join_encoded(parts)
 
 
 def _join_encoded(found: Iterable[str]) -> str:
@@ -138,7 +169,7 @@ def _list_pairs(token: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _simplify(char: str) -> str | None:
+def _simplify_char(char: str) -> str | None:
     """Return ASCII for a character beyond ASCII, or a single character itself; None for letters and marks."""
     if char == _EMOJI_STYLE:
         return ""

@@ -18,7 +18,7 @@ from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused, error_body, error_headers
 from everthread.gateway.json_slices import LIST_FIELD
-from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.manager import ProxyManager
 from everthread.gateway.middleware import Admission
 from everthread.gateway.reading import RequestBody, read_request
 from everthread.gateway.request_head import ClientGone, RequestHead, read_body

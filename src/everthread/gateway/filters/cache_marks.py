@@ -21,11 +21,11 @@ from everthread.gateway.json_slices import (
     Values,
     slice_body,
 )
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.client_request import ClientRequest
+    from everthread.gateway.client_request import ClientRequest
 
 
 @dataclass(slots=True)

@@ -11,11 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming
-from everthread.gateway.error_answers import Refused
-from everthread.gateway.exchange import Answer, Exchange
-from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.management.compaction_items import (
+from everthread.gateway.compaction_items import (
     PATH,
     asks_compaction,
     compact_body,
@@ -23,6 +19,10 @@ from everthread.gateway.management.compaction_items import (
     response_body,
     response_events,
 )
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 

@@ -75,11 +75,18 @@ def _describe_cost(replay: Replay) -> str:
         if way.cost is None or way.input_cost is None
         else way.cost - way.input_cost
     )
-    misses = count_noun(_count_misses(way), "call")
     return (
         f"It cost {format_dollars(way.cost)}: {format_dollars(way.input_cost)} for input and {format_dollars(output)} "
-        f"for output; {misses} found less than half of the prompt in the cache."
+        f"for output; {_describe_misses(way)}."
     )
+
+
+def _describe_misses(way: ReplayWay) -> str:
+    misses = _count_misses(way)
+    if not misses:
+        return "every call found at least half of its prompt in the cache"
+    calls = count_noun(misses, "call")
+    return f"{calls} found less than half of the prompt in the cache"
 
 
 def _describe_calls(way: ReplayWay) -> str:
@@ -138,6 +145,9 @@ def _describe_ours(replay: Replay) -> str:
             if facts.recoverable
             else ""
         )
+        lost = facts.total - facts.retained - facts.recoverable
+        if lost:
+            found += f", and {lost:,} of {facts.total:,} are lost"
         kept = (
             f" At the end {facts.retained / facts.total:.0%} of all messages of the user, files, commands, errors and "
             f"ids are in the context{found}."
@@ -176,10 +186,10 @@ def _describe_agreement(replay: Replay) -> str:
     dollars = (
         ""
         if agreement.input_error is None
-        else f" and {agreement.input_error:+.1%} in input dollars"
+        else f" and {_describe_error(agreement.input_error)} input dollars"
     )
     until = (
-        " before the first own compaction"
+        f" before {replay.log.client}'s own compaction"
         if replay.log is not None and replay.log.own_compactions
         else ""
     )
@@ -189,6 +199,10 @@ def _describe_agreement(replay: Replay) -> str:
         else ""
     )
     return (
-        f"The replay is off by {agreement.prompt_error:+.1%} in prompt tokens{dollars}, compared with the record of "
-        f"{count_noun(agreement.calls, 'call')}{until}.{managed}"
+        f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until} the replay has "
+        f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars} than the record.{managed}"
     )
+
+
+def _describe_error(error: float) -> str:
+    return f"{abs(error):.1%} {'fewer' if error < 0 else 'more'}"

@@ -20,7 +20,7 @@ from everthread.thread.accounting import Accounting
 from everthread.thread.caller import hidden_rounds
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recorder import ThreadRecorder
 from everthread.thread.caller.rewrites import (
@@ -318,19 +318,14 @@ class CallerContext:
         setup = self._services.setup
         match = await self._services.recorder.store_request(call)
         return RewriteTask(
-            tenant=call.sent.family.tenant,
+            call.sent,
+            call.frame,
             thread=match.thread,
             engine_key=self._engine_keys[0],
-            api=call.frame.api,
-            frame=call.frame.equipped,
-            scope=match.scope,
-            sent=call.sent.pairs(),
-            history=call.sent.history,
             budget=call.budget(setup.options),
             tokens=order.tokens or self._prompt_tokens(order),
-            base=call.used,
             order=order,
-            account=call.frame.payer,
+            base=call.used,
         )
 
     def _prompt_tokens(self, order: CompactionOrder) -> int:

@@ -3,7 +3,8 @@
     call = await threads.open(history, frame)       # find the thread, or begin one
     await threads.prepare(call)                     # compact if needed; call.edits() is what to change
     again = await threads.recover(call, refusal)    # after a refusal of the provider
-    await threads.record(call, outcome)             # store the answer, prepare the next compaction
+    answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
+    await threads.record(call, outcome, answer)     # store it, prepare the next compaction
 
 Rewrites are kept in the store and found again by the history itself, so a process may die at any moment and another
 one sends the same bytes.
@@ -11,11 +12,9 @@ one sends the same bytes.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
@@ -27,7 +26,7 @@ from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
 from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
 from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrite_key
@@ -227,10 +226,10 @@ class CallerThreads:
             context.compacted = after
         return PromptTokens(before, after, is_new)
 
-    def start_storing(self, call: PreparedCall) -> None:
+    def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
         """Store the messages of a call that was sent unchanged before it was opened."""
         call.estimate = self._sizer.estimate(call, None)
-        self._recorder.start(call)
+        self._recorder.start(call, is_answered=is_answered)
 
     async def store(self, call: PreparedCall) -> ThreadMatch:
         """Store the messages of a call now."""
@@ -309,14 +308,13 @@ class CallerThreads:
         self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
     ) -> None:
         """Store the answer and its usage, and learn from the usage."""
-        learns: list[Coroutine[Any, Any, bool]] = []
-        if outcome.is_success and outcome.usage is not None and not outcome.estimated:
-            prompt = outcome.usage.prompt_tokens
+        reported = (
+            outcome.usage if outcome.is_success and not outcome.estimated else None
+        )
+        if reported is not None:
             calibration = call.memory.context.calibration
-            calibration.observe(call.model, prompt, call.estimate)
-            self._thread(call).learn_from_usage(outcome.usage)
-            if prompt:
-                learns.append(self.limits.succeed(call.frame.limit_key, prompt))
+            calibration.observe(call.model, reported.prompt_tokens, call.estimate)
+            self._thread(call).learn_from_usage(reported)
         usage = (
             self._price_calls(call, outcome)
             if outcome.is_success or outcome.usage is not None
@@ -324,9 +322,7 @@ class CallerThreads:
         )
         try:
             state = _STATE, call.memory.context.dump()
-            await _finish_all(
-                *learns, self._recorder.store_outcome(call, answer, usage, state)
-            )
+            await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)
             thread = call.thread
@@ -334,6 +330,15 @@ class CallerThreads:
                 await self.accounting.record_lost(thread)
             if call.rounds.rows:
                 await self._hidden_rounds.keep(thread, call.rounds.rows)
+        except EverthreadError as error:
+            self._report_unrecorded(call, error)
+        if reported is not None and reported.prompt_tokens:
+            await self._learn_success(call, reported.prompt_tokens)
+
+    async def _learn_success(self, call: PreparedCall, prompt: int) -> None:
+        """Learn that the model takes a prompt of this size."""
+        try:
+            await self.limits.succeed(call.frame.limit_key, prompt)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
 
@@ -383,10 +388,3 @@ class CallerThreads:
         await self._memories.end_preparations(_CLOSE_SECONDS)
         await self.runner.close(_CANCEL_SECONDS)
         await self.accounting.record_lost()
-
-
-async def _finish_all(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run the works side by side. Raise the first error once all have ended."""
-    for result in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from everthread.core.types import Api
 from everthread.store.records import Rewrite
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement import replacement_messages
 from everthread.thread.caller.rewrites import RewriteState
 

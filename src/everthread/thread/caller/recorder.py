@@ -15,7 +15,7 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
 from everthread.store.records import NewSession, NewUsage
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
 from everthread.thread.finding.pending_points import PendingPoint
@@ -64,8 +64,11 @@ class ThreadRecorder:
         """Expect the request in the store, so that one that continues it is matched."""
         call.storage.expected = self._threads.expect(call.match, call.sent.history)
 
-    def start(self, call: PreparedCall) -> None:
-        """Store the request in the background, or put it off until there is an answer."""
+    def start(self, call: PreparedCall, *, is_answered: bool = False) -> None:
+        """Store the request in the background, or put it off until there is an answer.
+
+        `is_answered`: the answer is recorded next.
+        """
         if call.storage.storing is not None:
             return
         is_certain = (
@@ -73,7 +76,8 @@ class ThreadRecorder:
             and not call.match.is_new
             and not self._threads.is_pending(call.match)
         )
-        if is_certain and call.storage.expected is not None and self._is_alone():
+        is_delayed = is_answered or (is_certain and self._is_alone())
+        if is_delayed and call.storage.expected is not None:
             call.storage.expected.store_now = functools.partial(self._store_now, call)
             call.storage.delay = asyncio.get_running_loop().call_later(
                 _DELAY_SECONDS, call.storage.expected.store_now
@@ -175,7 +179,7 @@ class ThreadRecorder:
                 await self._threads.note_other_answer(call.match, answer.history)
         finally:
             if call.storage.expected is not None:
-                # The callable refers to the turn: break the cycle, or the body stays.
+                # The callable refers to the call: break the cycle, or its messages stay.
                 call.storage.expected.store_now = None
                 is_kept = call.storage.is_stored and not call.match.is_inside
                 self._threads.fulfil(

@@ -16,7 +16,6 @@ from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import ToStore
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Api, Request
 from everthread.errors import EngineError
 from everthread.store.records import (
     NewCompaction,
@@ -25,16 +24,21 @@ from everthread.store.records import (
     RewriteSearch,
 )
 from everthread.store.store import Store
-from everthread.thread.accounting import Accounting, Payer
-from everthread.thread.caller.compression_job import CompressionJob, PruningJob
+from everthread.thread.accounting import Accounting
+from everthread.thread.caller.compression_job import (
+    CompressionJob,
+    CompressionResult,
+    PruningJob,
+)
 from everthread.thread.caller.replacement import (
+    Cover,
     cover,
     name_tool,
     protected_head,
     replacement_messages,
     replacement_text,
 )
-from everthread.thread.caller.sent_history import SentHistory
+from everthread.thread.caller.sent_history import CallFrame, SentHistory
 from everthread.thread.engine_jobs import (
     CompactionRunner,
     EngineSetup,
@@ -114,33 +118,44 @@ class FoundRewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskMessages:
+    """The messages that are sent now, with their text."""
+
+    pairs: Sequence[tuple[Any, str]]
+    head: int
+    """How many messages, up to the provider's own last compaction, are never changed."""
+    most: int
+    """How many messages at the end are the caller's own and not covered yet."""
+
+    @property
+    def values(self) -> list[Any]:
+        """The messages that may be changed."""
+        return [value for value, _ in self.pairs[self.head :]]
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteTask:
     """A history to be compacted, with all that the compaction needs."""
 
-    tenant: str
+    sent: SentHistory
+    frame: CallFrame
     thread: str
     engine_key: str
-    api: Api
-    frame: Request
-    """Model, system prompt and tools."""
-    scope: str
-    """The client's session."""
-    sent: Sequence[tuple[Any, str]]
-    """The client's messages and their text."""
-    history: History
     budget: Budget
     tokens: int
     """Tokens as the provider counts them."""
     order: CompactionOrder
     base: Rewrite | None = None
     """The rewrite it continues."""
-    account: Payer | None = None
-    """Who pays for the summary."""
 
     @property
-    def start(self) -> int:
-        """How many of the client's messages are covered already."""
-        return self.base.length if self.base else 0
+    def new_count(self) -> int:
+        """How many of the caller's messages are not covered yet."""
+        return len(self.sent) - (self.base.length if self.base else 0)
+
+    @property
+    def base_state(self) -> RewriteState:
+        return RewriteState.load(self.base.state) if self.base else RewriteState()
 
     @property
     def aimed_tokens(self) -> int:
@@ -148,12 +163,15 @@ class RewriteTask:
         is_ahead = self.order.is_background and self.order.reason != COLD
         return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
 
-    def pairs(self) -> list[tuple[Any, str]]:
-        """Return the messages to send now, with their text."""
-        return [
+    def messages(self) -> TaskMessages:
+        """Return the messages that are sent now."""
+        own = self.sent.messages[len(self.sent) - self.new_count :]
+        pairs = [
             *(replacement_messages(self.base) if self.base else ()),
-            *self.sent[self.start :],
+            *((message.value, message.text) for message in own),
         ]
+        head = protected_head([value for value, _ in pairs])
+        return TaskMessages(pairs, head, min(self.new_count, len(pairs) - head))
 
 
 class RewriteStore:
@@ -219,65 +237,43 @@ class RewriteStore:
         self, task: RewriteTask, setup: EngineSetup, source: SummarySource
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the one before, and store nothing but the usage of its summary."""
-        pairs = task.pairs()
-        before = RewriteState.load(task.base.state) if task.base else RewriteState()
+        messages = task.messages()
+        values = messages.values
+        before = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
-        head = protected_head([value for value, _ in pairs])
-        values = [value for value, _ in pairs[head:]]
-        new_count = len(task.sent) - task.start
         job = CompressionJob(
-            api=task.api,
-            frame=task.frame,
+            api=task.frame.api,
+            frame=task.frame.equipped,
             values=values,
             tokens=task.aimed_tokens,
             level=task.order.level,
             state=before.engine,
             pins=pins,
             summary_key=setup.summary_key,
-            most=min(new_count, len(values)),
-            inherited=max(0, len(pairs) - new_count - head),
+            most=messages.most,
+            inherited=max(0, len(values) - task.new_count),
         )
         result = await self._runner.run(setup, job, source)
         compaction = result.compaction
-        cut = result.cover
         cost = await self._accounting.record_summary(
-            task.thread, compaction.usage, task.account
+            task.thread, compaction.usage, task.frame.payer
         )
+        cut = result.cover
         if cut is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if cut.tail == new_count or not cut.replacement:
+        if cut.tail == task.new_count or not cut.replacement:
             return RewriteDraft(replace(compaction, changed=False, reason=NO_COVER))
-        counted = (task.frame.model, result.tokens) if not head else ("", 0)
-        state = RewriteState(
-            result.state, before.note or compaction.system_note, *counted
-        )
+        state = _counted_state(task, messages, result)
+        note = before.note or compaction.system_note
         rewrite = replace(
-            _row(
-                task,
-                len(task.sent) - cut.tail,
-                replacement_text(cut.replacement, pairs, head),
-            ),
+            _row(task, messages, cut),
             depth=(task.base.depth if task.base else 0) + 1,
-            state=state.dump(),
-        )
-        lead = len(
-            decode_messages(
-                task.api, [value for value, _ in pairs[:head]], task.frame.model
-            )
-        )
-        new = NewRewrite(
-            rewrite,
-            _record(task, compaction, cost),
-            replace(result.context, lead=lead),
-            scope=task.scope,
-            digest=task.history.digest(len(task.history)),
-            base_session=task.base.session if task.base else "",
-            digests=task.history.digests,
+            state=replace(state, engine=result.state, note=note).dump(),
         )
         return RewriteDraft(
             compaction,
             rewrite,
-            new,
+            _new_rewrite(task, messages, result, rewrite=rewrite, cost=cost),
             is_background=task.order.is_background,
             history_length=len(task.sent),
         )
@@ -304,34 +300,27 @@ class RewriteStore:
         base = task.base
         if base is None:
             return None
-        pairs = task.pairs()
-        head = protected_head([value for value, _ in pairs])
-        values = [value for value, _ in pairs[head:]]
-        new_count = len(task.sent) - task.start
-        before = RewriteState.load(base.state)
+        messages = task.messages()
+        before = task.base_state
         job = PruningJob(
-            api=task.api,
-            frame=task.frame,
-            values=values,
+            api=task.frame.api,
+            frame=task.frame.equipped,
+            values=messages.values,
             tokens=task.tokens,
             state=before.engine,
             summary_key=setup.summary_key,
-            most=min(new_count, len(values)),
+            most=messages.most,
         )
         result = await self._runner.refit(setup, job)
         cut = result.cover
-        if cut is None or cut.tail == new_count or not cut.replacement:
+        if cut is None or cut.tail == task.new_count or not cut.replacement:
             return None
-        counted = (task.frame.model, result.tokens) if not head else ("", 0)
+        state = _counted_state(task, messages, result)
         rewrite = replace(
-            _row(
-                task,
-                len(task.sent) - cut.tail,
-                replacement_text(cut.replacement, pairs, head),
-            ),
+            _row(task, messages, cut),
             depth=base.depth,
             session=base.session,
-            state=RewriteState(before.engine, before.note, *counted).dump(),
+            state=replace(state, engine=before.engine, note=before.note).dump(),
         )
         return RewriteDraft(result.compaction, rewrite)
 
@@ -347,42 +336,31 @@ class RewriteStore:
 
     async def slim(self, task: RewriteTask) -> Rewrite | None:
         """Drop old images, store and cite big results; no text is lost. Return None if there are neither."""
-        pairs = task.pairs()
-        head = protected_head([value for value, _ in pairs])
-        values = [value for value, _ in pairs[head:]]
-        bodies = decode_messages(task.api, values, task.frame.model)
+        messages = task.messages()
+        values = messages.values
+        api = task.frame.api
+        model = task.frame.model
+        bodies = decode_messages(api, values, model)
         slim, to_store = slim_messages(bodies, task.budget.preview_chars)
-        cut = cover(
-            task.api,
-            slim,
-            values,
-            task.frame.model,
-            most=min(len(task.sent) - task.start, len(values)),
-        )
+        cut = cover(api, slim, values, model, most=messages.most)
         if (
             all(new is old for new, old in zip(slim, bodies, strict=True))
             or not cut.replacement
         ):
             return None
-        cut = name_tool(cut, values, task.frame.tools)
+        cut = name_tool(cut, values, task.frame.equipped.tools)
         await self._store_outputs(task.thread, bodies, to_store)
-        text = replacement_text(cut.replacement, pairs, head)
-        depth = task.base.depth if task.base else 0
-        state = (
-            replace(RewriteState.load(task.base.state), model="", tokens=0).dump()
-            if task.base
-            else {}
-        )
+        state = replace(task.base_state, model="", tokens=0).dump()
         new = replace(
-            _row(task, len(task.sent) - cut.tail, text),
+            _row(task, messages, cut),
             strength=SLIM,
-            depth=depth,
-            state=state,
+            depth=task.base.depth if task.base else 0,
+            state=state if task.base else {},
         )
-        before = sum(len(original) for _, original in pairs[: len(pairs) - cut.tail])
-        self._listener(
-            Slimmed(task.thread, new.length, before, len(text), len(to_store))
-        )
+        covered = messages.pairs[: len(messages.pairs) - cut.tail]
+        before = sum(len(original) for _, original in covered)
+        after = len(new.replacement.decode())
+        self._listener(Slimmed(task.thread, new.length, before, after, len(to_store)))
         return await self._store.put_rewrite(new)
 
     async def _store_outputs(
@@ -424,10 +402,13 @@ def _done_event(draft: RewriteDraft, new: NewRewrite) -> CompactionDone:
     )
 
 
-def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
-    history = task.history
+def _row(task: RewriteTask, messages: TaskMessages, cut: Cover) -> Rewrite:
+    """Return the rewrite that covers the history up to the messages that stay unchanged."""
+    history = task.sent.history
+    length = len(history) - cut.tail
+    text = replacement_text(cut.replacement, messages.pairs, messages.head)
     return Rewrite(
-        tenant=task.tenant,
+        tenant=task.sent.family.tenant,
         engine=task.engine_key,
         chain=history.digest(length),
         strength=int(task.order.level),
@@ -435,7 +416,38 @@ def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
         skeleton=history.skeleton(length),
         results=history.results(0, length),
         thread=task.thread,
-        replacement=replacement.encode(),
+        replacement=text.encode(),
+    )
+
+
+def _counted_state(
+    task: RewriteTask, messages: TaskMessages, result: CompressionResult
+) -> RewriteState:
+    """Return a state with the tokens of the replacement, if it is all that was counted."""
+    if messages.head:
+        return RewriteState()
+    return RewriteState(model=task.frame.model, tokens=result.tokens)
+
+
+def _new_rewrite(
+    task: RewriteTask,
+    messages: TaskMessages,
+    result: CompressionResult,
+    *,
+    rewrite: Rewrite,
+    cost: Decimal | None,
+) -> NewRewrite:
+    """Return a rewrite in the form of the store, with its compaction."""
+    leading = [value for value, _ in messages.pairs[: messages.head]]
+    lead = len(decode_messages(task.frame.api, leading, task.frame.model))
+    return NewRewrite(
+        rewrite,
+        _record(task, result.compaction, cost),
+        replace(result.context, lead=lead),
+        scope=task.sent.family.scope,
+        digest=task.sent.digest,
+        base_session=task.base.session if task.base else "",
+        digests=task.sent.history.digests,
     )
 
 

@@ -102,10 +102,6 @@ class SentHistory:
             for value in self.values
         )
 
-    def pairs(self) -> list[tuple[Any, str]]:
-        """Return the messages with their text."""
-        return [(message.value, message.text) for message in self.messages]
-
 
 @dataclass(frozen=True, slots=True)
 class CallFrame:

@@ -73,6 +73,8 @@ class PointCache:
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember a thread's new last point in place of the one before it."""
+        if self._replace(link):
+            return
         for key in _keys_before(link, history):
             passed = self._tips.get(key)
             if passed is None or passed.link.thread != link.thread:
@@ -94,6 +96,20 @@ class PointCache:
             self._named_ends.move_to_end(link.thread)
             while len(self._named_ends) > self._most:
                 self._named_ends.popitem(last=False)
+
+    def _replace(self, link: ThreadLink) -> bool:
+        """Replace a remembered last point by the same point as it is stored; return False if it is not remembered."""
+        key = (link.tenant, link.scope, link.digest)
+        known = self._tips.get(key)
+        if known is None or known.link.thread != link.thread:
+            return False
+        if (link.tenant, link.scope, link.previous) in self._tips:
+            return False  # the point before was stored late or is new: it is passed now
+        point = ThreadLinkMatch(link, None, known.results)
+        self._tips[key] = point
+        if link.skeleton:
+            self._tips[link.tenant, link.scope, link.skeleton] = point
+        return True
 
     def forget_thread(self, thread: str) -> None:
         """Forget the last point of a thread that a client names."""

@@ -10,18 +10,18 @@ from typing import Any
 from everthread.core.cache_breakpoints import OPTIONS
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import read_client, scope_of, thread_kind
 from everthread.gateway.json_slices import Element, SlicedBody, Values
-from everthread.gateway.management.compaction_items import TRIGGER
-from everthread.gateway.management.recall_offer import accepts_recall
-from everthread.gateway.management.request_reader import (
+from everthread.gateway.quotas import spending_permit
+from everthread.gateway.request_reader import (
     BREAKPOINT_MARK,
+    COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
-from everthread.gateway.management.unchanged_reads import restore_readings
-from everthread.gateway.quotas import spending_permit
+from everthread.gateway.unchanged_reads import restore_readings
 from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
@@ -31,7 +31,6 @@ from everthread.wire.gemini.fields import object_of, value_of
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
-_COMPACTION = b'"compaction"'
 STATEFUL_FIELDS = (
     "previous_response_id",
     "conversation",
@@ -48,7 +47,7 @@ class ClientRequest:
     incoming: Incoming
     read: ParsedRequest
     recall_tool: Mapping[str, Any] | None
-    """Our own tool, if the gateway offers it; a client that turned it off or has its own does not get it."""
+    """Our own tool, if this client accepts it."""
     elements: Sequence[Element] = field(init=False)
     """The client's messages, without the system prompt and reminders at the end."""
     sent: SentHistory = field(init=False)
@@ -132,9 +131,6 @@ class ClientRequest:
         )
         is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
         authorize = incoming.authorize
-        has_recall = is_rewritable and accepts_recall(
-            incoming, self.sliced, self.read.frame
-        )
         return CallFrame(
             incoming.api,
             self.read.frame,
@@ -143,7 +139,7 @@ class ClientRequest:
             limit_key=limit_key,
             output_cap=_requested_cap(fields),
             thinking_budget=_thinking_budget(incoming.api, fields),
-            recall_tool=self.recall_tool if has_recall else None,
+            recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             payer=incoming.account,
             permit=None if authorize is None else spending_permit(authorize),
@@ -154,7 +150,7 @@ class ClientRequest:
         ours = self.incoming.replacement
         if ours is not None:
             return replace(ours, end=min(ours.end - self.first, len(self.elements)))
-        if _COMPACTION not in self.sliced.body:
+        if COMPACTION_MARK not in self.read.holds:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):

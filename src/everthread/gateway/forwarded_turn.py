@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Outgoing
-from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
 
 READ_SECONDS = 1.0
@@ -19,8 +19,8 @@ READ_SECONDS = 1.0
 class ForwardedTurn:
     """A request that is read while the upstream answers.
 
-    `read`: read it and find its thread. `reading_answered`: make other requests of the
-    session wait meanwhile, if the client has its answer already.
+    `read`: read it and find its thread; it is told whether there is an answer already.
+    `reading_answered`: make other requests of the session wait meanwhile, if there is.
     """
 
     def __init__(
@@ -28,13 +28,14 @@ class ForwardedTurn:
         thread: str,
         sent: Outgoing,
         *,
-        read: Callable[[], Coroutine[Any, Any, ManagedTurn]],
+        read: Callable[[bool], Coroutine[Any, Any, ManagedTurn]],
         reading_answered: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.thread = thread
         self.sent = sent
         self._start_reading = read
         self._reading_answered = reading_answered
+        self._is_answered = False
         self._reading: asyncio.Task[ManagedTurn] | None = None
         self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
 
@@ -54,6 +55,7 @@ class ForwardedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
+        self._is_answered = True
         with self._reading_answered():
             turn = await asyncio.shield(self._read())
         await turn.record(outcome)
@@ -63,5 +65,5 @@ class ForwardedTurn:
         self._timer.cancel()
         if self._reading is None:
             loop = asyncio.get_running_loop()
-            self._reading = loop.create_task(self._start_reading())
+            self._reading = loop.create_task(self._start_reading(self._is_answered))
         return self._reading

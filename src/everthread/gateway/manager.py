@@ -14,34 +14,34 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
 from everthread.compaction.summary import CompactionLevel
 from everthread.errors import StoreError, WireError
-from everthread.gateway.contracts import (
-    Incoming,
-    Outgoing,
-    ProxyTurn,
-    UnmanagedTurn,
-)
-from everthread.gateway.identify import scope_of
-from everthread.gateway.management.client_request import ClientRequest
-from everthread.gateway.management.compaction_items import (
+from everthread.gateway.client_request import ClientRequest
+from everthread.gateway.compaction_items import (
     TRIGGER,
     expand_items,
     has_item,
     item_key,
     make_item,
 )
-from everthread.gateway.management.forwarded_turn import ForwardedTurn
-from everthread.gateway.management.forwarding import BodyMemories, forward, has_plans
-from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-from everthread.gateway.management.request_reader import (
+from everthread.gateway.contracts import (
+    Incoming,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
+from everthread.gateway.forwarded_turn import ForwardedTurn
+from everthread.gateway.forwarding import BodyMemories, forward, has_plans
+from everthread.gateway.identify import scope_of
+from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.managed_turn import ManagedTurn, TurnServices
+from everthread.gateway.recall_offer import RecallOffers
+from everthread.gateway.request_reader import (
     OURS,
     BodyOutline,
     RequestReader,
     SizeCache,
 )
-from everthread.gateway.management.turn import ManagedTurn, TurnServices
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.sent_history import Replacement
@@ -63,7 +63,7 @@ class ProxyManager:
         self.threads = CallerThreads(setup, sizes)
         self._reader = RequestReader(sizes)
         self._bodies = BodyMemories()
-        self._recall_tool = RECALL_SCHEMA if recall else None
+        self._recall = RecallOffers(enabled=recall)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
         self._services = TurnServices(self.threads, mark_ttl)
 
@@ -90,7 +90,8 @@ class ProxyManager:
         known = None if outline.match is None else outline.match.known.thread
         async with self.threads.reading_in_order(known):
             read = await self._reader.read(outline)
-            request = ClientRequest(incoming, read, self._recall_tool)
+            tool = self._recall.tool_for(incoming, read.sliced, read.frame)
+            request = ClientRequest(incoming, read, tool)
             call = await self.threads.open(request.sent, request.frame)
             self._reader.remember(call.thread, outline, read)
             return ManagedTurn(
@@ -146,12 +147,16 @@ class ProxyManager:
         )
 
     async def _read_forwarded(
-        self, incoming: Incoming, outline: BodyOutline, sent: Outgoing
+        self,
+        incoming: Incoming,
+        outline: BodyOutline,
+        sent: Outgoing,
+        is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
     ) -> ManagedTurn:
         """Read a request that was forwarded, and store it once it is answered."""
         turn = await self._open(incoming, outline)
         turn.sent = sent
-        self.threads.start_storing(turn.call)
+        self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn:

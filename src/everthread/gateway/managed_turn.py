@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from everthread.core.cache_control import MIN_CACHED
 from everthread.core.types import Reply
+from everthread.gateway.client_request import ClientRequest
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     NOTICE_HEADER,
@@ -16,9 +17,8 @@ from everthread.gateway.contracts import (
     TOKENS_HEADER,
     Outgoing,
 )
-from everthread.gateway.management.client_request import ClientRequest
-from everthread.gateway.management.forwarding import BodyMemory, make_terms
-from everthread.gateway.management.recall_offer import (
+from everthread.gateway.forwarding import BodyMemory, make_terms
+from everthread.gateway.recall_offer import (
     MAX_RECALL_ROUNDS,
     RECALL_SECONDS,
     answer_round,
@@ -27,7 +27,7 @@ from everthread.gateway.management.recall_offer import (
 )
 from everthread.gateway.render import Rendering, render_request
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged

@@ -12,6 +12,7 @@ from typing import Any
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.identify import leading_system, trailing_system
+from everthread.gateway.identity_cache import IdentityCache
 from everthread.gateway.json_slices import (
     LIST_FIELD,
     Element,
@@ -19,8 +20,7 @@ from everthread.gateway.json_slices import (
     decode_value,
     slice_body,
 )
-from everthread.gateway.management.identity_cache import IdentityCache
-from everthread.gateway.management.known_bodies import (
+from everthread.gateway.known_bodies import (
     BodyMatch,
     BodyOrigin,
     ByteCache,
@@ -39,7 +39,8 @@ MAX_SIZES = 50_000
 OURS = "everthread"
 MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
-WATCHED = (OURS, MARK, BREAKPOINT_MARK)
+COMPACTION_MARK = '"compaction"'
+WATCHED = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
 _MAX_WORD = max(map(len, WATCHED))
 

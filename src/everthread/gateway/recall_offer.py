@@ -9,7 +9,9 @@ The client never sees its calls: `thread/caller/hidden_rounds.py` keeps them.
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +26,7 @@ from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.gateway.stream_merge import RECALL
 from everthread.store.store import Store
 from everthread.thread.caller.hidden_rounds import RESULT_PARTS
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
@@ -36,6 +38,8 @@ MAX_RECALL_ROUNDS = 3
 """Rounds of lookups for one answer; after these the tool is no longer offered."""
 RECALL_SECONDS = 90.0
 """Seconds after which no further round begins."""
+MAX_FRAMES = 256
+"""System prompts and tools, of the clients seen last, that are not read again."""
 _NO_ROOM = "There is no room left to look that up; answer with what you have."
 _ALL_HERE = (
     "Nothing has left this conversation yet: every message and tool result is in your "
@@ -46,11 +50,33 @@ _ALL_HERE = (
 # Offering
 
 
-def accepts_recall(incoming: Incoming, sliced: SlicedBody, frame: Request) -> bool:
-    """Return whether a client may get the tool; False if it has such a tool itself or turned this one off."""
-    if incoming.headers.get(RECALL_HEADER, "").lower() in ("off", "false", "0"):
-        return False
-    tools = frame.tools if incoming.api == "gemini" else sliced.fields.get("tools")
+class RecallOffers:
+    """Tells which clients may get the tool; tools that did not change are not read again."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._is_enabled = enabled
+        self._known: OrderedDict[int, tuple[Request, bool]] = OrderedDict()
+        """For the ids of frames: the frame, and whether our own tool is not among its tools."""
+
+    def tool_for(
+        self, incoming: Incoming, sliced: SlicedBody, frame: Request
+    ) -> Mapping[str, Any] | None:
+        """Return the tool; None if the client has such a tool itself or turned this one off."""
+        setting = incoming.headers.get(RECALL_HEADER, "").lower()
+        if not self._is_enabled or setting in ("off", "false", "0"):
+            return None
+        known = self._known.get(id(frame))
+        if known is None or known[0] is not frame:
+            known = (frame, _lacks_recall(incoming.api, sliced, frame))
+            self._known[id(frame)] = known
+        self._known.move_to_end(id(frame))
+        if len(self._known) > MAX_FRAMES:
+            self._known.popitem(last=False)
+        return RECALL_SCHEMA if known[1] else None
+
+
+def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
+    tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
     return not reading_tools(frame.tools) and RECALL not in _list_names(tools)
 
 
@@ -128,7 +154,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     """Return the change that adds the tool as the last one. `final`: describe it, but forbid calls."""
     if api == "gemini":
         return _gemini_tool_change(sliced, final=final)
-    tool = encode_value(_tool(api))
+    tool = _tool_text(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
     if span is not None and tools:
@@ -183,14 +209,14 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
     )
 
 
-def _tool(api: Api) -> dict[str, Any]:
+@functools.cache
+def _tool_text(api: Api) -> str:
+    """Return the tool in the form of a protocol."""
     if api == "anthropic":
-        return anthropic.encode_tools([RECALL_SCHEMA])[0]
-    return (
-        openai_responses.encode_tools([RECALL_SCHEMA])[0]
-        if api == "openai_responses"
-        else RECALL_SCHEMA
-    )
+        return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
+    if api == "openai_responses":
+        return encode_value(openai_responses.encode_tools([RECALL_SCHEMA])[0])
+    return encode_value(RECALL_SCHEMA)
 
 
 def _is_free(choice: Any) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from everthread.core.cache_breakpoints import OPTIONS, takes_breakpoints
 from everthread.core.cache_control import MIN_CACHED
 from everthread.core.economics import EARLIEST
+from everthread.gateway.client_request import ClientRequest, find_unmanaged_reason
+from everthread.gateway.compaction_items import has_item
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     THREAD_HEADER,
@@ -27,26 +29,17 @@ from everthread.gateway.filters.cache_marks import (
     takes_marks,
 )
 from everthread.gateway.json_slices import Change, splice
-from everthread.gateway.management.client_request import (
-    ClientRequest,
-    find_unmanaged_reason,
-)
-from everthread.gateway.management.compaction_items import has_item
-from everthread.gateway.management.known_bodies import BodyMatch
-from everthread.gateway.management.recall_offer import (
-    RECALL_HEADER,
-    offers_recall,
-    tool_change,
-)
-from everthread.gateway.management.request_reader import (
+from everthread.gateway.known_bodies import BodyMatch
+from everthread.gateway.quotas import BYTES_PER_TOKEN
+from everthread.gateway.recall_offer import RECALL_HEADER, offers_recall, tool_change
+from everthread.gateway.request_reader import (
     BREAKPOINT_MARK,
     MARK,
     OURS,
     BodyOutline,
     RequestReader,
 )
-from everthread.gateway.quotas import BYTES_PER_TOKEN
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
 from everthread.thread.history import History
