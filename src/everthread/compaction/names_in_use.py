@@ -29,7 +29,8 @@ HALF_LIFE = 60
 CALL_WEIGHT = 1.0
 TEXT_WEIGHT = 0.5
 COMMAND_WEIGHT = 0.5
-OUTPUT_WEIGHT = 0.05
+OUTPUT_WEIGHT = 0.002
+"""About the weight of a name that was typed nine half-lives ago."""
 OUTPUT_MESSAGES = 80
 """Outputs of older messages are not read: their weight has faded."""
 MAX_GROWN_MESSAGES = 20_000
