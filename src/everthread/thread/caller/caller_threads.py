@@ -314,7 +314,7 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.context.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            self._thread(call).learn_from_usage(reported)
+            self._thread(call).learn_from_usage(reported, call.frame.request.params)
         usage = (
             self._price_calls(call, outcome)
             if outcome.is_success or outcome.usage is not None
