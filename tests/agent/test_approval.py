@@ -1,4 +1,4 @@
-"""Rules, remembered answers, and nobody to ask."""
+"""Rules, remembered answers, and no user to ask."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_rules_from_the_home(tmp_path: Path) -> None:
 
 
 class Person:
-    """Somebody who answers in turn, and what was asked."""
+    """A user who gives these answers in turn, and records the questions."""
 
     def __init__(self, *answers: ApprovalAnswer) -> None:
         self.answers = list(answers)
@@ -353,7 +353,7 @@ ENDING_IN_A_STAR = [
 async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
     approved: str, other: str, tmp_path: Path
 ) -> None:
-    """The attack: `tar cf b.tar *` was stored as a rule, and its star stood for any further words."""
+    """The attack: `tar cf b.tar *` was stored as a rule, and its star matched any further words."""
     approvals = Approvals(
         (), Person("always", False, False), keep=lambda rule: write_rule(tmp_path, rule)
     )

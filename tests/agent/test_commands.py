@@ -33,7 +33,7 @@ SMALL = "compression: {background: false, protect_last_n: 2}"
 
 
 async def do(agent: Any, text: str) -> CommandResult:
-    """A command's result; what it holds is JSON, and the model was not asked."""
+    """Run a command; check that its data are JSON and that the model was not asked."""
     conversation = getattr(agent, "conversation", agent)
     result = await commands.run(agent, conversation.store, text)
     json.dumps(result.data)

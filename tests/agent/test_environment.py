@@ -125,7 +125,7 @@ print(json.dumps([before, shown(), sealed, again, os.environ["MY_KEY"], told, os
     reason="only Linux shows a process's environment to others in a file",
 )
 def test_a_child_cannot_read_the_keys_of_this_process() -> None:
-    """What the system shows of the process has no secrets any more; the process itself still has them."""
+    """The system shows no secrets of the process; the process itself still has them."""
     environment = {
         "PATH": "/usr/bin:/bin",
         "MY_KEY": "swordfish",

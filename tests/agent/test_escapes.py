@@ -56,7 +56,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
 
 
 async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> str:
-    """What a tool answers, or how it explains what is wrong; any other exception is a failure of the test."""
+    """Return the answer of a tool, or its error message; any other exception fails the test."""
     tool = TOOLS[name]
     try:
         tool.needs(arguments, context)
@@ -246,7 +246,7 @@ async def test_nothing_rides_on_an_allowed_command(
 
 
 async def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> None:
-    """`src/**` may be written; `src/hooks` is a link to where it may not."""
+    """`src/**` may be written; `src/hooks` is a link to a forbidden place."""
     work = files(tmp_path, src__a_py="", other__b_py="")
     (work / "src" / "hooks").symlink_to("../other")
 

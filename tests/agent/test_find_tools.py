@@ -1,4 +1,4 @@
-"""Tools that are left out: called all the same, found again, shown at once where the user allows the price."""
+"""Tools that are left out: called anyway, found again, shown at once if the user accepts the price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool loop: whatever tools do, the turn goes on and the history stays valid."""
+"""The tool loop: whatever tools do, the turn continues and the history stays valid."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ async def test_stopping_in_mid_stream_keeps_the_partial_answer(tmp_path: Path) -
 
 
 async def test_a_complete_answer_is_stored_complete(tmp_path: Path) -> None:
-    """The model has said everything when its reader leaves: what was paid for is stored."""
+    """The model has finished when its reader leaves: the paid answer is stored."""
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
         await _stopped_at_first_word(agent)

@@ -1,4 +1,4 @@
-"""Permissions: what they cover, how long an approval takes, and what becomes of approved processes."""
+"""Permissions: their reach, the time an approval takes, and the fate of approved processes."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def gone(*pids: int) -> bool:
 
 
 async def pids(folder: Path, *, wanted: int) -> list[int]:
-    """What processes wrote into `pids`, once there are so many."""
+    """Wait for this number of process ids in the file `pids`."""
     for _ in range(1_000):
         found = (
             (folder / "pids").read_text().split() if (folder / "pids").exists() else []

@@ -150,7 +150,7 @@ async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
 
 
 async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
-    """What was too large for the conversation is read in parts, each of which stays in it."""
+    """An output too large for the conversation is read in parts, each of which stays in it."""
     whole = "".join(f"line {number}\n" for number in range(30_000))
     async with room(tmp_path) as place, at_work(tmp_path) as context:
         conversation = await place.open(

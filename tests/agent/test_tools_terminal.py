@@ -30,7 +30,7 @@ async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
 
 
 async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
-    """What a compaction says of a result is read from its text."""
+    """A compaction reads the outcome from the text of the result."""
     for command, wanted in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
         reply = await use(tmp_path, "terminal", **arguments)

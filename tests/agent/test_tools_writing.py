@@ -72,7 +72,7 @@ async def test_a_refused_write_says_why(tmp_path: Path) -> None:
 
 
 async def test_writes_need_permission(tmp_path: Path) -> None:
-    """The path that is really written, and what changes; a patch that cannot be made asks nobody."""
+    """The permission shows the resolved path and the change; an impossible patch does not ask."""
     work = files(tmp_path, src__a_py="a = 1\n")
     (work / "link").symlink_to("src")
     async with at_work(tmp_path) as context:

@@ -117,7 +117,7 @@ def test_bad_paths_are_refused(place: Path, path: str) -> None:
 
 
 def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
-    """How many links are followed is the interpreter's affair; what comes out is inside, or an error that says why."""
+    """However many links the interpreter follows, the result is inside, or an error with a reason."""
     for number in range(1_500):
         (tmp_path / str(number)).symlink_to(str(number + 1))
     space = Workspace(tmp_path)
@@ -185,7 +185,7 @@ def test_replacing_keeps_the_mode_and_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 def test_replacing_does_not_change_another_name_of_the_file(tmp_path: Path) -> None:
-    """A hard link to a file outside: the outside stays as it is."""
+    """A hard link to a file outside: that file does not change."""
     (tmp_path / "work").mkdir()
     (tmp_path / "outside").write_text("theirs")
     (tmp_path / "work" / "linked").hardlink_to(tmp_path / "outside")

@@ -132,7 +132,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     ],
 )
 def test_allowed_values_are_accepted(text: str) -> None:
-    """And it is taken: what is given stands in the settings."""
+    """The given value is in the settings."""
     settings = parse_config(text).model_dump(mode="json")
     for section, values in (parse_yaml(text) or {}).items():
         assert set(values) <= set(settings[section]) or section == "engines"

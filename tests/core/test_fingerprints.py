@@ -333,7 +333,7 @@ def test_values_outside_json_do_not_raise() -> None:
 
 
 def test_real_requests_extend_each_other() -> None:
-    """Successive requests of one conversation, as they were sent: each chain continues the one before."""
+    """Successive recorded requests of one conversation: each chain continues the previous one."""
     for family in ("claude", "deepseek"):
         files = sorted(
             path for path in shared("requests").glob("*.json") if family in path.name

@@ -1,4 +1,4 @@
-"""What clients write into user messages by themselves is told from what the user says."""
+"""Text that clients inject into user messages is distinguished from the user's words."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def texts(*pieces: str) -> list[dict[str, Any]]:
             f"# Context from my IDE setup:\n\n## Active file: a.py\n\n## My request for Codex:\n{RULE}\n",
             RULE,
         ),
-        # Cursor, Copilot: all the user says stands in an envelope, wherever the rest of the message stands
+        # Cursor, Copilot: the user's words are in an envelope, anywhere in the message
         (f"<timestamp>now</timestamp>\n<user_query>\n{RULE}\n</user_query>", RULE),
         (texts("<rules>never stop</rules>", f"<user_query>{RULE}</user_query>"), RULE),
         (f"<context>x</context>\n<userRequest>\n{RULE}\n</userRequest>", RULE),

@@ -1,4 +1,4 @@
-"""What is too large for the context is stored under an id made from its text, and a short block cites it."""
+"""An output too large for the context is stored under an id made from its text, and a short block cites it."""
 
 from __future__ import annotations
 

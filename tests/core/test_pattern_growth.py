@@ -35,7 +35,7 @@ SIZES = (1_000, 40_000)
 CPU_SECONDS = 1.0
 """CPU time, so that a busy machine is no fault. Linear work on 40 KB takes some hundredths of a second."""
 MAX_WORDS = 4
-"""So many words of a long alternative are tried, evenly spread."""
+"""Words tried of a long alternative, evenly spread."""
 pytestmark = pytest.mark.timeout(
     900
 )  # there are many patterns, and the machine may be busy
@@ -108,7 +108,7 @@ def parts_of(value: object) -> Iterable[object]:
 
 
 def literal_patterns(source: Path) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """The patterns written as a plain string where they are used: `re.sub(r"…", …)`."""
+    """The patterns written as plain strings in calls: `re.sub(r"…", …)`."""
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if (
             isinstance(node, ast.Call)
@@ -134,7 +134,7 @@ def whole_source() -> str:
 
 @functools.cache
 def token_forms() -> frozenset[re.Pattern[str]]:
-    """The forms of tokens: each is tried only where its beginning was found."""
+    """The forms of tokens: each is tried only after its beginning was found."""
     return frozenset(
         form.pattern for forms in rules().tokens.values() for form in forms
     )
@@ -149,7 +149,7 @@ def is_anchored(module: ModuleType, name: str, pattern: re.Pattern[Any]) -> bool
     return bool(uses) and set(uses) <= {"match", "fullmatch"}
 
 
-# What is tried on them.
+# The texts that are tried on them.
 
 REPEATS = (constants.MAX_REPEAT, constants.MIN_REPEAT, constants.POSSESSIVE_REPEAT)
 ASSERTIONS = (constants.ASSERT, constants.ASSERT_NOT)
@@ -157,7 +157,7 @@ PALETTE = 'a1 -._/:"<{(=\t\nA中'
 
 
 def characters(items: Any) -> list[str]:
-    """Some characters that a set stands for."""
+    """Some characters of a set."""
     one = re.compile(written_set(items))
     drawn = [
         chr(value if op is constants.LITERAL else value[0])
@@ -253,7 +253,7 @@ def words(tree: Any) -> Iterator[str]:
 
 
 def hostile_texts(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
-    """Beginnings, and what is repeated after them."""
+    """Beginnings, and the texts repeated after them."""
     tree = parser.parse(pattern.pattern, pattern.flags)
     own = sorted(set(words(tree)) - {""})
     own = own[:: len(own) // MAX_WORDS + 1]

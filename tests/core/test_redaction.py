@@ -504,7 +504,7 @@ TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=12).map("".join)
 @settings(max_examples=150)
 @example("")
 def test_whatever_is_redacted(text: str) -> None:
-    """Finds are ordered, apart and inside; what is outside of them is kept; redacting twice changes nothing."""
+    """Finds are ordered, disjoint and inside the text; other text is kept; redacting twice changes nothing."""
     at = 0
     kept = []
     for secret in find_secrets(text):

@@ -1,4 +1,4 @@
-"""Groups, turns, user messages: what a list of messages is made of."""
+"""Groups, turns, user messages: the parts of a list of messages."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ScriptedModel:
 
 
 class Watch:
-    """Remembers events and waits; time passes only while somebody sleeps."""
+    """Records events and waits; time passes only during `sleep`."""
 
     def __init__(self) -> None:
         self.events: list[ModelEvent] = []

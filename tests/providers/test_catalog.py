@@ -1,4 +1,4 @@
-"""What is known about a model from its name."""
+"""The facts that the name of a model tells."""
 
 from __future__ import annotations
 

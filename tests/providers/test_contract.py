@@ -243,7 +243,7 @@ async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(
 
 
 def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
-    """What the assistant said, as a request must repeat it."""
+    """The assistant's message as a request must repeat it."""
     if api == "openai_chat":
         return [body["choices"][0]["message"]]
     return (
@@ -335,7 +335,7 @@ async def test_a_stream_that_breaks_off_keeps_what_was_said(
     assert isinstance(error, ModelUnreachableError)
     assert text_of(error.partial.message)
     assert error.partial.stop is None
-    if api == "anthropic":  # the only one to tell the prompt's cost at the start
+    if api == "anthropic":  # the only one to report the prompt's usage at the start
         assert normalize_usage(error.partial.usage).prompt_tokens > 0
     assert classify_error(error).kind == "other"
 

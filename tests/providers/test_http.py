@@ -135,7 +135,7 @@ async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
 
 @contextlib.contextmanager
 def abandoned_generators() -> Iterator[list[str]]:
-    """The async generators that nobody closes: the collector does, in whichever thread it happens to run."""
+    """Async generators that are left open: the garbage collector closes them, in any thread."""
     names: list[str] = []
     first, finish = sys.get_asyncgen_hooks()
 
@@ -227,7 +227,7 @@ async def test_an_event_that_is_no_json_is_told_with_what_was_said_before(
 
 
 def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
-    """In a process of its own: what a closed loop leaves open is collected there."""
+    """In a process of its own, which collects what a closed loop leaves open."""
     program = (
         "import asyncio, sys\n"
         "from tests.providers.reach import ask, model_at\n"

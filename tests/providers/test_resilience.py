@@ -1,4 +1,4 @@
-"""Once more, another model, in time: wrappers around a model that does as it is told."""
+"""Retry, fallback, time limits: wrappers around a scripted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which window holds, and what a server says about its models."""
+"""The window in force, and the windows that servers report."""
 
 from __future__ import annotations
 

@@ -183,5 +183,5 @@ chat_parts = st.one_of(
 
 
 def copy_of(value: Any) -> Any:
-    """What a store gives back."""
+    """Return a copy, as a store returns a value."""
     return json.loads(json.dumps(value))

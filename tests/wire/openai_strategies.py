@@ -28,7 +28,7 @@ Strategy = st.SearchStrategy[Any]
 
 
 def an(**fields: Any) -> Strategy:
-    """An object with these fields (constants or strategies), and maybe one nobody knows."""
+    """An object with these fields (constants or strategies), and maybe an unknown one."""
     known = {
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
         for key, value in fields.items()

@@ -1,4 +1,4 @@
-"""The official SDK is the judge: what it sends is read, what is written it reads."""
+"""The official SDK is the judge: we read its requests, and it reads our answers."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Verdict(BaseModel):
 
 
 def verbatim(name: str, request: Recorded) -> Any:
-    """The captured body is the one on file, and comes back from core as it was."""
+    """The captured body equals the recorded one, and survives decoding and encoding."""
     captured = golden(name, request.body)
     decoded = anthropic.decode_request(captured)
     assert anthropic.encode_request(decoded) == captured
@@ -262,7 +262,7 @@ class TestWhatTheSdkSends:
     def test_the_tool_loop_of_the_sdk(
         self, name: str, options: dict[str, Any], roles: list[str]
     ) -> None:
-        """It sends the whole conversation, or, where the server holds the conversation, only what is new."""
+        """It sends the whole conversation, or only the new part if the server holds the rest."""
         with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
             client,
             server,

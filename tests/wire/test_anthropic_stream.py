@@ -1,4 +1,4 @@
-"""Streams of Anthropic: what they say piece by piece, the whole reply, and back to events."""
+"""Streams of Anthropic: their pieces, the whole reply, and back to events."""
 
 from __future__ import annotations
 

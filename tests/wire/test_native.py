@@ -1,4 +1,4 @@
-"""What a message was on the wire travels with it."""
+"""A message keeps its wire value."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def sent(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     return chat.encode_messages(cast("list[Message]", list(messages)), model=model)
 
 
-# What the SDK sends
+# Requests of the SDK
 
 
 class Weather(BaseModel):

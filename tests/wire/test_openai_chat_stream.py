@@ -72,7 +72,7 @@ def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
     ]
 
 
-# What is said, and what it adds up to
+# The deltas, and the reply they add up to
 
 
 def test_text_reasoning_usage_and_stop() -> None:

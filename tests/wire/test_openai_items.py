@@ -10,47 +10,15 @@ from hypothesis import given
 from everthread.core.messages import Message, calls_of, results_of, with_content
 from everthread.wire import openai_chat, openai_responses
 from tests.wire import openai_strategies as made
-
-REASONING = {
-    "type": "reasoning",
-    "id": "rs_1",
-    "summary": [],
-    "encrypted_content": "gAAA",
-}
-TEXT = {"type": "output_text", "text": "Let me see.", "annotations": []}
-MESSAGE = {
-    "type": "message",
-    "id": "msg_1",
-    "role": "assistant",
-    "status": "completed",
-    "content": [TEXT],
-}
-CALL = {
-    "type": "function_call",
-    "id": "fc_1",
-    "call_id": "c1",
-    "name": "look",
-    "arguments": '{"city": "Oslo"}',
-}
-OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "4 degrees"}
-SHELL = {
-    "type": "shell_call",
-    "id": "sh_1",
-    "call_id": "c2",
-    "action": {"commands": ["ls"]},
-    "status": "completed",
-}
-SHELL_OUTPUT = {
-    "type": "shell_call_output",
-    "call_id": "c2",
-    "output": [
-        {
-            "stdout": "a.txt",
-            "stderr": "warning",
-            "outcome": {"type": "exit", "exit_code": 0},
-        }
-    ],
-}
+from tests.wire.response_items import (
+    CALL,
+    MESSAGE,
+    OUTPUT,
+    REASONING,
+    SHELL,
+    SHELL_OUTPUT,
+    TEXT,
+)
 
 
 def read(*items: Any, model: str | None = None) -> list[Message]:
@@ -290,7 +258,7 @@ def test_a_rewritten_result_of_a_custom_tool_stays_one() -> None:
 
 
 def test_a_search_for_tools_leaves_with_its_rewritten_result() -> None:
-    """The result defines tools, which no text can; as a function, the search would be one that nobody offers."""
+    """The result defines tools, which a text cannot; as a function, the search would be an unknown one."""
     search = {
         "type": "tool_search_call",
         "call_id": "c",

@@ -1,4 +1,4 @@
-"""Messages in blocks of other protocols, told in chat's words."""
+"""Messages in blocks of other protocols, converted to chat's form."""
 
 from __future__ import annotations
 

@@ -16,47 +16,15 @@ from everthread.wire.common import with_native
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import json_reply
-
-REASONING = {
-    "type": "reasoning",
-    "id": "rs_1",
-    "summary": [],
-    "encrypted_content": "gAAA",
-}
-TEXT = {"type": "output_text", "text": "Let me see.", "annotations": []}
-MESSAGE = {
-    "type": "message",
-    "id": "msg_1",
-    "role": "assistant",
-    "status": "completed",
-    "content": [TEXT],
-}
-CALL = {
-    "type": "function_call",
-    "id": "fc_1",
-    "call_id": "c1",
-    "name": "look",
-    "arguments": '{"city": "Oslo"}',
-}
-OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "4 degrees"}
-SHELL = {
-    "type": "shell_call",
-    "id": "sh_1",
-    "call_id": "c2",
-    "action": {"commands": ["ls"]},
-    "status": "completed",
-}
-SHELL_OUTPUT = {
-    "type": "shell_call_output",
-    "call_id": "c2",
-    "output": [
-        {
-            "stdout": "a.txt",
-            "stderr": "warning",
-            "outcome": {"type": "exit", "exit_code": 0},
-        }
-    ],
-}
+from tests.wire.response_items import (
+    CALL,
+    MESSAGE,
+    OUTPUT,
+    REASONING,
+    SHELL,
+    SHELL_OUTPUT,
+    TEXT,
+)
 
 
 def response(*output: Any, **fields: Any) -> dict[str, Any]:
@@ -94,7 +62,7 @@ def round_trip(body: dict[str, Any]) -> dict[str, Any]:
     return openai_responses.encode_request(openai_responses.decode_request(body))
 
 
-# What the SDK sends
+# Requests of the SDK
 
 
 class Weather(BaseModel):

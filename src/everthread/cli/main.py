@@ -32,7 +32,7 @@ GROUPS = {
         "serve": "Serve an endpoint that gives any client an unlimited conversation.",
         "wrap": "Start another agent behind a gateway, and print a summary when it exits.",
         "dashboard": (
-            "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser."
+            "See your context: threads, windows, calls, compactions and their cost, as pages in a browser."
         ),
         "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
         "mcp": "Search, read and pin past conversations from any MCP client.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
@@ -86,9 +86,21 @@ class Rules:
     def __init__(self) -> None:
         file = resources.files("everthread.core").joinpath("data/secrets.toml")
         data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
-        names = data["names"]
+        self._read_forms(data)
+        self._read_names(data["names"])
+        self.published = frozenset(data["published"])
         providers = data["providers"]
+        self.providers = re.compile(trie(providers["names"]))
+        self.uuids = frozenset(providers["uuid"])
+        self.digits: dict[str, int] = providers["digits"]
         placeholders = data["placeholders"]
+        parts = "|".join(map(re.escape, placeholders["parts"]))
+        self.placeholder = re.compile(parts, re.I)
+        self.plain_words = frozenset(placeholders["words"])
+        self.sentence_words = frozenset(placeholders["sentence"])
+
+    def _read_forms(self, data: Mapping[str, Any]) -> None:
+        """Read the credentials with a form of their own."""
         forms = [
             (
                 start,
@@ -106,12 +118,9 @@ class Rules:
             _form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
         ]
         """Forms whose patterns begin with a literal."""
-        self.published = frozenset(data["published"])
 
-        self.providers = re.compile(trie(providers["names"]))
-        self.uuids = frozenset(providers["uuid"])
-        self.digits: dict[str, int] = providers["digits"]
-
+    def _read_names(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Read the names that announce a secret."""
         self.foreign = dict.fromkeys(names["foreign"], NameHint.PASSWORD)
         """Names in other languages, and their strength."""
         self.foreign |= dict.fromkeys(names["foreign_secret"], NameHint.SECRET)
@@ -142,12 +151,6 @@ class Rules:
         )
         self.secret_name = re.compile(rf"(?:{secret}){trailing}")
         self.harmless_name = re.compile(rf"(?:^|_)(?:{either['harmless']})$")
-
-        self.placeholder = re.compile(
-            "|".join(map(re.escape, placeholders["parts"])), re.I
-        )
-        self.plain_words = frozenset(placeholders["words"])
-        self.sentence_words = frozenset(placeholders["sentence"])
 
 
 def _group_by_start(

@@ -13,12 +13,13 @@ from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
 from everthread.factory.conversations import ensure_store, open_conversation, opener
-from everthread.factory.model_setup import closing_of, route_to
+from everthread.factory.model_setup import Closing, closing_of, route_to
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
-    from everthread.agent.loop import Agent
+    from everthread.agent.builder import AgentBuilder
+    from everthread.agent.loop import Agent, Routes
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.gateway.api.agents import OpenAgent
     from everthread.gateway.api.threads_api import NativeApp
@@ -109,19 +110,6 @@ async def open_agent(
             await close()
         raise
 
-    async def routes(name: str) -> Route:
-        route = await route_to(
-            name,
-            settings,
-            api=None,
-            own_client=False,
-            fallback=(),
-            events=builder.on_model_event,
-        )
-        if route.model is not None:
-            opened.insert(0, closing_of(route.model))
-        return route
-
     children = ProcessFamily(
         child_environment(os.environ, _list_key_variables(settings))
     )
@@ -138,10 +126,31 @@ async def open_agent(
         listener=listener,
         journal=CauseLog(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]),
         memory=memory,
-        routes=routes,
+        routes=_find_routes(settings, builder, opened),
         closing=opened,
     )
     return builder.agent
+
+
+def _find_routes(
+    config: Config, builder: AgentBuilder, opened: list[Closing]
+) -> Routes:
+    """Return a function that finds the route to a model; `opened` gets the callback that closes it."""
+
+    async def routes(name: str) -> Route:
+        route = await route_to(
+            name,
+            config,
+            api=None,
+            own_client=False,
+            fallback=(),
+            events=builder.on_model_event,
+        )
+        if route.model is not None:
+            opened.insert(0, closing_of(route.model))
+        return route
+
+    return routes
 
 
 def _check_tools(tools: Any, builtin_tools: Any) -> None:

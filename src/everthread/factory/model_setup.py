@@ -126,12 +126,6 @@ async def route_to(
 ) -> Route:
     """Resolve a model, its window, and the wrappers around it. `window`: the caller's own figure."""
     from everthread.providers.catalog import resolve_window
-    from everthread.providers.resilience import (
-        FallbackModel,
-        FittingModel,
-        RetryingModel,
-        TimeLimitedModel,
-    )
     from everthread.providers.resolve import create_model
     from everthread.thread.options import Route
 
@@ -142,15 +136,12 @@ async def route_to(
         return Route(model.name, model.api, size, source, model.base_url, model=model)
     settings = config.model
     choice = choice_of(settings, model, api=api)
-    skips_endpoint = choice.provider == "local" or own_client
+    is_local = choice.provider == "local"
     is_configured = model is None or settings.default in (None, model)
-    setting = window or (
-        settings.context_length if is_configured else None
-    )  # that of the configured model
     resolved = await resolve_window(
         choice.model,
-        setting=setting,
-        ask=None if skips_endpoint else endpoint_of(choice),
+        setting=window or (settings.context_length if is_configured else None),
+        ask=None if is_local or own_client else endpoint_of(choice),
     )
     route = Route(
         choice.model,
@@ -162,28 +153,39 @@ async def route_to(
     )
     if own_client:
         return route
+    context_length = window or settings.context_length if is_local else resolved.tokens
     first = create_model(
         choice,
         environment=os.environ,
         home=home_directory(),
         max_tokens=settings.max_tokens,
-        context_length=window or settings.context_length
-        if choice.provider == "local"
-        else resolved.tokens,
+        context_length=context_length,
     )
-    if choice.provider == "local":
+    if is_local:
+        source = "the local server's own"
         route = replace(
-            route,
-            window=first.window,
-            source="the local server's own",
-            base_url=first.base_url,
+            route, window=first.window, source=source, base_url=first.base_url
         )
-    steady: StreamingModel = RetryingModel(
-        FittingModel(TimeLimitedModel(first)), events=events
+    return replace(route, model=_wrap_model(first, fallback, events))
+
+
+def _wrap_model(
+    model: StreamingModel,
+    fallback: Sequence[StreamingModel],
+    events: Callable[[ModelEvent], None],
+) -> StreamingModel:
+    """Add time limits, a fitting output cap, retries and the fallback models."""
+    from everthread.providers.resilience import (
+        FallbackModel,
+        FittingModel,
+        RetryingModel,
+        TimeLimitedModel,
     )
-    if fallback:
-        steady = FallbackModel([steady, *fallback], refit=refit, events=events)
-    return replace(route, model=steady)
+
+    steady = RetryingModel(FittingModel(TimeLimitedModel(model)), events=events)
+    if not fallback:
+        return steady
+    return FallbackModel([steady, *fallback], refit=refit, events=events)
 
 
 async def refit(request: Request, model: StreamingModel) -> Request:
@@ -297,11 +299,30 @@ def _make_chain(
     """
     from everthread.compaction.journal_writer import JournalWriter
 
-    main_model = context.route.model if context.route.provider != "local" else None
     last = shared.floor or JournalWriter(context.counter)
+    main_model = context.route.model if context.route.provider != "local" else None
     if auxiliary is None and main_model is None:
         return last
-    from everthread.compaction.summarizers.chain import Price, SummarizerChain
+    from everthread.compaction.summarizers.chain import SummarizerChain
+
+    return SummarizerChain(
+        _list_writers(context, config, auxiliary, main_model, shared.windows),
+        floor=last,
+        clock=time.time,
+        events=context.events,
+        rest_until=shared.rest_until,
+    )
+
+
+def _list_writers(
+    context: SummarizerContext,
+    config: Config,
+    auxiliary: StreamingModel | None,
+    main_model: StreamingModel | None,
+    windows: dict[str, int],
+) -> list[Summarizer]:
+    """List the summarisers that ask a model, in the order in which they are tried."""
+    from everthread.compaction.summarizers.chain import Price
     from everthread.compaction.summarizers.model import (
         LlmSummarizer,
         WarmPrefixSummarizer,
@@ -309,54 +330,44 @@ def _make_chain(
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import FittingModel, MeteredModel
 
-    template = config.compression.template
-    length = config.auxiliary.compression.context_length
-    routes: list[Summarizer] = []
+    compression = config.compression
+    writers: list[Summarizer] = []
 
     def price(model: MeteredModel) -> Price | None:
-        return (
-            Price(model.name, ttl=config.prompt_caching.cache_ttl)
-            if config.compression.economics
-            else None
-        )
+        if not compression.economics:
+            return None
+        return Price(model.name, ttl=config.prompt_caching.cache_ttl)
 
     def add_writer(model: MeteredModel, counter: TokenCounter) -> None:
-        routes.append(
-            LlmSummarizer(
-                model,
-                counter,
-                context_length=length,
-                template=template,
-                price=price(model),
-                windows=shared.windows,
-            )
+        writer = LlmSummarizer(
+            model,
+            counter,
+            context_length=config.auxiliary.compression.context_length,
+            template=compression.template,
+            price=price(model),
+            windows=windows,
         )
+        writers.append(writer)
+
+    def meter(model: StreamingModel) -> MeteredModel:
+        return MeteredModel(model, context.lost, context.permit)
 
     if auxiliary is not None:
-        add_writer(
-            MeteredModel(FittingModel(auxiliary), context.lost, context.permit),
-            TokenCounter(auxiliary.name),
-        )
+        add_writer(meter(FittingModel(auxiliary)), TokenCounter(auxiliary.name))
     if main_model is not None:
-        main = MeteredModel(main_model, context.lost, context.permit)
+        main = meter(main_model)
         if context.route.caches_by_marks:
             warm = WarmPrefixSummarizer(
                 main,
                 context.counter,
                 context.live,
-                template=template,
+                template=compression.template,
                 price=price(main),
                 warm=context.warm,
             )
-            routes.append(warm)
+            writers.append(warm)
         add_writer(main, context.counter)
-    return SummarizerChain(
-        routes,
-        floor=last,
-        clock=time.time,
-        events=context.events,
-        rest_until=shared.rest_until,
-    )
+    return writers
 
 
 @dataclass(frozen=True, slots=True)

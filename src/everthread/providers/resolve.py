@@ -220,7 +220,9 @@ def _choose_default(
             f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
             f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
         )
-    raise ConfigError("no model is named, and no key of a provider is set")
+    raise ConfigError(
+        "no model is named (model.default), and no key of a provider is set"
+    )
 
 
 def _find_provider(

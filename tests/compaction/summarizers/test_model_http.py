@@ -88,7 +88,7 @@ BAD = {
     "null": (completion(None), answer.EMPTY),
     "answers the conversation": (
         completion("Question 11: the parser is fine, it keeps positions."),
-        "no checkpoint",
+        "lacked the sections",
     ),
     "longer than its input": (completion(RAMBLING), answer.LONGER),
     "refusal": (completion(None, refusal="I will not."), answer.REFUSED),

@@ -1,4 +1,4 @@
-"""Four breakpoints, where they may stand, and what the next request can read from the cache."""
+"""Four breakpoints, their allowed places, and the part of the next request that the cache holds."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_marking_changes_marks_only(
     assert again == marked
 
 
-# The mark that stays behind
+# The mark of the previous request
 
 
 def long_turn(blocks_since: int) -> list[Any]:
@@ -498,7 +498,7 @@ def test_who_understands_marks(
     )
 
 
-# What the next request repeats
+# The prefix that the next request repeats
 
 
 def request(*messages: Any, system: Any = "s", tools: Any = ()) -> Request:

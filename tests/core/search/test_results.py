@@ -1,4 +1,4 @@
-"""What was looked up, as a model reads it: ids first, how to go on last, and a final word where there is nothing."""
+"""Results of a lookup as a model reads them: ids first, how to continue last, and a clear end if there are none."""
 
 from __future__ import annotations
 

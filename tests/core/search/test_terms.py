@@ -1,4 +1,4 @@
-"""Search terms: what is indexed is found, whole and by part."""
+"""Search terms: an indexed text is found, by the whole and by parts."""
 
 from __future__ import annotations
 

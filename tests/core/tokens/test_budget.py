@@ -1,4 +1,4 @@
-"""What a window allows: the formulas, and that no settings make them contradict each other."""
+"""The limits of a window: the formulas, and that no settings make them contradict each other."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_threshold_is_the_least_of_three_and_at_least_a_twentieth(
         (1_000_000, 400_000, 12_000),  # and never over 12,000
         (200_000, 30_000, 6_000),  # 20 %
         (200_000, 6_000, 2_000),  # not worth less than 2,000
-        (200_000, 3_000, 1_500),  # but never over half of what it stands for
+        (200_000, 3_000, 1_500),  # but never over half of the text it replaces
         (8_000, 3_000, 1_000),  # 5 % would be 400: a quarter of T
         (200_000, 0, 0),
         (200_000, -5, 0),

@@ -1,4 +1,4 @@
-"""Projections stand on the last report and learn how far the estimates of what came since are off."""
+"""Projections build on the last report and learn how far estimates of later messages are off."""
 
 from __future__ import annotations
 

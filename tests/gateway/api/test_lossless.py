@@ -1,4 +1,4 @@
-"""A lossless thread behind the native API: the model calls the engine's tools, with whatever arguments."""
+"""A lossless thread of the native API: the model calls the engine's tools, with any arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRIES: list[tuple[str, Any]] = [
 
 
 def script(request: Request) -> Any:
-    """Looks for what it is told to look for; reads the first node it is shown; tries what makes no sense."""
+    """Searches as the message asks, reads the first node it sees, and tries nonsense."""
     spoken = (
         message
         for message in reversed(request.messages)

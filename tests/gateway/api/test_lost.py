@@ -90,7 +90,7 @@ async def test_a_process_that_was_stopped_too_long(tmp_path: Path) -> None:
 
 
 def stolen(url: str, thread: str) -> Lease:
-    """Take the lease while this thread, and with it the gateway, stands still."""
+    """Take the lease while this thread, and with it the gateway, is blocked."""
     found: list[Lease] = []
 
     async def take() -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a request is told as JSON with the right status; the document names everything there is."""
+"""A bad request gets a JSON error with the right status; the OpenAPI document is complete."""
 
 from __future__ import annotations
 

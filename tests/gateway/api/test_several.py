@@ -88,7 +88,7 @@ async def test_what_turns_use_is_paid_by_their_key(url: str) -> None:
 
 
 async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
-    """Each message is answered once, and each answer stands behind its question."""
+    """Each message is answered once, and each answer follows its question."""
     model = Waiting()
     options = QUICK.__class__(
         queue=50, lease_seconds=5, poll_seconds=0.02, sweep_seconds=0.2

@@ -227,7 +227,7 @@ async def test_who_is_not_let_in(tmp_path: Path) -> None:
 
 
 async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
-    """Its calls get an unknown outcome, it is marked and not run again; what waited goes on."""
+    """Its calls get an unknown outcome, it is marked and not run again; waiting messages continue."""
 
     async def vanish(store: Store, thread: str) -> tuple[str, str]:
         """As a process leaves it that is killed while a tool runs: its lease runs out."""

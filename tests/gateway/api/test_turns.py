@@ -1,4 +1,4 @@
-"""Messages are answered in order, told event by event, and stopped by nobody but who asks for it."""
+"""Messages are answered in order, reported event by event, and stopped only on request."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_closing_interrupts_what_does_not_end(tmp_path: Path) -> None:
 
 
 async def test_hygiene_before_a_turn(tmp_path: Path) -> None:
-    """At 85 % of the window, where the usual threshold is higher."""
+    """At 85 % of the window, if the usual threshold is higher."""
     text = (
         "the ledger of the northern branch was settled and compared twice with its receipt. "
         * 30
