@@ -562,6 +562,27 @@ def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> No
     )
 
 
+def test_a_long_newest_turn_leaves_room_for_earlier_errors() -> None:
+    talk: list[Message] = []
+    for turn in range(6):
+        output = f"E   ValueError: bad value {turn}\nE   KeyError: {turn}\nexit code: 1"
+        talk += [
+            user(f"Turn {turn}."),
+            *call("Bash", {"command": f"pytest tests/test_{turn}.py"}, output),
+            says(f"Part {turn} fails."),
+        ]
+    talk.append(user("Now all of it."))
+    for step in range(12):
+        talk += call("Bash", {"command": f"make part-{step} of=everything"}, "done")
+    journal = journal_of(talk)[0]
+    assert "ValueError: bad value 5 | E KeyError: 5" in journal.text()
+    fitted = journal.fit(400, COUNT)
+    errors = [line for entry in fitted.entries for line in entry.errors]
+    assert errors == [f"error: E ValueError: bad value {turn}" for turn in range(6)]
+    assert "make part-11" in fitted.text()
+    assert COUNT(fitted.text()) <= 400
+
+
 def test_an_error_told_again_later_is_told_there_only() -> None:
     messages: list[Message] = [{"role": "user", "content": "Make it build."}]
     for number in range(3):

@@ -9,8 +9,8 @@ from functools import cached_property
 from everthread.compaction.journal_text import ERROR_START, split_note
 from everthread.core.messages import count_noun
 
-_MAX_RANGE_FILES = 8
-"""Changed files that a range names."""
+_MAX_RANGE_FILES = 3
+"""Changed files that a range names; Relevant Files lists more."""
 
 
 _RAN_COMMANDS = re.compile(

@@ -2,8 +2,9 @@
 
 The actions of a turn (files, commands, errors) and its prose (notes and closing words) have a share of the room each.
 Actions are reduced from the oldest entry on: to the files and commands they name, to the files, then to one entry for a
-range of turns. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion when it
-has lost its steps. Everything dropped is counted or marked.
+range of turns. The newest errors have a share of their own, which a long newest entry cannot take: each stays as its
+most telling line. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion when
+it has lost its steps. Everything dropped is counted or marked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from everthread.compaction.findings import BAR, Piece, join_pieces, weigh_text
 from everthread.compaction.journal_entries import Entry, changed_line
+from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.journal_text import ERROR_START, split_note
 from everthread.compaction.user_quotes import Count, Rarity, newest_lines
 from everthread.core.messages import clip
@@ -23,8 +25,8 @@ _ACTION_SHARE = 0.25
 """Share of the room for actions; more if the prose leaves some."""
 _RANGE_TOKENS = 80
 """Room for everything older beside the newest entry."""
-_ERROR_SHARE = 2
-"""Share (1/n) of the actions' room for errors of reduced entries."""
+_ERROR_SHARE = 0.25
+"""Share of the room for errors of reduced entries, each in its shortest form."""
 _MAX_EFFECTS_CHARS = 300
 """Characters for the changes and commands in an entry without its steps."""
 _NEWEST_WEIGHT = 1.5
@@ -40,10 +42,13 @@ def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Ent
         return full
     bare = [_without_prose(entry) for entry in full]
     actions = sum(count(entry.text) + 2 for entry in bare)
-    newest = min(count(bare[-1].text) + _RANGE_TOKENS, budget * 3 // 4)
+    errors = _newest_errors(bare[:-1], int(budget * _ERROR_SHARE), count)
+    older = _RANGE_TOKENS + sum(count(line) + 2 for line in errors)
+    newest = min(count(bare[-1].text) + older, budget * 3 // 4)
     least = max(int(budget * _ACTION_SHARE), newest)
+    room = max(least, budget - (total - actions))
     parts = [_Part(entry, [index]) for index, entry in enumerate(bare)]
-    parts = _fit_actions(parts, max(least, budget - (total - actions)), count)
+    parts = _fit_actions(parts, errors, room, count=count)
     return _fit_prose(parts, full, budget, count)
 
 
@@ -62,19 +67,31 @@ def _without_prose(entry: Entry) -> Entry:
     return replace(entry, lines=lines, closing="")
 
 
-def _fit_actions(parts: list[_Part], room: int, count: Count) -> list[_Part]:
-    """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left."""
-    entries = [part.entry for part in parts]
-    usual = _usual_commands(entries)
-    lines = [line for entry in entries for line in entry.errors]
-    errors = frozenset(newest_lines(lines, room // _ERROR_SHARE, count))
+def _newest_errors(entries: Iterable[Entry], room: int, count: Count) -> frozenset[str]:
+    """Return the newest errors of these entries that have room, in their shortest form."""
+    lines = [_short_error(line) for entry in entries for line in entry.errors]
+    once = list(dict.fromkeys(reversed(lines)))[::-1]
+    return frozenset(newest_lines(once, room, count))
+
+
+def _fit_actions(
+    parts: list[_Part], errors: frozenset[str], room: int, *, count: Count
+) -> list[_Part]:
+    """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left.
+
+    Reduced entries keep those of their errors that are in `errors`.
+    """
+    usual = _usual_commands(part.entry for part in parts)
 
     def name_effects(entry: Entry) -> Entry:
         return _name_effects(entry, usual, errors)
 
+    def name_files(entry: Entry) -> Entry:
+        return _name_files(entry, errors)
+
     for kept in (1, 0):
         _reduce_oldest(parts, kept, name_effects, room=room, count=count)
-        _reduce_oldest(parts, kept, _name_files, room=room, count=count)
+        _reduce_oldest(parts, kept, name_files, room=room, count=count)
         _merge_oldest(parts, kept, room, count=count)
         over = _actions_tokens(parts, count) - room
         if over > 0 and len(parts) > kept:
@@ -121,11 +138,19 @@ def _actions_tokens(parts: Iterable[_Part], count: Count) -> int:
 
 def _shrink(entry: Entry, room: int, count: Count) -> Entry:
     """Return the entry within this many tokens: without its oldest errors, then without its files."""
-    errors = list(entry.errors)
-    while errors and count(entry.body) > room:
-        del errors[0]
-        entry = replace(entry, lines=(*changed_line(entry), *errors))
-    return entry if count(entry.body) <= room else replace(entry, lines=())
+    files = replace(entry, lines=changed_line(entry))
+    if count(files.body) > room:
+        return replace(entry, lines=())
+    errors = newest_lines(entry.errors, room - count(files.body), count)
+    return replace(entry, lines=(*files.lines, *errors))
+
+
+def _short_error(line: str) -> str:
+    """Return an error line with the most telling of its lines only."""
+    fixed = f" {FIXED}" if line.endswith(FIXED) else ""
+    told = line.removeprefix(ERROR_START).removesuffix(fixed).split(" | ")
+    telling = next((one for one in told if ": " in one), told[0])
+    return f"{ERROR_START}{telling}{fixed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +267,21 @@ def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -
         f"ran {', '.join(once)}" if once else "",
     ]
     line = clip("; ".join(part for part in effects if part), _MAX_EFFECTS_CHARS)
-    kept = (line for line in entry.errors if line in errors)
+    kept = _kept_errors(entry, errors)
     return replace(entry, lines=tuple(filter(None, (line, *kept))))
 
 
-def _name_files(entry: Entry) -> Entry:
+def _kept_errors(entry: Entry, errors: Container[str]) -> list[str]:
+    """Return the errors of an entry that are in `errors`, in their shortest form."""
+    lines = dict.fromkeys(map(_short_error, entry.errors))
+    return [line for line in lines if line in errors]
+
+
+def _name_files(entry: Entry, errors: Container[str]) -> Entry:
     """Return the entry with only the files it changed, how many commands it ran, and its error lines."""
     return replace(
         entry,
-        lines=(*changed_line(entry), *entry.errors),
+        lines=(*changed_line(entry), *_kept_errors(entry, errors)),
         called=0,
         looked=0,
     )
