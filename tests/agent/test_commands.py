@@ -13,7 +13,6 @@ from everthread import Agent, open_store
 from everthread.agent import commands
 from everthread.agent.approval import Approvals
 from everthread.agent.commands import COMMANDS, CommandResult, parse
-from everthread.agent.commands.cost_commands import describe_window
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.agent.turn_events import CauseLog
@@ -25,6 +24,7 @@ from everthread.providers.local import SMOLLM2
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import CompactionDone, RequestReady, UsageRecorded
+from everthread.thread.used_window import describe_window
 from tests.agent.setting import Double, Place, calls, place, saying
 from tests.conversation.served import KEY, NAMES
 from tests.conversation.talk import words
@@ -253,11 +253,11 @@ def test_why_counts_calls_that_were_stopped() -> None:
 async def test_a_learnt_window_is_named_alone(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(window=400_000))
-        assert describe_window(agent.conversation) == (
+        assert describe_window(agent.conversation.window, agent.conversation.route) == (
             "400,000 tokens (the model's own)"
         )
         agent.conversation._live.fit(16_000)
-        assert describe_window(agent.conversation) == (
+        assert describe_window(agent.conversation.window, agent.conversation.route) == (
             "16,000 tokens, learnt from the provider"
         )
 

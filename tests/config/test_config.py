@@ -144,18 +144,18 @@ def test_allowed_values_are_accepted(text: str) -> None:
         (
             "compression: {threshold: 1.01}",
             "compression.threshold = 1.01",
-            "less than or equal to 1",
+            "must be from 0 to 1",
         ),
         ("compression: {threshold: .nan}", "compression.threshold = nan", "finite"),
         (
             "compression: {target_ratio: 0.05}",
             "compression.target_ratio = 0.05",
-            "greater than or equal to 0.1",
+            "must be from 0.1 to 0.8",
         ),
         (
             "compression: {protect_last_n: 0}",
             "compression.protect_last_n = 0",
-            "greater than or equal to 1",
+            "must be 1 or more",
         ),
         (
             "compression: {protect_last_n: '20'}",
@@ -165,12 +165,12 @@ def test_allowed_values_are_accepted(text: str) -> None:
         (
             "compression: {user_words: 0.6}",
             "compression.user_words = 0.6",
-            "less than or equal to 0.5",
+            "must be from 0 to 0.5",
         ),
         (
             "compression: {models: {gpt-5: {threshold: 2}}}",
             "compression.models.gpt-5.threshold = 2",
-            "equal to 1",
+            "must be from 0 to 1",
         ),
         (
             "compression: {models: {gpt-5: {template: classic}}}",
@@ -187,7 +187,7 @@ def test_allowed_values_are_accepted(text: str) -> None:
         (
             "agent: {max_rounds: 0}",
             "agent.max_rounds = 0",
-            "greater than or equal to 1",
+            "must be from 1 to 10,000",
         ),
         ("zzz: 1", "zzz", "known here: agent, auxiliary"),
         (
@@ -199,7 +199,11 @@ def test_allowed_values_are_accepted(text: str) -> None:
         ("model: {provider: custom}", "model", "needs a base_url"),
         ("model: {base_url: 'localhost:8080'}", "model.base_url", "http://"),
         ("model: {api_key: abc}", "model.api_key", "api_key_env"),
-        ("model: {context_length: 10}", "model.context_length = 10", "1000"),
+        (
+            "model: {context_length: 10}",
+            "model.context_length = 10",
+            "must be 1,000 or more",
+        ),
         (
             "auxiliary: {compression: {zz: 1}}",
             "auxiliary.compression.zz",
@@ -213,12 +217,12 @@ def test_allowed_values_are_accepted(text: str) -> None:
         (
             "tool_output: {per_tool: {terminal: 0}}",
             "tool_output.per_tool.terminal = 0",
-            "greater than or equal to 1",
+            "must be 1 or more",
         ),
         (
             "gateway: {port: 70000}",
             "gateway.port = 70000",
-            "less than or equal to 65535",
+            "must be from 0 to 65,535",
         ),
         (
             "gateway: {upstreams: [{name: a, url: 'http://x', modle: 1}]}",
@@ -241,7 +245,7 @@ def test_allowed_values_are_accepted(text: str) -> None:
         (
             "model: {default: " + "x" * 300 + ", max_tokens: 0}",
             "model.max_tokens = 0",
-            "greater than or equal to 1",
+            "must be 1 or more",
         ),
         ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
     ],

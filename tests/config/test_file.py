@@ -83,7 +83,7 @@ def test_an_unsafe_change_is_not_written(file: Path, text: str) -> None:
         (
             "compression.threshold",
             2,
-            r"compression\.threshold = 2: .*less than or equal to 1",
+            r"compression\.threshold = 2: must be from 0 to 1",
         ),
         ("compression.treshold", 0.5, "did you mean threshold"),
         ("model.default.name", "x", "is not a section"),

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from everthread import open_conversation
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Reply
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
@@ -29,6 +31,9 @@ from everthread.store.records import (
     Rewrite,
     UsageRow,
 )
+from everthread.testing import ScriptedModel
+from everthread.thread.caller.sent_history import Outcome
+from tests.gateway.clients import Client, Gate
 from tests.gateway.pages import (
     MODEL,
     SUMMARY,
@@ -99,6 +104,44 @@ def test_a_learnt_output_cap_is_not_taken_for_the_window(tmp_path: Path) -> None
         assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
 
     see(tmp_path, work)
+
+
+def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        model = ScriptedModel(["Noted.", "Noted."], window=16_000)
+        async with open_conversation(model, store=here.store) as talk:
+            await talk.send("Keep the books.")
+            page = (await me.get(f"/dashboard/threads/{talk.id}")).words
+            assert "of 16,000 tokens" in page
+            assert "The window: 16,000 tokens (the model's own)." in page
+            assert "as the test says" not in page
+            assert "of 16,000" in (await me.get("/")).text
+
+            talk._live.fit(12_000)
+            await talk.send("And the ledger.")
+            page = (await me.get(f"/dashboard/threads/{talk.id}")).words
+            assert "The window: 12,000 tokens, learnt from the provider." in page
+
+    see(tmp_path, work, window=128_000)
+
+
+def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        place = Gate(here.store, window=16_000)
+        manager = place.manager()
+        client = Client("openai_chat")
+        client.says("Keep the books.")
+        turn = await manager.prepare(client.incoming())
+        answer = Reply({"role": "assistant", "content": "Noted."})
+        usage = CanonicalUsage(input_tokens=40, output_tokens=2)
+        await turn.record(Outcome(200, answer, usage))
+        thread = (await turn.response_headers())["x-everthread-thread"]
+        await manager.close()
+        page = (await me.get(f"/dashboard/threads/{thread}")).words
+        assert "of 16,000 tokens" in page
+        assert "The window: as the last call used it." in page
+
+    see(tmp_path, work, window=128_000)
 
 
 def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from everthread.core.types import Reply
 from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.clients import Client, Gate, ask, gate, running, thread_of, words
+from tests.gateway.clients import (
+    NAMES,
+    Client,
+    Gate,
+    ask,
+    gate,
+    running,
+    thread_of,
+    words,
+)
 
 TTL = 300.0
 
@@ -67,6 +76,24 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
         assert other.sent.headers["x-everthread-compactions"] == "1", (
             "in every process, from then on"
         )
+
+
+@pytest.mark.parametrize(("ttl", "compactions"), [("30m", "1"), ("12h", "0")])
+async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: str, compactions: str
+) -> None:
+    monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
+    wall = SteppedClock(1_760_000_000.0)
+    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
+        assert place.provider is not None
+        asked = {"prompt_cache_options": {"ttl": ttl}}
+        client = Client("openai_responses", extra=asked)
+        manager = place.manager(wall=wall, background=False)
+        await fill(place, manager, client, 0.7)
+        wall.advance(6 * 3_600)
+        client.says("Back again.")
+        late = await ask(manager, client, place.provider)
+        assert late.sent.headers["x-everthread-compactions"] == compactions
 
 
 class Alarm:

@@ -322,6 +322,35 @@ async def test_after_three_rounds_the_model_answers_without(
         assert all(record.status == 200 for record in talk.house.provider.log)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_a_round_that_the_provider_refuses_is_not_seen_by_the_client(
+    streams: bool, is_compacted: bool, tmp_path: Path
+) -> None:
+    """With thinking on, Claude refuses a continued turn that has no thoughts, with or without results."""
+    async with talking(tmp_path, "anthropic", streams=streams) as talk:
+        await talk.ask(FACT)
+        if is_compacted:
+            await talk.fill()
+        asked = len(talk.house.provider.log)
+        thinking = {"type": "enabled", "budget_tokens": 1_024}
+        talk.client.extra = {"max_tokens": 2_000, "thinking": thinking}
+        reply = await talk.ask("What is the boat called?")
+        text, calls = shown(reply)
+        assert calls == []
+        assert "Let me look that up." in text
+        assert "I do not know." in text
+        log = talk.house.provider.log
+        assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
+        assert not talk.offered()
+        assert "call_recall" not in json.dumps(talk.messages())
+        assert talk.messages() == talk.messages(4), "what the first round was asked"
+
+        await talk.ask("Thank you.")
+        assert "call_recall" not in json.dumps(talk.messages())
+        assert log[-1].status == 200
+
+
 @pytest.mark.parametrize(
     ("api", "more", "headers", "settings"),
     [

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.core.cache_control import AUTOMATIC_SECONDS
+from everthread.core.cache_control import AUTOMATIC_SECONDS, EXTENDED_SECONDS
 from everthread.core.types import Request
-from everthread.lab.provider.cache import Block, BreakpointCache, CacheUse, PromptReader
+from everthread.lab.provider.cache import (
+    Block,
+    BreakpointCache,
+    CacheUse,
+    PromptReader,
+    ProviderCaches,
+)
 from everthread.testing import SteppedClock
 
 MODEL = "gpt-5.6"
@@ -64,6 +70,19 @@ def test_a_prefix_lives_for_half_an_hour_after_its_last_use() -> None:
     assert use(cache, [SYSTEM, turn(1)[0]]).read == 2_500
     clock.advance(AUTOMATIC_SECONDS)
     assert use(cache, [SYSTEM, turn(1)[0]]).read == 0
+
+
+def test_a_request_may_ask_for_half_a_day() -> None:
+    clock = SteppedClock()
+    caches = ProviderCaches(clock)
+    request = Request(MODEL, [{"role": "user", "content": "word " * 2_000}])
+    asked = {"prompt_cache_options": {"ttl": "12h"}}
+    prompt = PromptReader(MODEL).read("openai_chat", request, asked)
+    assert caches.use(MODEL, prompt, minimum=None).read == 0
+    clock.advance(EXTENDED_SECONDS - 1)
+    assert caches.use(MODEL, prompt, minimum=None).read > 1_024
+    clock.advance(EXTENDED_SECONDS)
+    assert caches.use(MODEL, prompt, minimum=None).read == 0
 
 
 def test_less_than_1024_tokens_are_never_written() -> None:

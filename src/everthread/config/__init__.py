@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import platformdirs
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from everthread.config.sections import (
     AgentOptions,
@@ -117,12 +118,7 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
         if detail["type"] == "extra_forbidden":
             yield f"{key}: unknown key{_suggest_key(path)}"
         else:
-            is_section = detail["type"] == "model_type"
-            allowed = (
-                "must hold keys and values"
-                if is_section
-                else detail["msg"].removeprefix("Value error, ")
-            )
+            allowed = _describe_allowed(detail, path)
             value = (
                 ""
                 if isinstance(detail["input"], dict)
@@ -131,24 +127,73 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
             yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
 
 
+def _describe_allowed(detail: ErrorDetails, path: list[str]) -> str:
+    """Return what a setting may be: the whole range, if the value is out of it."""
+    if detail["type"] == "model_type":
+        return "must hold keys and values"
+    bounds = detail.get("ctx") or {}
+    if bounds.keys() & {"ge", "le"}:
+        bounds = {**_bounds_of(_find_field(path)), **bounds}
+        low, high = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
+        if low and high:
+            return f"must be from {low} to {high}"
+        return f"must be {low} or more" if low else f"must be {high} or less"
+    said = detail["msg"].removeprefix("Value error, ")
+    return said.replace("Input should be", "must be", 1)
+
+
+def _format_bound(bound: float | None) -> str:
+    if bound is None:
+        return ""
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:,}"
+
+
+def _bounds_of(annotated: Any) -> dict[str, float]:
+    """Return the range of a field (`ge`, `le`), also if it may be null."""
+    bounds: dict[str, float] = {}
+    for one in getattr(annotated, "metadata", None) or ():
+        bounds |= {
+            name: getattr(one, name) for name in ("ge", "le") if hasattr(one, name)
+        }
+    for part in get_args(getattr(annotated, "annotation", None)):
+        for one in getattr(part, "__metadata__", ()):
+            bounds |= _bounds_of(one)
+    return bounds
+
+
 def _suggest_key(path: list[str]) -> str:
     """Return the key that was probably meant, from the keys of that section."""
     if path[-1] in ("api_key", "key", "token", "password"):
         return "; secrets stay out of the file: name an environment variable with api_key_env"
-    section: Any = Config
-    for step in path[:-1]:
-        if step.isdecimal():  # an item of a list
-            section = next(iter(get_args(section)), None)
-            continue
-        field = (
-            section.model_fields.get(step) if hasattr(section, "model_fields") else None
-        )
-        section = field.annotation if field else None
+    section = _find_section(path)
     names = sorted(section.model_fields) if hasattr(section, "model_fields") else []
     close = difflib.get_close_matches(path[-1], names, n=1)
     return (
         f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(names)}"
     )
+
+
+def _find_section(path: list[str]) -> Any:
+    """Return the type of the section that holds a key; None if it is not known."""
+    section: Any = Config
+    for step in path[:-1]:
+        if not hasattr(section, "model_fields"):  # an item of a list or of a mapping
+            items = (one for one in get_args(section) if hasattr(one, "model_fields"))
+            section = next(items, None)
+            continue
+        field = _field_of(section, step)
+        section = field.annotation if field else None
+    return section
+
+
+def _find_field(path: list[str]) -> Any:
+    """Return the field of a key; None if it is not known."""
+    return _field_of(_find_section(path), path[-1])
+
+
+def _field_of(section: Any, name: str) -> Any:
+    fields = getattr(section, "model_fields", None)
+    return fields.get(name) if fields else None
 
 
 def _format_value(value: Any) -> str:

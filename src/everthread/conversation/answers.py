@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -111,9 +111,14 @@ class Recorder:
     """Stores and accounts for the answers of one conversation."""
 
     def __init__(
-        self, live: ConversationState, learn: Callable[[CanonicalUsage], None]
+        self,
+        live: ConversationState,
+        learn: Callable[[CanonicalUsage, Mapping[str, Any]], None],
     ) -> None:
-        """Set up recording. `learn` receives the usage reported for the conversation's own model."""
+        """Set up recording.
+
+        `learn` receives the usage reported for the conversation's own model, and the request's parameters.
+        """
         self._live = live
         self._learn = learn
         self.sent: PreparedRequest | None = None
@@ -162,7 +167,7 @@ class Recorder:
             )
         live.engine.update_from_response(usage)
         if own and not estimated:
-            self._learn(usage)
+            self._learn(usage, self.sent.request.params if self.sent else {})
         new = [
             *(NewMessage(stub) for stub in open_stubs(live.open_calls)),
             NewMessage(message, event=event or new_id()),

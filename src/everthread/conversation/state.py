@@ -34,10 +34,14 @@ from everthread.thread.policy import (
     ContextState,
     PromptSize,
 )
+from everthread.thread.used_window import (
+    CONVERSATION_STATE,
+    UsedWindow,
+    describe_window,
+)
 from everthread.wire.anthropic.message_codec import EncodedHistory
 
 ENGINE = "engine"
-CALIBRATION = "calibration"
 TOOLS = "tools"
 LEFT_OUT = "tools_left_out"
 """A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
@@ -339,11 +343,18 @@ class ConversationState:
         """Save engine, calibration, rhythm and tools with their session, so that an undo finds the parent's."""
         store = self.setup.store
         session = self.session.id
-        measured = self.state.dump()
+        used = UsedWindow(
+            self.route.name,
+            self.window,
+            threshold=self.budget.threshold,
+            source=describe_window(self.window, self.route),
+        )
+        measured = {**self.state.dump(), **used.dump()}
         if self.toolbox.given:
             measured[TOOLS] = self.toolbox.dump()
         await asyncio.gather(
-            self._save_engine(session), store.put_state(session, CALIBRATION, measured)
+            self._save_engine(session),
+            store.put_state(session, CONVERSATION_STATE, measured),
         )
 
     async def _save_engine(self, session: str) -> None:
@@ -362,7 +373,7 @@ class ConversationState:
         session = self.session
         engine, calibration = await asyncio.gather(
             store.get_state(session.id, ENGINE),
-            store.get_state(session.id, CALIBRATION),
+            store.get_state(session.id, CONVERSATION_STATE),
         )
         self.state = ContextState.load(calibration)
         if (
@@ -377,7 +388,7 @@ class ConversationState:
             and session.kind == "continuation"
         ):
             self.state = ContextState.load(
-                await store.get_state(session.parent, CALIBRATION)
+                await store.get_state(session.parent, CONVERSATION_STATE)
             )
             self.state.calibration.reset()
         await self.restore_tools()
@@ -390,7 +401,7 @@ class ConversationState:
             return
         store = self.setup.store
         session = self.session
-        own = await store.get_state(session.id, CALIBRATION)
+        own = await store.get_state(session.id, CONVERSATION_STATE)
         if own is None and self.toolbox.settled and session.kind != "continuation":
             return  # no process has saved a state: keep the choice made here
         if (
@@ -400,7 +411,7 @@ class ConversationState:
         ):
             self.toolbox.load(_tools_in(own))
             return
-        parents = await store.get_state(session.parent, CALIBRATION)
+        parents = await store.get_state(session.parent, CONVERSATION_STATE)
         out = None
         if session.kind == "continuation":
             records = [

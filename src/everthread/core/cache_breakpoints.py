@@ -16,7 +16,6 @@ from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.types import Api, System
 
 BREAKPOINT = "prompt_cache_breakpoint"
-OPTIONS = "prompt_cache_options"
 _EXPLICIT = {"mode": "explicit"}
 _HOSTS = ("openai.com", "openrouter.ai")
 _PROVIDERS = ("openai", "openrouter")

@@ -8,7 +8,7 @@ end of the conversation, so that the next request finds a prefix that this one w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar, cast
@@ -27,6 +27,10 @@ CACHE_SECONDS = {"5m": 300.0, "1h": 3_600.0}
 
 AUTOMATIC_SECONDS = 1_800.0
 """How long OpenAI keeps a prefix of the models that bill cache writes."""
+EXTENDED_SECONDS = 43_200.0
+"""How long it keeps it if the request asks for `ttl: "12h"`."""
+OPTIONS = "prompt_cache_options"
+"""The field of a request in which a client of these models asks for a lifetime."""
 _OPENAI_MODEL = re.compile(
     r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?"
 )
@@ -52,12 +56,19 @@ def bills_writes(model: str) -> bool:
     )
 
 
-def cache_lifetime(model: str, ttl: str) -> float:
+def automatic_lifetime(params: Mapping[str, Any]) -> float:
+    """Return how many seconds OpenAI keeps the prefix of a request with these parameters."""
+    options = params.get(OPTIONS)
+    is_extended = isinstance(options, Mapping) and options.get("ttl") == "12h"
+    return EXTENDED_SECONDS if is_extended else AUTOMATIC_SECONDS
+
+
+def cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> float:
     """Return how many seconds a provider keeps an unused prefix, before any call has shown it.
 
-    `ttl`: of the marks that we set.
+    `ttl`: of the marks that we set. `params`: those of the request.
     """
-    return AUTOMATIC_SECONDS if bills_writes(model) else CACHE_SECONDS[ttl]
+    return automatic_lifetime(params) if bills_writes(model) else CACHE_SECONDS[ttl]
 
 
 def apply_cache_control(

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everthread.core.cache_breakpoints import OPTIONS
-from everthread.core.cache_control import bills_writes, host_of
+from everthread.core.cache_control import OPTIONS, bills_writes, host_of
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 

@@ -86,7 +86,7 @@ class CallPattern:
         """Return the cache's lifetime, from one-hour writes or from reads after a pause."""
         if usage.cache_write_1h_tokens:
             return max(self.lifetime, _HOUR_SECONDS)
-        known = self.lifetime or ttl
+        known = max(self.lifetime, ttl)
         if self.last is None or not 0 < self.prompt <= usage.prompt_tokens:
             return known
         pause = at - self.last

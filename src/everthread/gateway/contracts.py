@@ -146,7 +146,10 @@ class ProxyTurn(Protocol):
         ...
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request, without the tool, after the one of `resume` was refused."""
+        """Return a smaller request, without the tool, after the one of `resume` was refused.
+
+        If that is refused as well, ask again; None if there is none left.
+        """
         ...
 
     async def response_headers(self) -> Mapping[str, str]:

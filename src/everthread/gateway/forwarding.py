@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from everthread.core.cache_breakpoints import OPTIONS, takes_breakpoints
-from everthread.core.cache_control import MIN_CACHED
+from everthread.core.cache_breakpoints import takes_breakpoints
+from everthread.core.cache_control import MIN_CACHED, OPTIONS
 from everthread.core.economics import EARLIEST
 from everthread.gateway.client_request import ClientRequest, find_unmanaged_reason
 from everthread.gateway.compaction_items import has_item

@@ -102,8 +102,18 @@ class ManagedTurn:
         return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool."""
-        refuse_last_round(self.call, reply)
+        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool.
+
+        The first one tells the model that its calls have no answer. After that there is the one without any round, as
+        if the tool did not exist, and then None.
+        """
+        rounds = self.call.rounds
+        if not rounds.texts:
+            return None
+        if rounds.is_refused:
+            rounds.drop()
+        else:
+            refuse_last_round(self.call, reply)
         self.sent = self._render()
         return self.sent
 

@@ -127,6 +127,7 @@ def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
     rounds.values[len(rounds.values) - len(values) :] = values
     rounds.count = MAX_RECALL_ROUNDS
+    rounds.is_refused = True
 
 
 async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:

@@ -11,7 +11,7 @@ source of messages and its way to commit a compaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -368,11 +368,16 @@ class ManagedThread(Generic[DraftT]):
         if isinstance(self.preparation.idle_timer, asyncio.Task):
             await asyncio.wait({self.preparation.idle_timer})
 
-    def learn_from_usage(self, usage: CanonicalUsage) -> None:
-        """Take note of a call that the provider counted; pause compactions that two times in a row hardly helped."""
+    def learn_from_usage(
+        self, usage: CanonicalUsage, params: Mapping[str, Any]
+    ) -> None:
+        """Take note of a call that the provider counted; pause compactions that two times in a row hardly helped.
+
+        `params`: those of the call, which may ask for a lifetime of the cache.
+        """
         state = self.context.state
         now = self._tools.wall()
-        ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl)
+        ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
         if usage.prompt_tokens and state.pause.report(usage.prompt_tokens, now):
             self.context.emit(

@@ -702,8 +702,12 @@ def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> N
         ("claude-opus-5", False),
     ],
 )
-def test_openai_bills_writes_from_gpt_5_6_on_and_keeps_them_for_half_an_hour(
+def test_openai_bills_writes_from_gpt_5_6_on_and_keeps_them_for_half_an_hour_or_half_a_day(
     model: str, bills: bool
 ) -> None:
     assert bills_writes(model) is bills
-    assert cache_lifetime(model, "5m") == (1_800 if bills else 300)
+    assert cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
+    asked = {"prompt_cache_options": {"ttl": "12h"}}
+    assert cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
+    usual = {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}
+    assert cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)

@@ -51,6 +51,11 @@ def test_growth_and_pauses_are_read_from_the_calls() -> None:
 class TestLifetime:
     """How long the provider keeps a prefix is read from the calls."""
 
+    def test_a_longer_one_counts_from_the_call_that_asks_for_it(self) -> None:
+        rhythm = after((0, 1_000, 0)).after(call(2_000), 10.0, ttl=43_200.0)
+        assert not rhythm.is_cold(43_209, ttl=TTL)
+        assert rhythm.is_cold(43_210, ttl=TTL)
+
     def test_writes_for_an_hour_are_kept_for_an_hour(self) -> None:
         written = CanonicalUsage(
             input_tokens=10, cache_write_tokens=990, cache_write_1h_tokens=990

@@ -11,7 +11,6 @@ from everthread.agent.commands.dispatch import (
     command,
     paragraphs,
 )
-from everthread.conversation.conversation import Conversation
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
@@ -22,6 +21,7 @@ from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
 from everthread.thread.facts import (
     load_thread_usage,
 )
+from everthread.thread.used_window import describe_window
 
 
 @command("/model [NAME]", "show or change the model", changes=True)
@@ -32,7 +32,7 @@ async def model(scope: CommandScope, argument: str) -> CommandResult:
         await scope.agent.use_model(argument)
     conversation = scope.conversation
     route = conversation.route
-    window = describe_window(conversation)
+    window = describe_window(conversation.window, conversation.route)
     answer = (
         f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
     )
@@ -45,15 +45,6 @@ async def model(scope: CommandScope, argument: str) -> CommandResult:
         "api": route.api,
     }
     return CommandResult(answer, data)
-
-
-def describe_window(conversation: Conversation) -> str:
-    """Return the window in use and its source; a limit learnt since the start replaces the first source."""
-    size = f"{conversation.window:,} tokens"
-    source = conversation.route.source
-    if conversation.window != conversation.route.window:
-        return f"{size}, learnt from the provider"
-    return source if source.startswith(size) else f"{size} ({source})"
 
 
 DAY = 86_400

@@ -21,7 +21,6 @@ from everthread.agent.approval import (
     read_rules,
     write_rule,
 )
-from everthread.agent.commands.cost_commands import describe_window
 from everthread.agent.loop import Agent
 from everthread.cli.chat.input import (
     Asker,
@@ -87,6 +86,7 @@ from everthread.thread.events import (
     Notice,
 )
 from everthread.thread.facts import load_thread_usage
+from everthread.thread.used_window import describe_window
 
 LOCAL_MODEL = f"local/{SMOLLM2.name}"
 MODEL_HELP = (
@@ -254,7 +254,7 @@ def render_greeting(
 
 def _describe_size(conversation: Conversation) -> str:
     """Return the size of the window, with its source if it was only assumed."""
-    described = describe_window(conversation)
+    described = describe_window(conversation.window, conversation.route)
     if "assumed" in described:
         return f"window {visible(described)}"
     return f"window {conversation.window:,} tokens"

@@ -56,6 +56,7 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from everthread.thread.facts import load_title
+from everthread.thread.used_window import UsedWindow, load_used_window
 
 THREADS_PER_PAGE = 50
 MESSAGES_PER_PAGE = 30
@@ -228,7 +229,8 @@ class PageReader:
             self.store.thread_figures(ids), self._limits()
         )
         compacted = [row.first.id for row in rows if row.compactions]
-        savings = await self._savings(compacted, limits)
+        used = await self._used_windows(rows)
+        savings = await self._savings(compacted, limits, used)
         untitled = [row.first for row in rows if not (row.tip.title or row.first.title)]
         words = await asyncio.gather(
             *(load_title(self.store, first) for first in untitled)
@@ -240,8 +242,8 @@ class PageReader:
         for row in rows:
             totals = figures.get(row.first.id) or ThreadFigures(row.first.id)
             model = totals.model or row.tip.model
-            size = self._window(model, limits.get(model))
             thread = row.first.id
+            size = self._size(model, limits, used[thread])
             title = views.thread_title(row.first, row.tip, openings.get(thread, ""))
             items.append(
                 ThreadEntry(
@@ -265,8 +267,33 @@ class PageReader:
                 )
         return windows
 
+    async def _used_windows(
+        self, rows: Sequence[ThreadRow]
+    ) -> dict[str, UsedWindow | None]:
+        """Return the window that the last call of each thread used."""
+        used = await asyncio.gather(
+            *(load_used_window(self.store, row) for row in rows)
+        )
+        return {row.first.id: one for row, one in zip(rows, used, strict=True)}
+
+    def _size(
+        self, model: str, limits: Mapping[str, int], used: UsedWindow | None
+    ) -> WindowSize:
+        """Return a model's window: as the thread used it, else as it is known here."""
+        known = self._window(model, limits.get(model))
+        if used is None or used.model != model:
+            return known
+        source = used.source.rstrip(".")
+        if not source:
+            is_known = used.tokens == known.tokens
+            source = known.source if is_known else "as the last call used it"
+        return WindowSize(used.tokens, used.threshold, source)
+
     async def _savings(
-        self, threads: Sequence[str], limits: Mapping[str, int]
+        self,
+        threads: Sequence[str],
+        limits: Mapping[str, int],
+        used: Mapping[str, UsedWindow | None],
     ) -> dict[str, CostComparison]:
         if not threads:
             return {}
@@ -283,7 +310,12 @@ class PageReader:
         for record in records:
             records_by_thread[record.thread].append(record)
         return {
-            thread: self._saving(by_thread[thread], records_by_thread[thread], limits)
+            thread: self._saving(
+                by_thread[thread],
+                records_by_thread[thread],
+                limits,
+                used=used.get(thread),
+            )
             for thread in threads
         }
 
@@ -292,10 +324,11 @@ class PageReader:
         calls: Sequence[CallRow],
         records: Sequence[CompactionRecord],
         limits: Mapping[str, int],
+        *,
+        used: UsedWindow | None,
     ) -> CostComparison:
         windows = {
-            call.model: self._window(call.model, limits.get(call.model)).tokens
-            for call in calls
+            call.model: self._size(call.model, limits, used).tokens for call in calls
         }
         return compare_thread(
             calls,
@@ -426,7 +459,8 @@ class PageReader:
         )
         totals = figures.get(thread) or ThreadFigures(thread)
         model = totals.model or tip.model
-        size = self._window(model, limits.get(model))
+        used = await load_used_window(store, row)
+        size = self._size(model, limits, used)
         texts = [text_of(message.body) for message in summaries]
         sizes = views.stored_sizes(await store.context_sizes(tip.id), texts)
         window = views.window_view(tip.system, sizes, size, calls)
@@ -435,7 +469,7 @@ class PageReader:
         model_of_page = {
             "headline": describe_thread(
                 totals,
-                self._saving(calls, records, limits) if in_force else None,
+                self._saving(calls, records, limits, used=used) if in_force else None,
                 window=size.tokens,
                 kept=KeptMessages(
                     stored=row.messages,
@@ -631,7 +665,7 @@ class PageReader:
                 record.thread for record in records if record.reverted is None
             )
         )
-        savings = await self._savings(compacted[:500], limits)
+        savings = await self._savings(compacted[:500], limits, {})
         return total_savings(list(savings.values()), since=since, day=utc_day)
 
     # Settings, tried
@@ -656,11 +690,13 @@ class PageReader:
     async def window_of(self, row: ThreadRow) -> tuple[str, WindowSize]:
         """A thread's model and its window."""
         thread = row.first.id
-        figures, limits = await asyncio.gather(
-            self.store.thread_figures([thread]), self._limits()
+        figures, limits, used = await asyncio.gather(
+            self.store.thread_figures([thread]),
+            self._limits(),
+            load_used_window(self.store, row),
         )
         model = (figures[thread].model if thread in figures else "") or row.tip.model
-        return model, self._window(model, limits.get(model))
+        return model, self._size(model, limits, used)
 
 
 @dataclass(frozen=True, slots=True)

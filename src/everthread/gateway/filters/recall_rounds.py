@@ -150,7 +150,10 @@ class _RecallFilter(Filter):
             self._hidden.append(self._last)
         exchange.services.metrics.count("recalls", recalls)
         following = await exchange.send_next(outgoing)
-        if following.status_code < 300:
-            return following
-        smaller = await exchange.turn.retry_without_recall(reply)
-        return following if smaller is None else await exchange.send_next(smaller)
+        while following.status_code >= 300:
+            exchange.writer.note(recall_refused=following.status_code)
+            smaller = await exchange.turn.retry_without_recall(reply)
+            if smaller is None:
+                break
+            following = await exchange.send_next(smaller)
+        return following

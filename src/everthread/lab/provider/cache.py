@@ -9,8 +9,13 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
-from everthread.core.cache_breakpoints import BREAKPOINT, OPTIONS
-from everthread.core.cache_control import AUTOMATIC_SECONDS, bills_writes
+from everthread.core.cache_breakpoints import BREAKPOINT
+from everthread.core.cache_control import (
+    AUTOMATIC_SECONDS,
+    OPTIONS,
+    automatic_lifetime,
+    bills_writes,
+)
 from everthread.core.fingerprints import byte_form, byte_text
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -59,6 +64,8 @@ class Prompt:
     """Of the whole request, with what opens the reply."""
     has_explicit_cache: bool = False
     """The request sets all breakpoints itself."""
+    lifetime: float = AUTOMATIC_SECONDS
+    """How long OpenAI keeps its prefixes, in seconds."""
 
 
 class PromptReader:
@@ -75,7 +82,12 @@ class PromptReader:
         total = sum(block.tokens for block in blocks) + self.counter.request(())
         options = body.get(OPTIONS)
         is_explicit = isinstance(options, Mapping) and options.get("mode") == "explicit"
-        return Prompt(_with_automatic_mark(blocks, body), total, is_explicit)
+        return Prompt(
+            _with_automatic_mark(blocks, body),
+            total,
+            has_explicit_cache=is_explicit,
+            lifetime=automatic_lifetime(body),
+        )
 
     def _tools(
         self, api: Api, request: Request, body: Mapping[str, Any]
@@ -417,9 +429,18 @@ class BreakpointCache:
         self._chain = RequestChain()
 
     def use(
-        self, model: str, blocks: Sequence[Block], *, prompt: int, is_explicit: bool
+        self,
+        model: str,
+        blocks: Sequence[Block],
+        *,
+        prompt: int,
+        is_explicit: bool,
+        lifetime: float = AUTOMATIC_SECONDS,
     ) -> CacheUse:
-        """Read the longest known prefix and write new ones; return what became of the prompt."""
+        """Read the longest known prefix and write new ones; return what became of the prompt.
+
+        `lifetime`: of what it writes or reads, in seconds, as the request asks.
+        """
         now = self._clock()
         keys = [(model, digest) for digest in self._chain(blocks)]
         sums = list(accumulate(block.tokens for block in blocks))
@@ -433,7 +454,7 @@ class BreakpointCache:
         written = sorted({*implicit, *marked[-(MAX_MARKS - len(implicit)) :]})
         written = [at for at in written if sums[at] >= SMALLEST]
         for at in {*written, hit} - {-1}:
-            self._ends[keys[at]] = now + AUTOMATIC_SECONDS
+            self._ends[keys[at]] = now + lifetime
         read = 0 if hit < 0 else sums[hit]
         last = max((sums[at] for at in written), default=read)
         return CacheUse(prompt, read, write_5m=max(0, last - read))
@@ -455,6 +476,7 @@ class ProviderCaches:
                 prompt.blocks,
                 prompt=prompt.tokens,
                 is_explicit=prompt.has_explicit_cache,
+                lifetime=prompt.lifetime,
             )
         if minimum is None:
             read = self._prefixes.use(model, prompt.blocks, prompt=prompt.tokens)

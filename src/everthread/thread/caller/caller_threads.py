@@ -45,8 +45,8 @@ from everthread.thread.managed import (
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import room_for_output
+from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
-_STATE = "gateway"
 _MAX_WINDOWS = 1_000
 """Models whose windows are remembered: callers name them."""
 _CLOSE_SECONDS = 5.0
@@ -151,7 +151,7 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = await store.get_state(source, _STATE) if match.matched else None
+        state = await store.get_state(source, CALLER_STATE) if match.matched else None
         begun = self._memories.begin(match.thread, state, is_stored=not match.is_new)
         begun.has_hidden_rounds = await self._hidden_rounds.has_any(match)
         begun.continues_other = is_shortened or (
@@ -314,14 +314,19 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.context.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            self._thread(call).learn_from_usage(reported)
+            self._thread(call).learn_from_usage(reported, call.frame.request.params)
         usage = (
             self._price_calls(call, outcome)
             if outcome.is_success or outcome.usage is not None
             else []
         )
         try:
-            state = _STATE, call.memory.context.dump()
+            used = UsedWindow(
+                call.model,
+                call.limit.window,
+                threshold=call.budget(self.setup.options).threshold,
+            )
+            state = CALLER_STATE, {**call.memory.context.dump(), **used.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)

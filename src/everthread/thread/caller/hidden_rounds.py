@@ -74,6 +74,8 @@ class CallRounds:
     blocks: str = ""
     count: int = 0
     calls: int = 0
+    is_refused: bool = False
+    """The provider refused the results of the last round."""
     started_at: float = 0.0
     """When the first round ended."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -83,6 +85,13 @@ class CallRounds:
     def is_empty(self) -> bool:
         """Whether no round is in the prompt."""
         return not self.texts and not self.earlier
+
+    def drop(self) -> None:
+        """Leave out all rounds, also those of earlier answers: the prompt is the caller's own."""
+        self.earlier = []
+        self.texts = []
+        self.values = []
+        self.calls = 0
 
     def load(
         self, rows: Sequence[Mapping[str, Any]], sent: SentHistory, api: Api
