@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.cli.zygote import Zygote
+from tests.cli.fork_server import ForkServer
 
 # No deadline: the suite never judges by wall time. The machines that run it are small, hence the modest count. The same
 # examples each time: what passes here passes everywhere; new ones are drawn with `--hypothesis-profile=torture`, and
@@ -39,10 +39,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def fork_server() -> Iterator[ForkServer]:
     """One for all tests of a process that run the command or a script."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tests.cli.zygote", str(theirs.fileno())]
+    command = [sys.executable, "-m", "tests.cli.fork_server", str(theirs.fileno())]
     process = subprocess.Popen(
         command,
         pass_fds=[theirs.fileno()],
@@ -50,6 +50,6 @@ def zygote() -> Iterator[Zygote]:
         cwd=Path(__file__).parents[1],
     )
     theirs.close()
-    yield Zygote(ours)
+    yield ForkServer(ours)
     ours.close()
     process.wait(timeout=120)

@@ -12,7 +12,7 @@ ROOT = Path(
 )
 
 
-def shared(*parts: str) -> Path:
+def shared_path(*parts: str) -> Path:
     """The path of a shared data file; skips the test where it is absent."""
     path = ROOT.joinpath(*parts)
     if not path.exists():

@@ -31,7 +31,7 @@ from everthread.compaction.engine import ContextEngine
 from everthread.config import Config, parse_config
 from everthread.factory import open_store
 from tests.cli.conftest import environment
-from tests.cli.zygote import Zygote
+from tests.cli.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -142,7 +142,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(
-    zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fork_server: ForkServer,
+    examples: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Run:
     """Run a command or a script in an empty folder beside the examples: the exit code, and what it said of errors."""
     (tmp_path / "examples").symlink_to(examples)
@@ -156,8 +159,8 @@ def run(
             tempfile.TemporaryFile() as err,
         ):
             streams = [nothing.fileno(), out.fileno(), err.fileno()]
-            zygote.start(arguments, environment(home), streams, script=script)
-            code = zygote.wait()
+            fork_server.start(arguments, environment(home), streams, script=script)
+            code = fork_server.wait()
             err.seek(0)
             return code, err.read().decode()
 

@@ -20,7 +20,7 @@ from everthread.core.messages import Message, Messages
 from everthread.integrations.thread import ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.testing import ScriptedModel
-from tests.gateway.house import house
+from tests.gateway.gateway_setup import open_setup
 
 SETTINGS = "context: {engine: only-compress}\n"
 LINE = "the ledger of the northern branch was compared with its receipts. " * 40
@@ -109,9 +109,9 @@ async def test_in_a_conversation(tmp_path: Path) -> None:
 
 
 async def test_in_the_gateway(tmp_path: Path) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway(settings=SETTINGS)
-        key = await place.key(scopes=("threads",))
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway(settings=SETTINGS)
+        key = await setup.key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",
             json={"model": "gpt-4o", "messages": talk(), "window": 8_000},

@@ -15,7 +15,7 @@ from everthread.core.cache_control import apply_cache_control
 from everthread.core.types import Request
 from everthread.pytest_plugin import assert_prefix_stable, assert_rules_survive
 from everthread.testing import PrefixWatch, ScriptedModel
-from tests.lab.replayed import talk
+from tests.lab.recorded_histories import make_history
 
 SUITE = """
 import pytest
@@ -85,7 +85,7 @@ def test_loading_it_loads_nothing_else() -> None:
 
 
 def test_requests_are_taken_in_every_form() -> None:
-    said = talk(3, words=5)
+    said = make_history(3, words=5)
     chat = [{"model": "m", "messages": said[:end]} for end in (1, 5, 9)]
     assert_prefix_stable(chat)
     assert_prefix_stable([Request("m", said[:end]) for end in (1, 5, 9)])
@@ -125,7 +125,7 @@ def test_requests_are_taken_in_every_form() -> None:
 
 
 def test_compactions_are_allowed_by_number_and_injections_do_not_count() -> None:
-    said = talk(3, words=5)
+    said = make_history(3, words=5)
     reminder: Any = {
         "role": "user",
         "content": "<system-reminder>\nRecalled for this answer: …\n</system-reminder>",
@@ -159,10 +159,10 @@ async def test_a_conversation_is_watched_and_its_model_asked(
 
 def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
     messages = [
-        *talk(2),
+        *make_history(2),
         *RULED,
         {"role": "assistant", "content": "A parser."},
-        *talk(30),
+        *make_history(30),
     ]
     made = compress(messages, window=12_000, summarizer="journal")
     assert made.changed
@@ -179,4 +179,4 @@ def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
     with pytest.raises(AssertionError, match="'Say please' \\(given\\)"):
         assert_rules_survive(messages, made, rules=["Say please"])
     with pytest.raises(AssertionError, match="these messages have no text of the user"):
-        assert_rules_survive([{"role": "assistant", "content": "Hi"}], talk(2))
+        assert_rules_survive([{"role": "assistant", "content": "Hi"}], make_history(2))

@@ -25,9 +25,15 @@ from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import CompactionDone, RequestReady, UsageRecorded
 from everthread.thread.used_window import describe_window
-from tests.agent.setting import Double, Place, calls, place, saying
-from tests.conversation.served import KEY, NAMES
-from tests.conversation.talk import words
+from tests.agent.agent_setup import (
+    AgentSetup,
+    FakeTool,
+    call_reply,
+    open_setup,
+    text_tool,
+)
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import KEY, NAMES
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 
@@ -42,12 +48,12 @@ async def do(agent: Any, text: str) -> CommandResult:
 
 
 async def talked(
-    here: Place, turns: int = 8, **more: Any
+    setup: AgentSetup, turns: int = 8, **more: Any
 ) -> tuple[Agent, ScriptedModel]:
     model = ScriptedModel(lambda _: "Noted.", **more)
-    agent = await here.open(model, config=SMALL)
+    agent = await setup.open(model, config=SMALL)
     for turn in range(turns):
-        await agent.send(f"Page {turn}: {words(600, f'page {turn}')}")
+        await agent.send(f"Page {turn}: {make_text(600, f'page {turn}')}")
     return agent, model
 
 
@@ -76,8 +82,8 @@ async def test_every_specified_command_exists_with_help(tmp_path: Path) -> None:
     names = {command.name for command in COMMANDS}
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why state"
     assert names == set(wanted.split())
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel())
         result = await do(agent, "/help")
         assert all(command.usage in result.text for command in COMMANDS)
         one = await do(agent, "/help undo")
@@ -99,15 +105,15 @@ async def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
     file = SMOLLM2.path(home)
     file.parent.mkdir(parents=True)
     file.touch()  # nothing is loaded before the first call
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(), config=config)
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(), config=config)
         said = await do(agent, f"/model local/{SMOLLM2.name}")
         assert said.data["window"] == agent.conversation.window == window
 
 
 async def test_no_command_reaches_the_model(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, model = await talked(here, 3)
+    async with open_setup(tmp_path) as setup:
+        agent, model = await talked(setup, 3)
         asked = len(model.requests)
         for command in COMMANDS:
             await do(agent, f"/{command.name}")
@@ -115,13 +121,13 @@ async def test_no_command_reaches_the_model(tmp_path: Path) -> None:
         assert len(model.requests) == asked
         said = [
             text_of(item.body)
-            for item in await here.store.history(agent.conversation.id)
+            for item in await setup.store.history(agent.conversation.id)
         ]
         assert not any(text.startswith("/") for text in said)
 
 
 async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         said: list[CommandResult] = []
 
         async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -136,8 +142,9 @@ async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> 
             said.extend([await do(agent, line) for line in lines])
             return ToolReply("looked")
 
-        agent = await here.open(
-            ScriptedModel([calls(("look", {})), "Done."]), tools=[Double("look", look)]
+        agent = await setup.open(
+            ScriptedModel([call_reply(("look", {})), "Done."]),
+            tools=[FakeTool("look", look)],
         )
         assert (await agent.send("Look.")).text == "Done."
         assert [result.failed for result in said] == [
@@ -153,8 +160,8 @@ async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> 
 
 
 async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, 2)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, 2)
         failed = {
             c.name
             for c in COMMANDS
@@ -163,13 +170,13 @@ async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
         assert failed == {"pin", "memory", "search"}, (
             "what lacks an argument or an agent"
         )
-        fresh = await here.open(ScriptedModel())
+        fresh = await setup.open(ScriptedModel())
         assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
 async def test_an_unknown_command_suggests_near_names(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel())
         result = await do(agent, "/compres now")
         assert result.failed
         assert "/compress" in result.text
@@ -179,8 +186,8 @@ async def test_an_unknown_command_suggests_near_names(tmp_path: Path) -> None:
 
 
 async def test_compress_preview_and_undo(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, window=24_000)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, window=24_000)
         before = list(agent.conversation.messages)
         session = agent.conversation.session.id
         preview = await do(agent, "/compress --preview page 3")
@@ -200,7 +207,7 @@ async def test_compress_preview_and_undo(tmp_path: Path) -> None:
             "16 messages",
         ):
             assert said in done.text
-        assert here.told(CompactionDone)[0].reason == "manual"
+        assert setup.events_of(CompactionDone)[0].reason == "manual"
         undone = await do(agent, "/undo")
         assert agent.conversation.messages == before
         assert undone.data["messages"] == 16
@@ -210,30 +217,30 @@ async def test_compress_preview_and_undo(tmp_path: Path) -> None:
 
 
 async def test_no_compaction_follows_an_undo_at_once(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
         )
         turn = 0
-        while not here.told(CompactionDone):
+        while not setup.events_of(CompactionDone):
             turn += 1
-            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
         undone = await do(agent, "/undo")
         assert agent.conversation.tokens >= agent.conversation.threshold
         assert "waits until it has grown by a tenth" in undone.text
         await agent.send("A short question.")
-        assert len(here.told(CompactionDone)) == 1
-        while len(here.told(CompactionDone)) == 1:
+        assert len(setup.events_of(CompactionDone)) == 1
+        while len(setup.events_of(CompactionDone)) == 1:
             turn += 1
-            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
 
 
 async def test_a_refused_command_is_not_a_failed_one(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(
-            [calls(("terminal", {"command": "rm -r build"})), "Then not."]
+            [call_reply(("terminal", {"command": "rm -r build"})), "Then not."]
         )
-        agent = await here.open(model, approve=Approvals([], None), yes=False)
+        agent = await setup.open(model, approve=Approvals([], None), yes=False)
         await agent.send("Clean up.")
         said = await do(agent, "/state")
         assert "– `rm -r build`: refused by the user" in said.text
@@ -251,8 +258,8 @@ def test_why_counts_calls_that_were_stopped() -> None:
 
 
 async def test_a_learnt_window_is_named_alone(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(window=400_000))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(window=400_000))
         assert describe_window(agent.conversation.window, agent.conversation.route) == (
             "400,000 tokens (the model's own)"
         )
@@ -263,13 +270,13 @@ async def test_a_learnt_window_is_named_alone(tmp_path: Path) -> None:
 
 
 async def test_a_preview_never_grows_the_history(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL
         )
         offered = 0
         for turn in range(12):
-            await agent.send(f"Page {turn}: {words(100, f'page {turn}')}")
+            await agent.send(f"Page {turn}: {make_text(100, f'page {turn}')}")
             said = await do(agent, "/compress --preview")
             assert said.data["tokens_after"] <= said.data["tokens_before"]
             if said.data["covered"]:
@@ -279,10 +286,10 @@ async def test_a_preview_never_grows_the_history(tmp_path: Path) -> None:
 
 
 async def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, 1)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, 1)
         assert "Nothing was changed" in (await do(agent, "/compress")).text
-        off = await here.open(
+        off = await setup.open(
             ScriptedModel(["ok"]), config="compression: {enabled: false}"
         )
         await off.send("Hi.")
@@ -292,17 +299,17 @@ async def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
 
 
 async def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        fresh = await here.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        fresh = await setup.open(ScriptedModel())
         assert "No call" in (await do(fresh, "/usage")).text
-        agent, _ = await talked(here, 3)
+        agent, _ = await talked(setup, 3)
         usage = await do(agent, "/usage")
-        spent = await here.store.usage(agent.conversation.id)
+        spent = await setup.store.usage(agent.conversation.id)
         assert usage.data["sums"]["all"]["prompt"] == sum(
             item.usage.prompt_tokens for item in spent
         )
         assert "3 calls" in usage.text
-        unpriced = await here.open(
+        unpriced = await setup.open(
             ScriptedModel(["hm"], name="nobody-knows-this-model")
         )
         await unpriced.send("Hi.")
@@ -316,8 +323,8 @@ async def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
 
 
 async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, model = await talked(here, 2)
+    async with open_setup(tmp_path) as setup:
+        agent, model = await talked(setup, 2)
         first = agent.conversation.id
         new = await do(agent, "/new Spring cleaning")
         assert new.switch
@@ -350,18 +357,22 @@ async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
         await agent.switch(branch.switch or "")
         await agent.send("Only here.")
         assert len(agent.conversation.messages) == 6
-        assert len(await here.store.history(first)) == 4
+        assert len(await setup.store.history(first)) == 4
         assert (await do(agent, "/resume zzzz")).failed
-        assert (await do(await here.open(ScriptedModel()), "/branch")).failed, (
+        assert (await do(await setup.open(ScriptedModel()), "/branch")).failed, (
             "there is nothing to branch from"
         )
 
 
 async def test_other_tenants_threads_are_not_shown(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        acme = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
+    async with open_setup(tmp_path) as setup:
+        acme = await setup.open(
+            ScriptedModel(["ok"]), session=NewSession(tenant="acme")
+        )
         await acme.send("The vault is behind the mirror.")
-        bolt = await here.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
+        bolt = await setup.open(
+            ScriptedModel(["ok"]), session=NewSession(tenant="bolt")
+        )
         await bolt.send("Hello.")
         assert "vault" not in (await do(bolt, "/sessions")).text
         assert (await do(bolt, "/search vault")).data["hits"] == []
@@ -371,9 +382,9 @@ async def test_other_tenants_threads_are_not_shown(tmp_path: Path) -> None:
 
 
 async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, 1)
-        other = await here.open(ScriptedModel(["ok"]))
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, 1)
+        other = await setup.open(ScriptedModel(["ok"]))
         await other.send("The hinge of gate 14 is loose.")
         found = await do(agent, "/search hinge")
         assert found.data["hits"][0]["thread"] == other.conversation.id
@@ -385,15 +396,15 @@ async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
 
 
 async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(
-            ScriptedModel([calls(("dump", {})), "The hinge is loose.", "Noted."]),
-            tools=[saying("dump", words(200))],
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel([call_reply(("dump", {})), "The hinge is loose.", "Noted."]),
+            tools=[text_tool("dump", make_text(200))],
         )
         await agent.send("Which gate?")
         await agent.send("Mend the hinge.")
         asked, call, result, answer, mend, noted = (
-            one.id for one in await here.store.history(agent.conversation.id)
+            one.id for one in await setup.store.history(agent.conversation.id)
         )
         found = await do(agent, "/search hinge")
         lines = [line for line in found.text.splitlines() if line.startswith("  ")]
@@ -417,15 +428,15 @@ async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None
 
 
 async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(("dump", {"what": "x" * 400})),
+            call_reply(("dump", {"what": "x" * 400})),
             "Seen.",
             *["Noted."] * 20,
         ]
-        agent = await here.open(
+        agent = await setup.open(
             ScriptedModel(script, window=16_000),
-            tools=[saying("dump", words(2_000))],
+            tools=[text_tool("dump", make_text(2_000))],
             config=SMALL,
         )
         await agent.send("Dump.")
@@ -437,22 +448,22 @@ async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
         assert kinds["summary"] == 0
         assert f"tool results{kinds['tool results']:>12,}  " in shown.text
         for turn in range(8):
-            await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
+            await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
         assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
 
 
 async def test_a_pinned_rule_is_in_every_request_word_for_word(tmp_path: Path) -> None:
     rule = "the invoices folder is read only"
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(lambda _: "Noted.", window=16_000)
-        agent = await here.open(model, config=SMALL)
+        agent = await setup.open(model, config=SMALL)
         await agent.send("Let us tidy up.")
         assert rule in (await do(agent, f"/pin  {rule}")).text
         assert len(model.requests) == 1
         turn = 0
-        while len(here.told(CompactionDone)) < 3:
+        while len(setup.events_of(CompactionDone)) < 3:
             turn += 1
-            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
         for request in model.requests[1:]:
             assert any(rule in text_of(message) for message in request.messages)
         assert (await do(agent, "/pin")).failed
@@ -466,11 +477,11 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
     monkeypatch.setenv(KEY, "sk-lab")
     async with (
         Provider([ServedModel(NAMES[api], 200_000)], lambda _: "Noted.") as provider,
-        place(tmp_path) as here,
+        open_setup(tmp_path) as setup,
     ):
         address = provider.url if api == "anthropic" else f"{provider.url}/v1"
         route = f"model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}}}"
-        agent = await here.open(None, config=route, api=api)
+        agent = await setup.open(None, config=route, api=api)
         await do(agent, "/pin never use tabs")
         await agent.send("Hello.")
         await do(agent, "/pin answer in rhyme")
@@ -480,8 +491,8 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
 
 
 async def test_memory_is_shown_and_changed(tmp_path: Path, home: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel())
         await do(agent, "/memory add The ledger is on 8443")
         await do(agent, "/memory add user Is called Ines")
         shown = await do(agent, "/memory")
@@ -506,19 +517,19 @@ async def test_model_shows_and_switches(
     ]
     async with (
         Provider(served, lambda request: f"I am {request.model}.") as provider,
-        place(tmp_path) as here,
+        open_setup(tmp_path) as setup,
     ):
         address = (
             f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}, "
             "context_length: 60_000}"
         )
-        agent = await here.open(None, config=f"{address}\n{SMALL}")
+        agent = await setup.open(None, config=f"{address}\n{SMALL}")
         assert (await agent.send("Who?")).text == "I am gpt-4o."
         assert agent.conversation.window == 60_000, (
             "the configured window is that of the configured model alone"
         )
         for turn in range(6):
-            await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
+            await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
         assert "gpt-4o" in (await do(agent, "/model")).text
         switched = await do(agent, "/model gpt-4o-mini")
         assert switched.data == {
@@ -529,7 +540,7 @@ async def test_model_shows_and_switches(
         }
         assert "compacted before the next call" in switched.text
         assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
-        assert here.told(CompactionDone)
+        assert setup.events_of(CompactionDone)
         branch = await do(agent, "/branch")
         await agent.switch(branch.switch or "")
         assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."
@@ -540,23 +551,23 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
     tmp_path: Path,
 ) -> None:
 
-    async def talked_on(here: Place, agent: Agent) -> None:
+    async def talked_on(setup: AgentSetup, agent: Agent) -> None:
         turn = 0
-        while not here.told(CompactionDone):
+        while not setup.events_of(CompactionDone):
             turn += 1
-            await agent.send(f"More {turn}: {words(9_000, f'more {turn}')}")
+            await agent.send(f"More {turn}: {make_text(9_000, f'more {turn}')}")
 
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, 2)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, 2)
         assert "never compacted" in (await do(agent, "/why")).text
-        await talked_on(here, agent)
+        await talked_on(setup, agent)
         said = await do(agent, "/why")
         assert said.data["reason"] == "preflight"
         assert "took the prompt to the threshold" in said.text
         thread = agent.conversation.id
     again = open_store(tmp_path / "store.db")
-    async with place(tmp_path) as here:
-        resumed = await here.open(ScriptedModel(), resume=thread)
+    async with open_setup(tmp_path) as setup:
+        resumed = await setup.open(ScriptedModel(), resume=thread)
         assert "took the prompt to the threshold" in (await do(resumed, "/why")).text
     await again.close()
 
@@ -630,8 +641,8 @@ def test_why_explains_a_cache_miss() -> None:
 
 
 async def test_names_that_other_programs_use(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent, _ = await talked(here, 2)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await talked(setup, 2)
         assert (await do(agent, "/cost")).data["sums"] == (
             await do(agent, "/usage")
         ).data["sums"]
@@ -639,16 +650,16 @@ async def test_names_that_other_programs_use(tmp_path: Path) -> None:
 
 
 async def test_the_state_of_a_thread(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(
+            call_reply(
                 ("write_file", {"path": "a.py", "content": "x = 1\n"}),
                 ("terminal", {"command": "false"}),
             ),
-            calls(("terminal", {"command": "mkdir fine"})),
+            call_reply(("terminal", {"command": "mkdir fine"})),
             "Done.",
         ]
-        agent = await here.open(ScriptedModel(script))
+        agent = await setup.open(ScriptedModel(script))
         assert "No tool was called" in (await do(agent, "/state")).text
         await agent.send("Go.")
         shown = await do(agent, "/state")

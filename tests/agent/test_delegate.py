@@ -19,7 +19,14 @@ from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import Request
 from everthread.testing import Said, ScriptedModel
-from tests.agent.setting import Double, Place, calls, place, results, saying
+from tests.agent.agent_setup import (
+    AgentSetup,
+    FakeTool,
+    call_reply,
+    open_setup,
+    text_tool,
+    tool_results,
+)
 
 
 def is_sub(request: Request) -> bool:
@@ -27,7 +34,7 @@ def is_sub(request: Request) -> bool:
 
 
 async def opened(
-    here: Place, main: list[Said], sub: Any, tools: list[Any], approve: Any = None
+    setup: AgentSetup, main: list[Said], sub: Any, tools: list[Any], approve: Any = None
 ) -> Any:
     """An agent that can delegate; one script for it, one function for its subagents."""
     lines = iter(main)
@@ -39,15 +46,15 @@ async def opened(
         return True
 
     inner = Delegate(
-        tools, approve or allow, system=lambda: "You are nobody.", tell=here.watch
+        tools, approve or allow, system=lambda: "You are nobody.", tell=setup.watch
     )
     delegate = Delegate(
         [*tools, inner],
         approve or allow,
         system=lambda: "You are a subagent.",
-        tell=here.watch,
+        tell=setup.watch,
     )
-    return await here.open(
+    return await setup.open(
         model, tools=[*tools, delegate], approve=approve or allow, yes=False
     ), model
 
@@ -57,23 +64,23 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
 ) -> None:
     def sub(request: Request) -> Said:
         if len(request.messages) == 1:
-            return calls(("look", {"what": "cellar"}))
+            return call_reply(("look", {"what": "cellar"}))
         return f"The cellar: {text_of(request.messages[-1])}."
 
     task = {"task": "Look into the cellar.", "context": "The light is broken."}
-    async with place(tmp_path) as here:
-        look = saying("look", "three barrels")
+    async with open_setup(tmp_path) as setup:
+        look = text_tool("look", "three barrels")
         agent, model = await opened(
-            here, [calls(("delegate", task)), "Three barrels."], sub, [look]
+            setup, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
         )
         answer = await agent.send("What is in the cellar?")
         assert answer.text == "Three barrels."
-        assert results(agent)[0].startswith("The cellar: three barrels.")
+        assert tool_results(agent)[0].startswith("The cellar: three barrels.")
         assert len(agent.conversation.messages) == 4
-        child = next(s for s in await here.store.list_sessions(kind="subagent"))
+        child = next(s for s in await setup.store.list_sessions(kind="subagent"))
         assert child.parent == agent.conversation.session.id
         assert child.end_reason == "answered"
-        said = [text_of(item.body) for item in await here.store.history(child.id)]
+        said = [text_of(item.body) for item in await setup.store.history(child.id)]
         assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
         offered = [
             tool["function"]["name"]
@@ -81,10 +88,11 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
         ]
         assert offered == ["look"], "a subagent has none of its own"
         assert any(
-            isinstance(event.event, ToolFinished) for event in here.told(Delegated)
+            isinstance(event.event, ToolFinished)
+            for event in setup.events_of(Delegated)
         )
-        assert {event.thread for event in here.told(Delegated)} == {child.id}
-        usage = await commands.run(agent, here.store, "/usage")
+        assert {event.thread for event in setup.events_of(Delegated)} == {child.id}
+        usage = await commands.run(agent, setup.store, "/usage")
         assert usage.data["sums"]["subagents"]["calls"] == 2
         assert usage.data["sums"]["all"]["calls"] == 4
 
@@ -102,19 +110,19 @@ async def test_several_work_at_the_same_time(tmp_path: Path) -> None:
 
     def sub(request: Request) -> Said:
         return (
-            calls(("wait", {}))
+            call_reply(("wait", {}))
             if len(request.messages) == 1
             else f"done: {text_of(request.messages[0])}"
         )
 
-    wanted = calls(
+    wanted = call_reply(
         ("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b")
     )
-    async with place(tmp_path) as here:
-        agent, _ = await opened(here, [wanted, "Both."], sub, [Double("wait", wait)])
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await opened(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
         await agent.send("Do both.")
         assert len(set(inside)) == 2
-        assert [text.split("\n")[0] for text in results(agent)] == [
+        assert [text.split("\n")[0] for text in tool_results(agent)] == [
             "done: one",
             "done: two",
         ]
@@ -126,18 +134,18 @@ async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
         return (
             "Half done."
             if "limit of" in told
-            else calls(("look", {}, f"c{len(request.messages)}"))
+            else call_reply(("look", {}, f"c{len(request.messages)}"))
         )
 
-    async with place(tmp_path) as here:
-        look = saying("look")
+    async with open_setup(tmp_path) as setup:
+        look = text_tool("look")
         agent, _ = await opened(
-            here, [calls(("delegate", {"task": "endless"})), "ok"], sub, [look]
+            setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
         )
         await agent.send("Go.")
         assert len(look.seen) == SUBAGENT_ROUNDS
-        assert "Half done." in results(agent)[0]
-        assert "may be unfinished" in results(agent)[0]
+        assert "Half done." in tool_results(agent)[0]
+        assert "may be unfinished" in tool_results(agent)[0]
 
 
 async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
@@ -149,15 +157,19 @@ async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
 
     def sub(request: Request) -> Said:
         return (
-            calls(("shell", {"what": "rm"}))
+            call_reply(("shell", {"what": "rm"}))
             if len(request.messages) == 1
             else "It was refused."
         )
 
-    async with place(tmp_path) as here:
-        shell = saying("shell", kind="command")
+    async with open_setup(tmp_path) as setup:
+        shell = text_tool("shell", kind="command")
         agent, _ = await opened(
-            here, [calls(("delegate", {"task": "clean"})), "no"], sub, [shell], approve
+            setup,
+            [call_reply(("delegate", {"task": "clean"})), "no"],
+            sub,
+            [shell],
+            approve,
         )
         await agent.send("Clean.")
         assert asked == ["rm"]
@@ -176,12 +188,12 @@ async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
             ended.append("ended")
         return ToolReply("never")
 
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         agent, _ = await opened(
-            here,
-            [calls(("delegate", {"task": "wait"}))],
-            lambda _: calls(("slow", {})),
-            [Double("slow", slow)],
+            setup,
+            [call_reply(("delegate", {"task": "wait"}))],
+            lambda _: call_reply(("slow", {})),
+            [FakeTool("slow", slow)],
         )
 
         async def read() -> None:
@@ -195,29 +207,29 @@ async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert ended == ["ended"]
-        assert results(agent) == [INTERRUPTED]
-        child = (await here.store.list_sessions(kind="subagent"))[0]
+        assert tool_results(agent) == [INTERRUPTED]
+        child = (await setup.store.list_sessions(kind="subagent"))[0]
         assert child.end_reason == "interrupted"
-        last = (await here.store.history(child.id))[-1].body
+        last = (await setup.store.history(child.id))[-1].body
         assert last["content"] == INTERRUPTED
 
 
 async def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         main: list[Said] = [
-            calls(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
+            call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
             "It failed.",
         ]
         agent, _ = await opened(
-            here,
+            setup,
             main,
             lambda _: ModelError("no capacity", status=401),
-            [saying("look")],
+            [text_tool("look")],
         )
         assert (await agent.send("Go.")).text == "It failed."
-        assert results(agent)[0] == "Failed: no capacity"
-        assert "there is no argument job" in results(agent)[1]
-        assert (await here.store.list_sessions(kind="subagent"))[
+        assert tool_results(agent)[0] == "Failed: no capacity"
+        assert "there is no argument job" in tool_results(agent)[1]
+        assert (await setup.store.list_sessions(kind="subagent"))[
             0
         ].end_reason == "failed"
 
@@ -225,10 +237,12 @@ async def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
 async def test_the_built_in_agent_has_it_and_its_subagents_have_not(
     tmp_path: Path,
 ) -> None:
-    lines: Any = iter([calls(("delegate", {"task": "Say hello."})), "It said hello."])
+    lines: Any = iter(
+        [call_reply(("delegate", {"task": "Say hello."})), "It said hello."]
+    )
     model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
-    async with place(tmp_path) as here:
-        agent = await here.open(model)
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(model)
         await agent.send("Let somebody say hello.")
         names = [tool["function"]["name"] for tool in agent.tools]
         assert names[-1] == "delegate"

@@ -18,7 +18,14 @@ from everthread.agent.approval import Approvals
 from everthread.agent.processes import child_environment
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.errors import InputError
-from tests.agent.at_work import TOOLS, at_work, files, idle, use, used
+from tests.agent.tool_use import (
+    TOOLS,
+    call_tool,
+    call_tool_in,
+    closed_tool_context,
+    open_tool_context,
+    write_files,
+)
 
 VALUES = st.one_of(
     st.none(),
@@ -51,8 +58,8 @@ HARMLESS = [name for name in TOOLS if name not in ("terminal", "search_files")]
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     folder = tmp_path_factory.mktemp("escapes")
-    files(folder, a_txt="one\ntwo\n")
-    return asyncio.run(idle(folder))
+    write_files(folder, a_txt="one\ntwo\n")
+    return asyncio.run(closed_tool_context(folder))
 
 
 async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> str:
@@ -136,7 +143,7 @@ async def test_hostile_arguments_by_name(context: ToolContext, name: str) -> Non
 async def _both(
     name: str, arguments: dict[str, Any], context: ToolContext
 ) -> ToolReply:
-    return await used(context, name, **arguments)
+    return await call_tool(context, name, **arguments)
 
 
 def test_schemas_are_the_same_bytes_every_time() -> None:
@@ -153,13 +160,13 @@ async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
         "MY_LLM": "swordfish-2-correct",
         "DB_PASSWORD": "swordfish3",
     }
-    async with at_work(tmp_path) as context:
+    async with open_tool_context(tmp_path) as context:
         environment = child_environment(source, ["MY_LLM"])
         there = ToolContext(
             context.workspace, context.home, context.conversation, "", environment
         )
         said = (
-            await used(
+            await call_tool(
                 there,
                 "terminal",
                 command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ",
@@ -237,7 +244,7 @@ async def test_nothing_rides_on_an_allowed_command(
     tmp_path: Path, command: str
 ) -> None:
     async def work() -> bool:
-        async with at_work(tmp_path) as context:
+        async with open_tool_context(tmp_path) as context:
             needed = TOOLS["terminal"].needs({"command": command}, context)
             assert needed is not None
             return await Approvals(["command: git status *"])(needed)
@@ -247,11 +254,11 @@ async def test_nothing_rides_on_an_allowed_command(
 
 async def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> None:
     """`src/**` may be written; `src/hooks` is a link to a forbidden place."""
-    work = files(tmp_path, src__a_py="", other__b_py="")
+    work = write_files(tmp_path, src__a_py="", other__b_py="")
     (work / "src" / "hooks").symlink_to("../other")
 
     async def allowed(path: str) -> bool:
-        async with at_work(tmp_path) as context:
+        async with open_tool_context(tmp_path) as context:
             needed = TOOLS["write_file"].needs({"path": path, "content": "x"}, context)
             assert needed is not None
             return await Approvals(["write: src/**"])(needed)
@@ -264,12 +271,12 @@ async def test_a_link_does_not_carry_a_write_rule_elsewhere(tmp_path: Path) -> N
 async def test_the_rules_of_approval_cannot_be_written(tmp_path: Path) -> None:
     """A workspace that contains the home: file tools do not write there, whatever rules say."""
     (tmp_path / "home").mkdir()
-    context = await idle(tmp_path)
+    context = await closed_tool_context(tmp_path)
     wide = ToolContext(tmp_path, context.home, context.conversation)
     (tmp_path / "way").symlink_to("home")
     for path in ("home/approvals.txt", "way/approvals.txt", "work/../home/config.yaml"):
         with pytest.raises(InputError, match="belongs to Everthread"):
-            await used(wide, "write_file", path=path, content="command: rm *")
+            await call_tool(wide, "write_file", path=path, content="command: rm *")
     assert not (tmp_path / "home" / "approvals.txt").exists()
 
 
@@ -286,11 +293,11 @@ async def test_file_names_that_imitate_others_stay_names(
     tmp_path: Path, text: str
 ) -> None:
     """A name is one line among others, control characters spelt out."""
-    work = files(tmp_path, z_txt="x")
+    work = write_files(tmp_path, z_txt="x")
     (work / f"a\n{text.replace('/', '_')}").write_text("x")
     for reply in (
-        await use(tmp_path, "read_file", path="."),
-        await use(tmp_path, "search_files", pattern="x"),
+        await call_tool_in(tmp_path, "read_file", path="."),
+        await call_tool_in(tmp_path, "search_files", pattern="x"),
     ):
         assert not any(line.startswith(text[:4]) for line in reply.text.split("\n"))
         assert "\x1b" not in reply.text
@@ -313,7 +320,7 @@ async def test_any_file_name_can_be_written_and_read(
         or name.strip().startswith("output:")
     ):
         return
-    await used(context, "write_file", path=name, content="held")
+    await call_tool(context, "write_file", path=name, content="held")
     assert (context.workspace / name).read_text() == "held"
-    assert (await used(context, "read_file", path=name)).text == "1\theld"
+    assert (await call_tool(context, "read_file", path=name)).text == "1\theld"
     (context.workspace / name).unlink()

@@ -13,7 +13,14 @@ from everthread.conversation.offered_tools import FIND
 from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.setting import Double, Place, calls, place, results, saying
+from tests.agent.agent_setup import (
+    AgentSetup,
+    FakeTool,
+    call_reply,
+    open_setup,
+    text_tool,
+    tool_results,
+)
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (
@@ -28,7 +35,7 @@ TOPICS = (
 )
 
 
-class Described(Double):
+class Described(FakeTool):
     """A tool that says much about itself."""
 
     @property
@@ -40,30 +47,32 @@ class Described(Double):
         return made
 
 
-def tools() -> list[Double]:
-    return [Described(topic, saying(topic, f"{topic} done").work) for topic in TOPICS]
+def tools() -> list[FakeTool]:
+    return [
+        Described(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS
+    ]
 
 
 def offered(request: Request) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
-async def asked(home: Place, script: list[Any], **more: Any) -> Any:
+async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
     model = ScriptedModel(
         script, name="claude-sonnet-4-5", api="anthropic", window=16_000
     )
-    agent = await home.open(model, config=CONFIG, tools=tools(), **more)
+    agent = await setup.open(model, config=CONFIG, tools=tools(), **more)
     await agent.send("Book a flight.")
     return agent, model
 
 
 async def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
-    async with place(tmp_path) as home:
-        agent, model = await asked(home, [calls(("payroll", {})), "paid"])
+    async with open_setup(tmp_path) as setup:
+        agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
         assert FIND in offered(model.requests[0])
         assert "payroll" not in offered(model.requests[0])
-        assert results(agent) == ["payroll done"]
-        shown = await commands.run(agent, home.store, "/usage")
+        assert tool_results(agent) == ["payroll done"]
+        shown = await commands.run(agent, setup.store, "/usage")
         out = agent.conversation.toolbox.out
         assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
         assert shown.data["tools_left_out"] == list(out)
@@ -77,19 +86,23 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
             seen.append(permission)
             return said
 
-        script = ["ok", calls((FIND, {"query": "telephone", "now": True})), "ringing"]
-        async with place(tmp_path) as home:
+        script = [
+            "ok",
+            call_reply((FIND, {"query": "telephone", "now": True})),
+            "ringing",
+        ]
+        async with open_setup(tmp_path) as setup:
             agent, model = await asked(
-                home, script, yes=False, approve=Approvals((), ask)
+                setup, script, yes=False, approve=Approvals((), ask)
             )
             await agent.send("Ring him.")
-            [told] = results(agent)
+            [told] = tool_results(agent)
             assert told.startswith("Tools that match 'telephone':\n- telephone:")
             assert ("telephone" in offered(model.requests[-1])) == said
             assert ("did not allow to show them at once" in told) != said
             assert ("next compaction" in told) != said
-            assert home.told(ToolFinished)[-1].refused != said
-            assert [event.now for event in home.told(ToolsChanged)] == (
+            assert setup.events_of(ToolFinished)[-1].refused != said
+            assert [event.now for event in setup.events_of(ToolsChanged)] == (
                 [False, True] if said else [False]
             )
 
@@ -110,14 +123,14 @@ async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refuse
 ) -> None:
     script = [
         "ok",
-        calls(
+        call_reply(
             (FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})
         ),
         "hm",
     ]
-    async with place(tmp_path) as home:
-        agent, _ = await asked(home, script, yes=False)
+    async with open_setup(tmp_path) as setup:
+        agent, _ = await asked(setup, script, yes=False)
         await agent.send("Find something.")
-        first, second = results(agent)
+        first, second = tool_results(agent)
         assert "No tool that is left out matches 'quantum'" in first
         assert "must be true or false" in second

@@ -28,8 +28,14 @@ from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
 from everthread.thread.options import Route
-from tests.agent.setting import Double, calls, place, results, saying
-from tests.conversation.talk import words
+from tests.agent.agent_setup import (
+    FakeTool,
+    call_reply,
+    open_setup,
+    text_tool,
+    tool_results,
+)
+from tests.conversation.conversation_setup import make_text
 
 
 def valid(agent: Agent) -> bool:
@@ -43,11 +49,11 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel(
-        [calls(("look", {"what": "door"}), text="Let me look."), "It is open."]
+        [call_reply(("look", {"what": "door"}), text="Let me look."), "It is open."]
     )
-    async with place(tmp_path) as here:
-        look = saying("look", "the door is open")
-        agent = await here.open(model, tools=[look])
+    async with open_setup(tmp_path) as setup:
+        look = text_tool("look", "the door is open")
+        agent = await setup.open(model, tools=[look])
         items = [item async for item in agent.turn("Is the door open?")]
         assert isinstance(items[-1], Answer)
         assert items[-1].text == "It is open."
@@ -68,10 +74,10 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
             "tool",
             "assistant",
         ]
-        ended = here.told(TurnEnded)[0]
+        ended = setup.events_of(TurnEnded)[0]
         assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
         assert all(
-            isinstance(event.as_dict()["event"], str) for event in here.watch.events
+            isinstance(event.as_dict()["event"], str) for event in setup.watch.events
         )
 
 
@@ -91,13 +97,13 @@ async def test_calls_run_at_the_same_time_and_answer_in_their_order(
         return ToolReply(f"met {arguments['what']}")
 
     wanted = [("meet", {"what": str(number)}, f"c{number}") for number in range(3)]
-    async with place(tmp_path) as here:
-        agent = await here.open(
-            ScriptedModel([calls(*wanted), "Met."]), tools=[Double("meet", meet)]
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel([call_reply(*wanted), "Met."]), tools=[FakeTool("meet", meet)]
         )
         await agent.send("Meet.")
-        assert results(agent) == ["met 0", "met 1", "met 2"]
-        assert [event.call_id for event in here.told(ToolFinished)] == [
+        assert tool_results(agent) == ["met 0", "met 1", "met 2"]
+        assert [event.call_id for event in setup.events_of(ToolFinished)] == [
             "c2",
             "c1",
             "c0",
@@ -116,16 +122,16 @@ async def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
         running -= 1
         return ToolReply("ok")
 
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(
-            [calls(*[("work", {}, f"c{n}") for n in range(9)]), "All done."]
+            [call_reply(*[("work", {}, f"c{n}") for n in range(9)]), "All done."]
         )
-        agent = await here.open(
-            model, tools=[Double("work", work)], config="agent: {parallel: 2}"
+        agent = await setup.open(
+            model, tools=[FakeTool("work", work)], config="agent: {parallel: 2}"
         )
         await agent.send("Work.")
         assert most == 2
-        assert len(results(agent)) == 9
+        assert len(tool_results(agent)) == 9
 
 
 async def test_a_failing_tool_is_a_result_and_the_loop_continues(
@@ -146,12 +152,12 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
         return ToolReply("half \ud83d a character")
 
     tools = [
-        Double("boom", boom),
-        Double("leave", leave),
-        Double("senseless", senseless),
-        Double("odd", odd),
+        FakeTool("boom", boom),
+        FakeTool("leave", leave),
+        FakeTool("senseless", senseless),
+        FakeTool("odd", odd),
     ]
-    tools.append(saying("quiet", "  \n"))
+    tools.append(text_tool("quiet", "  \n"))
     wanted: list[Any] = [
         ("boom", {}),
         ("leave", {}),
@@ -165,11 +171,13 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
         ("boom", "[1]", "list"),
         ("quiet", "", "bare"),
     ]
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(*wanted), "I see."]), tools=tools)
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel([call_reply(*wanted), "I see."]), tools=tools
+        )
         answer = await agent.send("Try all.")
         assert answer.text == "I see."
-        texts = results(agent)
+        texts = tool_results(agent)
         assert texts[0] == "Failed: boom raised ZeroDivisionError: by nought"
         assert "SystemExit: 3" in texts[1]
         assert texts[2] == "Failed: line 9 is not there; the file has 3 lines"
@@ -179,7 +187,9 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
         assert "boom" in texts[5]
         assert "no valid JSON" in texts[6]
         assert "not an object" in texts[7]
-        failed = {event.call_id for event in here.told(ToolFinished) if event.failed}
+        failed = {
+            event.call_id for event in setup.events_of(ToolFinished) if event.failed
+        }
         assert len(failed) == 6
         assert valid(agent)
 
@@ -187,24 +197,26 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
 async def test_a_tool_may_return_text_and_other_values_are_errors(
     tmp_path: Path,
 ) -> None:
-    def answering(name: str, value: Any) -> Double:
+    def answering(name: str, value: Any) -> FakeTool:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
             return value  # type: ignore[no-any-return]  # as anybody may write it
 
-        return Double(name, work)
+        return FakeTool(name, work)
 
     tools = [
         answering("plain", "a text"),
         answering("none", None),
         answering("raw", ToolReply(b"x")),  # type: ignore[arg-type]  # on purpose
     ]
-    async with place(tmp_path) as here:
-        model = ScriptedModel([calls(*((tool.name, {}) for tool in tools)), "I see."])
-        agent = await here.open(model, tools=tools)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(
+            [call_reply(*((tool.name, {}) for tool in tools)), "I see."]
+        )
+        agent = await setup.open(model, tools=tools)
         assert (await agent.send("Try all.")).text == "I see."
-        assert results(agent)[0] == "a text"
-        assert "answered with NoneType" in results(agent)[1]
-        assert "instead of text" in results(agent)[2]
+        assert tool_results(agent)[0] == "a text"
+        assert "answered with NoneType" in tool_results(agent)[1]
+        assert "instead of text" in tool_results(agent)[2]
 
 
 async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
@@ -222,18 +234,20 @@ async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
     ) -> ToolReply:
         raise TimeoutError("the server did not answer")
 
-    async with place(tmp_path) as here:
-        first = await here.open(ScriptedModel([]), tools=[])
-        tools = [Double("hang", hang), Double("own_timeout", own_timeout)]
+    async with open_setup(tmp_path) as setup:
+        first = await setup.open(ScriptedModel([]), tools=[])
+        tools = [FakeTool("hang", hang), FakeTool("own_timeout", own_timeout)]
         talking = await first.conversation.another()
-        model = ScriptedModel([calls(("hang", {}), ("own_timeout", {})), "It hangs."])
+        model = ScriptedModel(
+            [call_reply(("hang", {}), ("own_timeout", {})), "It hangs."]
+        )
         await talking.use_model(_route(model))
         agent = Agent(
             talking, tools, context=first.context, approve=_never, tool_seconds=0.05
         )
         assert (await agent.send("Go.")).text == "It hangs."
-        assert "did not finish within" in results(agent)[0]
-        assert "TimeoutError: the server did not answer" in results(agent)[1]
+        assert "did not finish within" in tool_results(agent)[0]
+        assert "TimeoutError: the server did not answer" in tool_results(agent)[1]
         assert ended == ["cleaned up"]
 
 
@@ -252,40 +266,40 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
         asked.append(permission.what)
         return permission.what == "ls"
 
-    shell = saying("shell", "listed", kind="command")
+    shell = text_tool("shell", "listed", kind="command")
     wanted = [
         ("shell", {"what": what}, f"c{n}")
         for n, what in enumerate(["ls", "rm -r /", "mkfs"])
     ]
-    async with place(tmp_path) as here:
-        model = ScriptedModel([calls(*wanted), "Only the list."])
-        agent = await here.open(model, tools=[shell], approve=approve, yes=False)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel([call_reply(*wanted), "Only the list."])
+        agent = await setup.open(model, tools=[shell], approve=approve, yes=False)
         await agent.send("Clean up.")
         assert asked == ["ls", "rm -r /", "mkfs"]
         assert [seen["what"] for seen in shell.seen] == ["ls"]
-        assert results(agent)[0] == "listed"
-        assert results(agent)[1].startswith("Refused: ")
-        assert [event.refused for event in here.told(ToolFinished)] == [
+        assert tool_results(agent)[0] == "listed"
+        assert tool_results(agent)[1].startswith("Refused: ")
+        assert [event.refused for event in setup.events_of(ToolFinished)] == [
             False,
             True,
             True,
         ]
-        assert len(here.told(ToolStarted)) == 1, "what was refused never began"
+        assert len(setup.events_of(ToolStarted)) == 1, "what was refused never began"
 
 
 async def test_without_a_user_calls_that_need_approval_are_refused(
     tmp_path: Path,
 ) -> None:
-    shell = saying("shell", kind="command")
-    async with place(tmp_path) as here:
-        agent = await here.open(
-            ScriptedModel([calls(("shell", {"what": "ls"})), "No."]),
+    shell = text_tool("shell", kind="command")
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel([call_reply(("shell", {"what": "ls"})), "No."]),
             tools=[shell],
             yes=False,
         )
         await agent.send("List.")
         assert not shell.seen
-        assert "nobody is there to approve" in results(agent)[0]
+        assert "nobody is there to approve" in tool_results(agent)[0]
 
 
 async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None:
@@ -297,29 +311,29 @@ async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None
         return ToolReply("written")
 
     wanted = [("write", {"what": what}, what) for what in ("first", "second", "third")]
-    async with place(tmp_path) as here:
-        agent = await here.open(
-            ScriptedModel([calls(*wanted), "ok"]),
-            tools=[Double("write", write, "write")],
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel([call_reply(*wanted), "ok"]),
+            tools=[FakeTool("write", write, "write")],
         )
         await agent.send("Write.")
         assert written == ["first", "second", "third"]
 
 
 async def test_at_its_round_limit_a_turn_must_answer(tmp_path: Path) -> None:
-    script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(3)]
-    async with place(tmp_path) as here:
+    script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(3)]
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel([*script, "Half of it is done.", "Going on."])
-        agent = await here.open(
-            model, tools=[saying("look")], config="agent: {max_rounds: 3}"
+        agent = await setup.open(
+            model, tools=[text_tool("look")], config="agent: {max_rounds: 3}"
         )
         answer = await agent.send("Do a lot.")
         assert answer.text == "Half of it is done."
-        assert here.told(TurnEnded)[0].reason == "max_rounds"
+        assert setup.events_of(TurnEnded)[0].reason == "max_rounds"
         assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
         stored = [
             str(item.body.get("content"))
-            for item in await here.store.history(agent.conversation.id)
+            for item in await setup.store.history(agent.conversation.id)
         ]
         assert not any("limit of 3 rounds" in text for text in stored), (
             "it was for that call only"
@@ -331,15 +345,15 @@ async def test_at_its_round_limit_a_turn_must_answer(tmp_path: Path) -> None:
 async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
     tmp_path: Path,
 ) -> None:
-    look = saying("look")
-    async with place(tmp_path) as here:
-        script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(2)]
-        agent = await here.open(
+    look = text_tool("look")
+    async with open_setup(tmp_path) as setup:
+        script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(2)]
+        agent = await setup.open(
             ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}"
         )
         await agent.send("Do a lot.")
         assert len(look.seen) == 1
-        assert "limit of 1 rounds" in results(agent)[-1]
+        assert "limit of 1 rounds" in tool_results(agent)[-1]
         assert valid(agent)
 
 
@@ -355,11 +369,11 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) ->
             ended.append("ended")
         return ToolReply("never")
 
-    async with place(tmp_path) as here:
-        wanted = calls(("quick", {}), ("slow", {}), text="Working.")
+    async with open_setup(tmp_path) as setup:
+        wanted = call_reply(("quick", {}), ("slow", {}), text="Working.")
         model = ScriptedModel([wanted, "Sorry. What instead?"])
-        agent = await here.open(
-            model, tools=[saying("quick", "quick result"), Double("slow", slow)]
+        agent = await setup.open(
+            model, tools=[text_tool("quick", "quick result"), FakeTool("slow", slow)]
         )
         reading = asyncio.create_task(_read(agent, "Go."))
         await started.wait()
@@ -367,12 +381,12 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) ->
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert ended == ["ended"]
-        assert results(agent) == ["quick result", INTERRUPTED]
-        assert here.told(TurnEnded)[0].reason == "interrupted"
+        assert tool_results(agent) == ["quick result", INTERRUPTED]
+        assert setup.events_of(TurnEnded)[0].reason == "interrupted"
         assert not agent.busy
         assert (await agent.send("Something else.")).text == "Sorry. What instead?"
         assert valid(agent)
-        assert INTERRUPTED in str(await here.store.history(agent.conversation.id))
+        assert INTERRUPTED in str(await setup.store.history(agent.conversation.id))
 
 
 class Halting(ScriptedModel):
@@ -387,14 +401,14 @@ class Halting(ScriptedModel):
 
 
 async def test_stopping_in_mid_stream_keeps_the_partial_answer(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(Halting(), tools=[])
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(Halting(), tools=[])
         await _stopped_at_first_word(agent)
         last = agent.conversation.messages[-1]
         assert last["role"] == "assistant"
         assert str(last["content"]).startswith("One, ")
         assert "interrupted" in str(last["content"])
-        assert here.told(TurnEnded)[0].reason == "interrupted"
+        assert setup.events_of(TurnEnded)[0].reason == "interrupted"
         await agent.conversation.use_model(_route(ScriptedModel(["Fine."])))
         assert (await agent.send("Stop.")).text == "Fine."
         assert valid(agent)
@@ -402,11 +416,11 @@ async def test_stopping_in_mid_stream_keeps_the_partial_answer(tmp_path: Path) -
 
 async def test_a_complete_answer_is_stored_complete(tmp_path: Path) -> None:
     """The model has finished when its reader leaves: the paid answer is stored."""
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
         await _stopped_at_first_word(agent)
         assert agent.conversation.messages[-1]["content"] == "One two three."
-        assert len(await here.store.usage(agent.conversation.id)) == 1
+        assert len(await setup.store.usage(agent.conversation.id)) == 1
         await agent.send("Stop.")
         assert valid(agent)
 
@@ -414,39 +428,39 @@ async def test_a_complete_answer_is_stored_complete(tmp_path: Path) -> None:
 async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(
     tmp_path: Path,
 ) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
             ScriptedModel([ModelError("out of service", status=401), "Back."]), tools=[]
         )
         with pytest.raises(ModelError, match="out of service"):
             await agent.send("Hello?")
-        assert here.told(TurnEnded)[0].reason == "failed"
-        assert "out of service" in here.told(TurnEnded)[0].error
+        assert setup.events_of(TurnEnded)[0].reason == "failed"
+        assert "out of service" in setup.events_of(TurnEnded)[0].error
         assert agent.conversation.messages[-1]["content"] == "Hello?"
         assert (await agent.send("Again?")).text == "Back."
 
 
 async def test_a_huge_result_is_stored_and_cited(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        big = saying("big", "row of figures\n" * 200_000)
-        agent = await here.open(
-            ScriptedModel([calls(("big", {})), "Much."]), tools=[big]
+    async with open_setup(tmp_path) as setup:
+        big = text_tool("big", "row of figures\n" * 200_000)
+        agent = await setup.open(
+            ScriptedModel([call_reply(("big", {})), "Much."]), tools=[big]
         )
         await agent.send("Print it.")
-        assert len(here.told(OutputStored)) == 1
-        assert results(agent)[0].startswith("<persisted-output>")
-        assert len(results(agent)[0]) < 5_000
+        assert len(setup.events_of(OutputStored)) == 1
+        assert tool_results(agent)[0].startswith("<persisted-output>")
+        assert len(tool_results(agent)[0]) < 5_000
 
 
 async def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        look = saying("look")
-        wanted = calls(
+    async with open_setup(tmp_path) as setup:
+        look = text_tool("look")
+        wanted = call_reply(
             ("look", {"what": "a"}, "../../etc/passwd"),
             ("look", {"what": "b"}, "same"),
             ("look", {}, "same"),
         )
-        agent = await here.open(ScriptedModel([wanted, "ok"]), tools=[look])
+        agent = await setup.open(ScriptedModel([wanted, "ok"]), tools=[look])
         assert (await agent.send("Go.")).text == "ok"
         answered = [
             message["tool_call_id"]
@@ -458,9 +472,11 @@ async def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
 
 
 async def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         with pytest.raises(InputError, match="two tools are called look"):
-            await here.open(ScriptedModel(), tools=[saying("look"), saying("look")])
+            await setup.open(
+                ScriptedModel(), tools=[text_tool("look"), text_tool("look")]
+            )
 
 
 @pytest.mark.parametrize(
@@ -473,7 +489,7 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
 
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         await asyncio.sleep(0.002)
-        return ToolReply(words(300, str(arguments["what"])))
+        return ToolReply(make_text(300, str(arguments["what"])))
 
     asked = 0
 
@@ -483,21 +499,21 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
         last = str(request.messages[-1].get("content"))
         if last.startswith("Stop") or asked % 4 == 0:
             return "Well."
-        return calls(
+        return call_reply(
             ("work", {"what": f"a{asked}"}, f"a{asked}"),
             ("work", {"what": f"b{asked}"}, f"b{asked}"),
         )
 
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         config = "compression: {background: false, protect_last_n: 2}"
-        agent = await here.open(
+        agent = await setup.open(
             ScriptedModel(script, window=5_000),
-            tools=[Double("work", work)],
+            tools=[FakeTool("work", work)],
             config=config,
         )
         for turn in range(12):
             reading = asyncio.create_task(
-                _read(agent, f"Go {turn}. {words(100, f'turn {turn}')}")
+                _read(agent, f"Go {turn}. {make_text(100, f'turn {turn}')}")
             )
             await asyncio.sleep(patience)
             reading.cancel()
@@ -505,14 +521,14 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
                 await reading
             assert (await agent.send("Stop here.")).text == "Well."
             assert valid(agent)
-        again = await here.open(
+        again = await setup.open(
             ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[]
         )
         assert again.conversation.messages == agent.conversation.messages, (
             "what is in view is what is stored"
         )
         history = [
-            item.body for item in await here.store.history(agent.conversation.id)
+            item.body for item in await setup.store.history(agent.conversation.id)
         ]
         assert not validate_messages(history)
         assert sum(text_of(body) == "Stop here." for body in history) == 12
@@ -524,7 +540,7 @@ class Noting(ContextCompressor):
     name = "noting"
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return [saying("engine_notes").schema]
+        return [text_tool("engine_notes").schema]
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"{name} knows {arguments['what']}"
@@ -536,15 +552,15 @@ register_context_engine("noting", lambda services, _: Noting(services))
 async def test_the_engines_own_tools_are_offered_and_answered_by_it(
     tmp_path: Path,
 ) -> None:
-    wanted = calls(
+    wanted = call_reply(
         ("engine_notes", {"what": "everything"}),
         ("engine_notes", {}, "b"),
         ("look", {}),
     )
-    async with place(tmp_path) as here:
-        agent = await here.open(
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
             ScriptedModel([wanted, "ok"]),
-            tools=[saying("look")],
+            tools=[text_tool("look")],
             config="context: {engine: noting}",
         )
         assert [tool["function"]["name"] for tool in agent.tools] == [
@@ -552,20 +568,20 @@ async def test_the_engines_own_tools_are_offered_and_answered_by_it(
             "engine_notes",
         ]
         await agent.send("What do you know?")
-        assert results(agent)[0] == "engine_notes knows everything"
-        assert "KeyError" in results(agent)[1]
-        assert results(agent)[2] == "done"
+        assert tool_results(agent)[0] == "engine_notes knows everything"
+        assert "KeyError" in tool_results(agent)[1]
+        assert tool_results(agent)[2] == "done"
 
 
 async def test_turns_wait_for_each_other(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(("look", {}, "a")),
+            call_reply(("look", {}, "a")),
             "one",
-            calls(("look", {}, "b")),
+            call_reply(("look", {}, "b")),
             "two",
         ]
-        agent = await here.open(ScriptedModel(script), tools=[saying("look")])
+        agent = await setup.open(ScriptedModel(script), tools=[text_tool("look")])
         answers = await asyncio.gather(agent.send("First."), agent.send("Second."))
         assert [answer.text for answer in answers] == ["one", "two"]
         roles = [message["role"] for message in agent.conversation.messages]
@@ -581,22 +597,22 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
         seen.append(context.conversation.id)
         return ToolReply("ok")
 
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(("look", {}, "a")),
+            call_reply(("look", {}, "a")),
             "one",
-            calls(("look", {}, "b")),
+            call_reply(("look", {}, "b")),
             "two",
         ]
-        agent = await here.open(ScriptedModel(script), tools=[Double("look", look)])
+        agent = await setup.open(ScriptedModel(script), tools=[FakeTool("look", look)])
         await agent.send("First.")
         first = agent.conversation.id
         made = await agent.conversation.another(new=NewSession())
         await agent.switch(made.id)
         await agent.send("Second.")
         assert seen == [first, made.id]
-        assert here.told(TurnEnded)[-1].session == made.id
-        assert len(await here.store.history(first)) == 4
+        assert setup.events_of(TurnEnded)[-1].session == made.id
+        assert len(await setup.store.history(first)) == 4
 
 
 async def _read(agent: Agent, message: str) -> None:

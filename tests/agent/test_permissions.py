@@ -12,7 +12,13 @@ import pytest
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished
 from everthread.testing import ScriptedModel
-from tests.agent.setting import Double, calls, place, results, saying
+from tests.agent.agent_setup import (
+    FakeTool,
+    call_reply,
+    open_setup,
+    text_tool,
+    tool_results,
+)
 from tests.agent.test_processes import gone, lives
 
 
@@ -31,21 +37,21 @@ async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
         await asyncio.sleep(0.8)
         return True
 
-    shell = saying("shell", kind="command")
+    shell = text_tool("shell", kind="command")
     wanted = [
         *(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)),
         ("look", {}, "c2"),
     ]
-    async with place(tmp_path) as here:
-        model = ScriptedModel([calls(*wanted), "ok"])
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel([call_reply(*wanted), "ok"])
         config = "agent: {parallel: 1}"
-        tools = [shell, Double("look", look)]
-        agent = await here.open(
+        tools = [shell, FakeTool("look", look)]
+        agent = await setup.open(
             model, tools=tools, approve=approve, yes=False, config=config
         )
         await agent.send("Go.")
-        assert results(agent) == ["done", "done", "looked"]
-        assert all(event.seconds < 0.8 for event in here.told(ToolFinished))
+        assert tool_results(agent) == ["done", "done", "looked"]
+        assert all(event.seconds < 0.8 for event in setup.events_of(ToolFinished))
 
 
 async def test_a_permission_shows_the_file_after_the_previous_write(
@@ -57,21 +63,21 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
         details.append(permission.detail)
         return True
 
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
         model = ScriptedModel(
             [
-                calls(
+                call_reply(
                     ("write_file", {"path": "a.txt", "content": "one\n"}),
                     ("patch", patch),
                 ),
                 "ok",
             ]
         )
-        (here.workspace / "a.txt").write_text("one!\n", "utf-8")
-        agent = await here.open(model, approve=approve, yes=False)
+        (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
+        agent = await setup.open(model, approve=approve, yes=False)
         await agent.send("Go.")
-        assert (here.workspace / "a.txt").read_text("utf-8") == "two\n"
+        assert (setup.workspace / "a.txt").read_text("utf-8") == "two\n"
         assert "-one!" in details[0]
         assert "-one\n+two" in details[1]
 
@@ -87,11 +93,11 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
 async def test_a_permission_does_not_follow_a_link_created_meanwhile(
     tmp_path: Path, wanted: Any
 ) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         for name in ("shown", "other"):
-            (here.workspace / name).mkdir()
-            (here.workspace / name / "a.txt").write_text("old", "utf-8")
-        link = here.workspace / "d"
+            (setup.workspace / name).mkdir()
+            (setup.workspace / name / "a.txt").write_text("old", "utf-8")
+        link = setup.workspace / "d"
         link.symlink_to("shown")
 
         async def approve(permission: Permission) -> bool:
@@ -100,25 +106,27 @@ async def test_a_permission_does_not_follow_a_link_created_meanwhile(
             link.symlink_to("other")
             return True
 
-        agent = await here.open(
-            ScriptedModel([calls(wanted), "ok"]), approve=approve, yes=False
+        agent = await setup.open(
+            ScriptedModel([call_reply(wanted), "ok"]), approve=approve, yes=False
         )
         await agent.send("Go.")
-        assert "shown" in results(agent)[0]
+        assert "shown" in tool_results(agent)[0]
         assert {
-            (here.workspace / name / "a.txt").read_text("utf-8")
+            (setup.workspace / name / "a.txt").read_text("utf-8")
             for name in ("shown", "other")
         } == {"old"}
 
 
 async def test_background_processes_end_with_the_agent(tmp_path: Path) -> None:
     async def talk() -> int:
-        async with place(tmp_path) as here:
+        async with open_setup(tmp_path) as setup:
             command = {"command": "sleep 60 > /dev/null 2>&1 & echo $! > pid"}
-            agent = await here.open(ScriptedModel([calls(("terminal", command)), "ok"]))
+            agent = await setup.open(
+                ScriptedModel([call_reply(("terminal", command)), "ok"])
+            )
             await agent.send("Serve.")
-            assert "still runs in the background" in results(agent)[0]
-            pid = int((here.workspace / "pid").read_text("utf-8"))
+            assert "still runs in the background" in tool_results(agent)[0]
+            pid = int((setup.workspace / "pid").read_text("utf-8"))
             assert lives(pid)
             await agent.close()
             return pid

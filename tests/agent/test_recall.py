@@ -15,8 +15,14 @@ from everthread.core.redaction import redact_part
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, OutputStored
-from tests.agent.setting import Place, calls, place, results, saying
-from tests.conversation.talk import words
+from tests.agent.agent_setup import (
+    AgentSetup,
+    call_reply,
+    open_setup,
+    text_tool,
+    tool_results,
+)
+from tests.conversation.conversation_setup import make_text
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -29,31 +35,31 @@ async def ask(agent: Agent, **arguments: Any) -> str:
     return (await Recall().call(arguments, context)).text
 
 
-async def compacted(here: Place, *, first: str, window: int = 24_000) -> Agent:
+async def compacted(setup: AgentSetup, *, first: str, window: int = 24_000) -> Agent:
     """An agent whose first turn is long out of sight."""
-    agent = await here.open(
+    agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=window), config=SMALL
     )
     await agent.send(first)
     turn = 0
-    while len(here.told(CompactionDone)) < 2:
+    while len(setup.events_of(CompactionDone)) < 2:
         turn += 1
-        await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
+        await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
     return agent
 
 
 async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
-    async with place(tmp_path) as here:
-        agent = await here.open(
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
         )
         await agent.send("Let us begin.")
-        await agent.send(f"{words(700, 'row')}. {detail} {words(700, 'line')}")
+        await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
         turn = 0
-        while len(here.told(CompactionDone)) < 3:
+        while len(setup.events_of(CompactionDone)) < 3:
             turn += 1
-            await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
+            await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
         said = await ask(agent, query="Okonkwo hinge")
         assert detail in said
         assert re.match(
@@ -63,33 +69,35 @@ async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> No
         assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
         number = re.findall(r"message:(\d+)", said)[0]
         whole = await ask(agent, id=f"message:{number}")
-        stored = await here.store.message(int(number))
+        stored = await setup.store.message(int(number))
         assert text_of(stored.body)[:1_000] in whole
 
 
 async def test_nothing_found_is_final(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
+            call_reply(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
         ]
         script.append("Never.")
-        agent = await here.open(ScriptedModel(script))
+        agent = await setup.open(ScriptedModel(script))
         await agent.send("Did I ever tell you of that airship?")
-        for said in results(agent):
+        for said in tool_results(agent):
             assert said.startswith("recall 'zeppelin': nothing was found."), (
                 "a search is no finding"
             )
         assert (
             "Not searched: other conversations. Do not repeat this search."
-            in results(agent)[0]
+            in tool_results(agent)[0]
         )
 
 
 async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(lambda _: "ok"))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(lambda _: "ok"))
         for turn in range(25):
-            await agent.send(f"Invoice number {turn:03}: {words(200, f'item {turn}')}")
+            await agent.send(
+                f"Invoice number {turn:03}: {make_text(200, f'item {turn}')}"
+            )
         seen: list[str] = []
         offset = 0
         while True:
@@ -110,19 +118,19 @@ async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
 async def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
     lines = [f"line {n}: value {n * 7919 % 10007}" for n in range(30_000)]
     lines[17_000] = "line 17000: PUMP_FAILURE code E-7731"
-    big = saying("dump", "\n".join(lines))
-    async with place(tmp_path) as here:
+    big = text_tool("dump", "\n".join(lines))
+    async with open_setup(tmp_path) as setup:
         script: list[Any] = [
-            calls(("dump", {})),
-            calls(("recall", {"query": "PUMP_FAILURE"})),
+            call_reply(("dump", {})),
+            call_reply(("recall", {"query": "PUMP_FAILURE"})),
             "Found.",
         ]
-        agent = await here.open(ScriptedModel(script), tools=[big, Recall()])
+        agent = await setup.open(ScriptedModel(script), tools=[big, Recall()])
         await agent.send("Dump it.")
-        cited = here.told(OutputStored)[0].output
-        assert f"[{cited}] output of dump" in results(agent)[1]
+        cited = setup.events_of(OutputStored)[0].output
+        assert f"[{cited}] output of dump" in tool_results(agent)[1]
         assert (
-            "line 17000: PUMP_FAILURE code E-7731\nline 17001" in results(agent)[1]
+            "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1]
         ), "the text as it stands there"
         whole = ""
         offset = 0
@@ -146,8 +154,8 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> N
                 assert not any(
                     TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)
                 ), (start, end)
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(["Careful."]))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(["Careful."]))
         await agent.send(
             f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host."
         )
@@ -159,20 +167,24 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> N
 
 
 async def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        other = await here.open(ScriptedModel(["ok"]))
+    async with open_setup(tmp_path) as setup:
+        other = await setup.open(ScriptedModel(["ok"]))
         answer = await other.send("The vault is behind the mirror.")
-        agent = await here.open(
-            ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."])
+        agent = await setup.open(
+            ScriptedModel(
+                [call_reply(("recall", {"id": f"message:{answer.id}"})), "No."]
+            )
         )
         await agent.send("Where is it?")
         assert "nothing was found" in await ask(agent, query="vault mirror")
-        assert results(agent)[0].startswith("Failed: this conversation has no message")
+        assert tool_results(agent)[0].startswith(
+            "Failed: this conversation has no message"
+        )
 
 
 async def test_a_branch_recalls_shared_messages(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(lambda _: "ok"))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel(lambda _: "ok"))
         first = await agent.send("The vault is behind the mirror.")
         made = await agent.conversation.branch()
         await agent.switch(made.id)
@@ -185,15 +197,15 @@ async def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         ("recall", {"id": "../../etc/passwd"}, "b"),
         ("recall", {"id": "output:" + "0" * 16}, "c"),
     ]
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(*wanted), "ok"]))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel([call_reply(*wanted), "ok"]))
         await agent.send("Go.")
-        assert "give a query" in results(agent)[0]
-        assert "is no id" in results(agent)[1]
-        assert results(agent)[2].startswith("Failed: ")
+        assert "give a query" in tool_results(agent)[0]
+        assert "is no id" in tool_results(agent)[1]
+        assert tool_results(agent)[2].startswith("Failed: ")
 
 
 async def test_recall_finds_messages_across_compactions(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        agent = await compacted(here, first="Remember the codeword heliotrope-77.")
+    async with open_setup(tmp_path) as setup:
+        agent = await compacted(setup, first="Remember the codeword heliotrope-77.")
         assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

@@ -24,14 +24,14 @@ from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.agent.setting import Place, calls, place, results
-from tests.conversation.served import (
+from tests.agent.agent_setup import AgentSetup, call_reply, open_setup, tool_results
+from tests.conversation.http_setup import (
     KEY,
     NAMES,
-    answering,
+    answer_script,
     is_summary_call,
-    model,
-    summary,
+    make_summary_text,
+    served_model,
 )
 
 MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock")
@@ -147,13 +147,13 @@ def permit(home: Path) -> None:
     (home / "approvals.txt").write_text(f"command: {CHECK}\nwrite: shop/**\n", "utf-8")
 
 
-async def opened(here: Place, provider: Provider, api: Api, **more: Any) -> Agent:
+async def opened(setup: AgentSetup, provider: Provider, api: Api, **more: Any) -> Agent:
     address = provider.url if api == "anthropic" else f"{provider.url}/v1"
     config = f"""
 model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}, max_tokens: 1000}}
 compression: {{protect_last_n: 4, background: false, economics: false}}
 """
-    return await here.open(None, config=config, api=api, yes=False, **more)
+    return await setup.open(None, config=config, api=api, yes=False, **more)
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ async def test_a_failing_suite_is_repaired_across_compactions(
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
-    script = answering(Worker(), lambda _: summary("Repair the shop."))
+    script = answer_script(Worker(), lambda _: make_summary_text("Repair the shop."))
     async with (
-        Provider([model(NAMES[api], 16_000)], script) as provider,
-        place(tmp_path) as here,
+        Provider([served_model(NAMES[api], 16_000)], script) as provider,
+        open_setup(tmp_path) as setup,
     ):
-        repository(here.workspace)
+        repository(setup.workspace)
         tests = {
             path.name: path.read_bytes()
-            for path in (here.workspace / "tests").glob("*.py")
+            for path in (setup.workspace / "tests").glob("*.py")
         }
-        agent = await opened(here, provider, api, summarizer=summarizer)
+        agent = await opened(setup, provider, api, summarizer=summarizer)
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
         answer = await agent.send(TASK_SAID)
@@ -187,23 +187,23 @@ async def test_a_failing_suite_is_repaired_across_compactions(
         assert answer.text.startswith("All tests pass now")
         for module in MODULES:
             assert f"return left + right  # {module}" in (
-                here.workspace / "shop" / f"{module}.py"
+                setup.workspace / "shop" / f"{module}.py"
             ).read_text("utf-8")
         assert {
             path.name: path.read_bytes()
-            for path in (here.workspace / "tests").glob("*.py")
+            for path in (setup.workspace / "tests").glob("*.py")
         } == tests
-        refused = [event for event in here.told(ToolFinished) if event.refused]
+        refused = [event for event in setup.events_of(ToolFinished) if event.refused]
         assert len(refused) == len(MODULES), "every attempt on the tests was refused"
-        assert here.told(TurnEnded)[-1].reason == "answered"
-        assert len(here.told(CompactionDone)) >= 3
+        assert setup.events_of(TurnEnded)[-1].reason == "answered"
+        assert len(setup.events_of(CompactionDone)) >= 3
         last = [
             record.request
             for record in provider.log
             if record.request and not is_summary_call(record.request)
         ][-1]
-        check_last_request(last, await here.store.shared_secret(SUMMARY_KEY))
-        await check_store(here, provider, agent)
+        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
+        await check_store(setup, provider, agent)
 
 
 def check_last_request(last: Request, key: bytes) -> None:
@@ -228,24 +228,24 @@ def check_last_request(last: Request, key: bytes) -> None:
         assert "push to main" not in sections.get(section, "").lower()
 
 
-async def check_store(here: Place, provider: Provider, agent: Agent) -> None:
+async def check_store(setup: AgentSetup, provider: Provider, agent: Agent) -> None:
     """The store is complete: every message once, every call accounted for, the text of a file findable."""
-    history = await here.store.history(agent.conversation.id)
+    history = await setup.store.history(agent.conversation.id)
     bodies = [item.body for item in history]
     assert not any(is_summary(body) for body in bodies)
     called = [call.id for body in bodies for call in calls_of(body)]
     answered = [result.call_id for body in bodies for result in results_of(body)]
     assert called == answered
-    assert len(called) == len(set(called)) == len(here.told(ToolFinished))
+    assert len(called) == len(set(called)) == len(setup.events_of(ToolFinished))
     assert [text_of(body) for body in bodies if body["role"] == "user"][-1] == TASK_SAID
-    spent = await here.store.usage(agent.conversation.id)
+    spent = await setup.store.usage(agent.conversation.id)
     assert sum(item.usage.total_tokens for item in spent) == sum(
         r.canonical_usage.total_tokens for r in provider.log
     )
     assert {record.status for record in provider.log} == {200}
-    records = await here.store.compactions(agent.conversation.id)
-    assert len(records) == len(here.told(CompactionDone))
-    sessions = await here.store.thread_sessions(agent.conversation.id)
+    records = await setup.store.compactions(agent.conversation.id)
+    assert len(records) == len(setup.events_of(CompactionDone))
+    sessions = await setup.store.thread_sessions(agent.conversation.id)
     assert [session.kind for session in sessions] == [
         "main",
         *["continuation"] * len(records),
@@ -259,11 +259,11 @@ async def test_a_task_continues_after_a_restart(
     permit(home)
     worker = Worker()
     async with (
-        Provider([model("gpt-4o", 16_000)], answering(worker)) as provider,
-        place(tmp_path) as here,
+        Provider([served_model("gpt-4o", 16_000)], answer_script(worker)) as provider,
+        open_setup(tmp_path) as setup,
     ):
-        repository(here.workspace)
-        agent = await opened(here, provider, "openai_chat", summarizer="journal")
+        repository(setup.workspace)
+        agent = await opened(setup, provider, "openai_chat", summarizer="journal")
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
         rounds = 0
@@ -274,10 +274,10 @@ async def test_a_task_continues_after_a_restart(
                 break
         await turn.aclose()
         await agent.close()
-        here.opened.remove(agent)
+        setup.opened.remove(agent)
 
         again = await opened(
-            here,
+            setup,
             provider,
             "openai_chat",
             summarizer="journal",
@@ -286,25 +286,27 @@ async def test_a_task_continues_after_a_restart(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await here.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 
 async def test_stopping_a_turn_ends_the_command_and_all_it_started(
     tmp_path: Path,
 ) -> None:
-    async with place(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
-        agent = await here.open(
-            ScriptedModel([calls(("terminal", {"command": command})), "Stopped, then."])
+        agent = await setup.open(
+            ScriptedModel(
+                [call_reply(("terminal", {"command": command})), "Stopped, then."]
+            )
         )
         reading = asyncio.create_task(agent.send("Wait."))
-        files = [here.workspace / "child", here.workspace / "shell"]
+        files = [setup.workspace / "child", setup.workspace / "shell"]
         await until(lambda: all(file.exists() and file.read_text() for file in files))
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert results(agent) == [INTERRUPTED]
+        assert tool_results(agent) == [INTERRUPTED]
         await until(lambda: not any(alive(int(file.read_text())) for file in files))
         assert (await agent.send("And?")).text == "Stopped, then."
 
@@ -325,17 +327,17 @@ async def test_any_command_output_lets_the_turn_continue(
         ),
         ("terminal", {"command": "exit 3"}, "fails"),
     ]
-    async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(*wanted), "All seen."]))
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(ScriptedModel([call_reply(*wanted), "All seen."]))
         assert (await agent.send("Try.")).text == "All seen."
-        said = results(agent)
+        said = tool_results(agent)
         assert len(said) == len(wanted)
         assert sum(map(len, said)) < 200_000
         assert "odd" in said[1]
         assert "1 s" in said[3]
         assert "sk-very-secret" not in said[4]
         assert "3" in said[5].split("\n")[0]
-        stored = await here.store.history(agent.conversation.id)
+        stored = await setup.store.history(agent.conversation.id)
         assert len(stored) == 3 + len(wanted)
 
 

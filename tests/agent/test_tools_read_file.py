@@ -14,34 +14,45 @@ from hypothesis import strategies as st
 from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.files import MAX_ANSWER_CHARS
 from everthread.errors import InputError
-from tests.agent.at_work import at_work, files, idle, use, used
-from tests.conversation.talk import call, result, room, scripted
+from tests.agent.tool_use import (
+    call_tool,
+    call_tool_in,
+    closed_tool_context,
+    open_tool_context,
+    write_files,
+)
+from tests.conversation.conversation_setup import (
+    call_reply,
+    open_setup,
+    scripted_model,
+    tool_result,
+)
 
 
 async def test_lines_have_numbers(tmp_path: Path) -> None:
-    work = files(tmp_path, a_txt="one\ntwo\r\n\nfour")
+    work = write_files(tmp_path, a_txt="one\ntwo\r\n\nfour")
     assert (
-        await use(tmp_path, "read_file", path="a.txt")
+        await call_tool_in(tmp_path, "read_file", path="a.txt")
     ).text == "1\tone\n2\ttwo\n3\t\n4\tfour"
     assert (
-        await use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)
+        await call_tool_in(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)
     ).text.startswith("4\tfour")
 
 
 async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
-    files(tmp_path, a_txt="".join(f"line {number}\n" for number in range(1, 101)))
-    first = await use(tmp_path, "read_file", path="a.txt", limit=2)
+    write_files(tmp_path, a_txt="".join(f"line {number}\n" for number in range(1, 101)))
+    first = await call_tool_in(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
-    last = await use(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
+    last = await call_tool_in(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
     assert last.text == "100\tline 100\n[lines 100-100, the last of a.txt]"
     assert (
-        await use(tmp_path, "read_file", path="a.txt", offset=101)
+        await call_tool_in(tmp_path, "read_file", path="a.txt", offset=101)
     ).text == "[a.txt has 100 lines; there is nothing at line 101]"
 
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
-    return asyncio.run(idle(tmp_path_factory.mktemp("pages")))
+    return asyncio.run(closed_tool_context(tmp_path_factory.mktemp("pages")))
 
 
 @given(
@@ -58,7 +69,7 @@ async def test_all_pages_together_are_the_file(
         offset = 1
         while True:
             text = (
-                await used(
+                await call_tool(
                     context, "read_file", path="a.txt", offset=offset, limit=limit
                 )
             ).text
@@ -76,13 +87,15 @@ async def test_all_pages_together_are_the_file(
 
 
 async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
-    files(
+    write_files(
         tmp_path, a_txt="".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001))
     )
     seen = 0
     offset = 1
     while True:
-        text = (await use(tmp_path, "read_file", path="a.txt", offset=offset)).text
+        text = (
+            await call_tool_in(tmp_path, "read_file", path="a.txt", offset=offset)
+        ).text
         assert len(text) <= MAX_ANSWER_CHARS + 100
         seen += text.count("x" * 500)
         more = re.search(r"go on with offset (\d+)\]$", text)
@@ -93,37 +106,41 @@ async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> Non
 
 
 async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> None:
-    files(tmp_path, a_txt="x" * 3_000_000 + "\nsecond\n" + "y" * 2_500_000 + "\nfourth")
-    text = (await use(tmp_path, "read_file", path="a.txt")).text
+    write_files(
+        tmp_path, a_txt="x" * 3_000_000 + "\nsecond\n" + "y" * 2_500_000 + "\nfourth"
+    )
+    text = (await call_tool_in(tmp_path, "read_file", path="a.txt")).text
     assert "[cut: the line has 3,000,001 bytes]\n2\tsecond\n3\tyyy" in text
     assert text.endswith("4\tfourth")
     assert len(text) < 12_000
-    assert (await use(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith(
-        "4\tfourth"
-    )
+    assert (
+        await call_tool_in(tmp_path, "read_file", path="a.txt", offset=4)
+    ).text.startswith("4\tfourth")
 
 
 async def test_binary_files_are_not_read(tmp_path: Path) -> None:
-    work = files(tmp_path, empty_txt="")
+    work = write_files(tmp_path, empty_txt="")
     (work / "image.png").write_bytes(b"\x89PNG\0\0\0")
     (work / "latin.txt").write_bytes(b"caf\xe9")
     os.mkfifo(work / "pipe")
-    binary = await use(tmp_path, "read_file", path="image.png")
+    binary = await call_tool_in(tmp_path, "read_file", path="image.png")
     assert binary.failed
     assert "binary file of 7 bytes" in binary.text
-    assert (await use(tmp_path, "read_file", path="latin.txt")).text == "1\tcaf�"
     assert (
-        await use(tmp_path, "read_file", path="empty.txt")
+        await call_tool_in(tmp_path, "read_file", path="latin.txt")
+    ).text == "1\tcaf�"
+    assert (
+        await call_tool_in(tmp_path, "read_file", path="empty.txt")
     ).text == "[empty.txt is empty]"
     with pytest.raises(InputError, match="no ordinary file"):
-        await use(tmp_path, "read_file", path="pipe")
+        await call_tool_in(tmp_path, "read_file", path="pipe")
 
 
 async def test_folders_are_listed(tmp_path: Path) -> None:
-    work = files(tmp_path, b_txt="", a__c_txt="")
+    work = write_files(tmp_path, b_txt="", a__c_txt="")
     (work / "new\nline\x1b[31m").touch()
     (work / os.fsdecode(b"bad\xff")).touch()
-    assert (await use(tmp_path, "read_file", path=".")).text.split("\n") == [
+    assert (await call_tool_in(tmp_path, "read_file", path=".")).text.split("\n") == [
         "a/",
         "b.txt",
         "bad\\udcff",
@@ -131,17 +148,17 @@ async def test_folders_are_listed(tmp_path: Path) -> None:
     ]
     (work / "none").mkdir()
     assert (
-        await use(tmp_path, "read_file", path="none")
+        await call_tool_in(tmp_path, "read_file", path="none")
     ).text == "[none is an empty folder]"
     assert (
-        await use(tmp_path, "read_file", path=".", limit=1)
+        await call_tool_in(tmp_path, "read_file", path=".", limit=1)
     ).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
 
 
 async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
-    files(tmp_path, src__billing_py="")
+    write_files(tmp_path, src__billing_py="")
     near, far = [
-        await use(tmp_path, "read_file", path=path)
+        await call_tool_in(tmp_path, "read_file", path=path)
         for path in ("src/biling.py", "src/x/y/z")
     ]
     assert near.failed
@@ -152,22 +169,25 @@ async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
 async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
     """An output too large for the conversation is read in parts, each of which stays in it."""
     whole = "".join(f"line {number}\n" for number in range(30_000))
-    async with room(tmp_path) as place, at_work(tmp_path) as context:
-        conversation = await place.open(
-            scripted(
-                [call("terminal", '{"command": "x"}'), call("read_file", "{}", "c2")]
+    async with open_setup(tmp_path) as setup, open_tool_context(tmp_path) as context:
+        conversation = await setup.open(
+            scripted_model(
+                [
+                    call_reply("terminal", '{"command": "x"}'),
+                    call_reply("read_file", "{}", "c2"),
+                ]
             )
         )
         await conversation.send("Run it.")
-        (kept,) = await conversation.add_results([result(whole)])
+        (kept,) = await conversation.add_results([tool_result(whole)])
         found = re.search(r"output:\w+", str(kept["content"]))
         assert found is not None
         there = type(context)(context.workspace, context.home, conversation)
-        read = await used(there, "read_file", path=found[0], offset=6)
+        read = await call_tool(there, "read_file", path=found[0], offset=6)
         assert read.text.startswith(whole[6:40_000])
         assert "more characters; go on with offset 50006]" in read.text
         assert (
-            await used(there, "read_file", path=f" {found[0]} ", limit=6)
+            await call_tool(there, "read_file", path=f" {found[0]} ", limit=6)
         ).text.startswith("line 0\n[")
         for unknown in (
             "output:0123456789abcdef",
@@ -176,4 +196,4 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
             "output:\0",
         ):
             with pytest.raises(InputError, match="cannot be read"):
-                await used(there, "read_file", path=unknown)
+                await call_tool(there, "read_file", path=unknown)

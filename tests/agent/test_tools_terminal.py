@@ -12,50 +12,60 @@ from everthread.agent.tool_interface import Permission
 from everthread.compaction.tool_calls import describe
 from everthread.core.messages import Call
 from everthread.errors import InputError
-from tests.agent.at_work import TOOLS, at_work, files, use, used
+from tests.agent.tool_use import (
+    TOOLS,
+    call_tool,
+    call_tool_in,
+    open_tool_context,
+    write_files,
+)
 
 
 async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
-    good = await use(tmp_path, "terminal", command="echo hi")
-    bad = await use(tmp_path, "terminal", command="ls /nowhere; exit 4")
+    good = await call_tool_in(tmp_path, "terminal", command="echo hi")
+    bad = await call_tool_in(tmp_path, "terminal", command="ls /nowhere; exit 4")
     assert (good.text, good.failed) == ("exit code: 0\nhi", False)
     assert bad.text.startswith("exit code: 4\nls: ")
     assert bad.failed
     assert (
-        await use(tmp_path, "terminal", command="true")
+        await call_tool_in(tmp_path, "terminal", command="true")
     ).text == "exit code: 0\n(no output)"
-    assert (await use(tmp_path, "terminal", command="kill -9 $$")).text.startswith(
-        "exit code: 137 (ended by SIGKILL)"
-    )
+    assert (
+        await call_tool_in(tmp_path, "terminal", command="kill -9 $$")
+    ).text.startswith("exit code: 137 (ended by SIGKILL)")
 
 
 async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
     """A compaction reads the outcome from the text of the result."""
     for command, wanted in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
-        reply = await use(tmp_path, "terminal", **arguments)
+        reply = await call_tool_in(tmp_path, "terminal", **arguments)
         line = describe(Call("call_1", "terminal", json.dumps(arguments)), reply.text)
         assert line is not None
         assert wanted in line
 
 
 async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
-    work = files(tmp_path, sub__a_txt="x")
-    assert (await use(tmp_path, "terminal", command="pwd")).text.endswith(str(work))
-    assert (await use(tmp_path, "terminal", command="ls", workdir="sub")).text.endswith(
-        "a.txt"
+    work = write_files(tmp_path, sub__a_txt="x")
+    assert (await call_tool_in(tmp_path, "terminal", command="pwd")).text.endswith(
+        str(work)
     )
+    assert (
+        await call_tool_in(tmp_path, "terminal", command="ls", workdir="sub")
+    ).text.endswith("a.txt")
     (work / "out").symlink_to(tmp_path)
     for workdir in ("..", "/", "out", "~"):
         with pytest.raises(InputError, match="outside the workspace"):
-            await use(tmp_path, "terminal", command="pwd", workdir=workdir)
+            await call_tool_in(tmp_path, "terminal", command="pwd", workdir=workdir)
     for workdir in ("missing", "sub/a.txt"):
         with pytest.raises(InputError, match="is no folder"):
-            await use(tmp_path, "terminal", command="pwd", workdir=workdir)
+            await call_tool_in(tmp_path, "terminal", command="pwd", workdir=workdir)
 
 
 async def test_a_timeout_is_reported(tmp_path: Path) -> None:
-    reply = await use(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
+    reply = await call_tool_in(
+        tmp_path, "terminal", command="echo begun; sleep 60", timeout=1
+    )
     assert reply.failed
     assert (
         reply.text
@@ -64,7 +74,7 @@ async def test_a_timeout_is_reported(tmp_path: Path) -> None:
 
 
 async def test_background_processes_are_reported(tmp_path: Path) -> None:
-    reply = await use(
+    reply = await call_tool_in(
         tmp_path,
         "terminal",
         command="(for n in {1..600}; do [ -e stop ] && break; sleep 0.05; done) & echo up",
@@ -77,7 +87,7 @@ async def test_background_processes_are_reported(tmp_path: Path) -> None:
 
 async def test_a_command_needs_permission(tmp_path: Path) -> None:
     async def work() -> list[Permission | None]:
-        async with at_work(tmp_path) as context:
+        async with open_tool_context(tmp_path) as context:
             (context.workspace / "sub").mkdir()
             each = (
                 {"command": "make  x"},
@@ -93,8 +103,8 @@ async def test_a_command_needs_permission(tmp_path: Path) -> None:
 
 async def test_no_commands_where_there_is_no_environment(tmp_path: Path) -> None:
     async def work() -> str:
-        async with at_work(tmp_path) as context:
-            reply = await used(
+        async with open_tool_context(tmp_path) as context:
+            reply = await call_tool(
                 replace(context, environment=None), "terminal", command="touch made"
             )
             assert reply.failed

@@ -15,7 +15,7 @@ import pytest
 
 from everthread.factory import open_store
 from everthread.store.store import Store
-from tests.cli.zygote import Zygote
+from tests.cli.fork_server import ForkServer
 from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
@@ -43,7 +43,7 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
 
 
 @pytest.fixture
-def everthread(home: Path, zygote: Zygote) -> Any:
+def everthread(home: Path, fork_server: ForkServer) -> Any:
     """Run the command with nobody at a terminal."""
 
     def run(
@@ -59,7 +59,7 @@ def everthread(home: Path, zygote: Zygote) -> Any:
         ):
             typed.write(given)
             typed.seek(0)
-            code = zygote.run(
+            code = fork_server.run(
                 arguments,
                 environment(home, columns) | (env or {}),
                 [typed.fileno(), out.fileno(), err.fileno()],
@@ -77,12 +77,12 @@ def everthread(home: Path, zygote: Zygote) -> Any:
 
 
 @pytest.fixture
-def at_terminal(home: Path, zygote: Zygote) -> Any:
+def at_terminal(home: Path, fork_server: ForkServer) -> Any:
     """Run the command at a terminal where somebody types; exit code and all that appears there."""
 
     def run(*arguments: str, typed: bytes = b"") -> tuple[int, str]:
         ours, theirs = pty.openpty()
-        zygote.start(arguments, environment(home), [theirs] * 3, terminal=True)
+        fork_server.start(arguments, environment(home), [theirs] * 3, terminal=True)
         os.close(theirs)
         os.write(ours, typed)
         shown = b""
@@ -92,7 +92,7 @@ def at_terminal(home: Path, zygote: Zygote) -> Any:
         except OSError:
             pass  # the terminal is gone with the process that used it
         os.close(ours)
-        return zygote.wait(), shown.decode()
+        return fork_server.wait(), shown.decode()
 
     return run
 

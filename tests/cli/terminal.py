@@ -13,7 +13,7 @@ from typing import Self
 import pexpect
 from pexpect.fdpexpect import fdspawn
 
-from tests.cli.zygote import Zygote
+from tests.cli.fork_server import ForkServer
 
 SIZE = (30, 110)
 WAIT = 120.0
@@ -34,7 +34,7 @@ class Terminal:
     """What a person has: a keyboard and a screen."""
 
     def __init__(
-        self, zygote: Zygote, *arguments: str, environment: dict[str, str]
+        self, fork_server: ForkServer, *arguments: str, environment: dict[str, str]
     ) -> None:
         ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, SIZE)
@@ -43,9 +43,9 @@ class Terminal:
             for key, value in environment.items()
             if key not in ("COLUMNS", "LINES")
         }
-        zygote.start(arguments, given, [theirs] * 3, terminal=True)
+        fork_server.start(arguments, given, [theirs] * 3, terminal=True)
         os.close(theirs)
-        self._zygote = zygote
+        self._zygote = fork_server
         self._screen = fdspawn(ours, encoding="utf-8", codec_errors="replace")
         self._left = False
         self.raw = ""

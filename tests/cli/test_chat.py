@@ -20,20 +20,25 @@ from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
 from tests.agent.test_processes import gone, lives
 from tests.cli.conftest import environment
-from tests.cli.served import calls, configure, provider, use
+from tests.cli.fork_server import ForkServer
+from tests.cli.provider_thread import (
+    call_reply,
+    configure,
+    configure_provider,
+    provider_in_thread,
+)
 from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, TAB, UP, Terminal
-from tests.cli.zygote import Zygote
 
 PROMPT = "› "
 LONG = "word " * 200
 
 
 @pytest.fixture
-def terminal_of(home: Path, zygote: Zygote) -> Any:
+def terminal_of(home: Path, fork_server: ForkServer) -> Any:
     """The command at a terminal, in this home."""
 
     def opened(*arguments: str, **more: str) -> Terminal:
-        return Terminal(zygote, *arguments, environment=environment(home) | more)
+        return Terminal(fork_server, *arguments, environment=environment(home) | more)
 
     return opened
 
@@ -46,7 +51,7 @@ def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
     def opened(
         served: Provider, *arguments: str, extra: str = ""
     ) -> Iterator[Terminal]:
-        use(home, served, extra=extra)
+        configure_provider(home, served, extra=extra)
         with terminal_of("chat", "-w", str(workspace), *arguments) as terminal:
             terminal.see(PROMPT)
             yield terminal
@@ -88,7 +93,7 @@ class TestTalking:
         self, chat: Any
     ) -> None:
         said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
-        with provider([said, "Second."]) as served, chat(served) as terminal:
+        with provider_in_thread([said, "Second."]) as served, chat(served) as terminal:
             assert "window 64,000 tokens" in terminal.shown
             terminal.see("of 64K")
             terminal.type("hello")
@@ -110,7 +115,7 @@ class TestTalking:
         self, chat: Any, home: Path, workspace: Path
     ) -> None:
         (workspace / "ledger.py").touch()
-        with provider() as served:
+        with provider_in_thread() as served:
             with chat(served) as terminal:
                 terminal.type("first", ALT_ENTER)
                 terminal.type("second\\")
@@ -136,7 +141,7 @@ class TestTalking:
         )
 
     def test_slash_commands_never_reach_the_model(self, chat: Any) -> None:
-        with provider() as served, chat(served) as terminal:
+        with provider_in_thread() as served, chat(served) as terminal:
             terminal.type("hello")
             terminal.see("You said: hello")
             for typed, words in [
@@ -164,7 +169,7 @@ class TestTalking:
         def answer(request: Any) -> Any:
             return "Better." if text_of(request.messages[-1]) == "again" else refusal
 
-        with provider(answer) as served, chat(served) as terminal:
+        with provider_in_thread(answer) as served, chat(served) as terminal:
             terminal.type("hello")
             terminal.see("✗ ")
             terminal.see(PROMPT)
@@ -182,7 +187,7 @@ class TestTalking:
         models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
         extra = "compression: {background: false, protect_last_n: 2}\n"
         with (
-            provider(lambda _: f"Noted. {long}", models) as served,
+            provider_in_thread(lambda _: f"Noted. {long}", models) as served,
             chat(served, extra=extra) as terminal,
         ):
             for number in range(6):
@@ -209,7 +214,10 @@ class TestTalking:
 
         models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
         extra = "compression: {background: false}\n"
-        with provider(answer, models) as served, chat(served, extra=extra) as terminal:
+        with (
+            provider_in_thread(answer, models) as served,
+            chat(served, extra=extra) as terminal,
+        ):
             for number in range(12):
                 terminal.type(f"Month {number} please")
                 terminal.see("Noted ")
@@ -224,7 +232,7 @@ class TestTalking:
         self, home: Path, terminal_of: Any
     ) -> None:
         models = [ServedModel("claude-sonnet-5", 200_000)]
-        with provider(["Hello there."], models) as served:
+        with provider_in_thread(["Hello there."], models) as served:
             reached = f"provider: anthropic, base_url: '{served.url}', api_key_env: LAB"
             configure(
                 home,
@@ -271,7 +279,7 @@ class TestTalking:
 
 class TestLeave:
     def test_yes_no_and_always(self, chat: Any, workspace: Path) -> None:
-        touch = calls(("terminal", {"command": "touch made; echo done"}))
+        touch = call_reply(("terminal", {"command": "touch made; echo done"}))
         script = [
             touch,
             "Refused.",
@@ -282,7 +290,7 @@ class TestLeave:
             touch,
             "Once more.",
         ]
-        with provider(script) as served, chat(served) as terminal:
+        with provider_in_thread(script) as served, chat(served) as terminal:
             terminal.type("make it")
             terminal.see("touch made; echo done")
             terminal.see("[a]lways")
@@ -307,10 +315,10 @@ class TestLeave:
     def test_a_change_is_shown_for_approval(self, chat: Any, workspace: Path) -> None:
         (workspace / "a.txt").write_text("old line\n", "utf-8")
         script = [
-            calls(("write_file", {"path": "a.txt", "content": "new line\n"})),
+            call_reply(("write_file", {"path": "a.txt", "content": "new line\n"})),
             "Written.",
         ]
-        with provider(script) as served, chat(served) as terminal:
+        with provider_in_thread(script) as served, chat(served) as terminal:
             terminal.type("write")
             shown = terminal.see("[a]lways")
             assert "-old line" in shown
@@ -321,11 +329,11 @@ class TestLeave:
             assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
 
     def test_events_during_a_question_are_shown_above_it(self, chat: Any) -> None:
-        both = calls(
+        both = call_reply(
             ("terminal", {"command": "echo one; sleep 0.1"}),
             ("terminal", {"command": "echo two"}),
         )
-        with provider([both, "Both."]) as served, chat(served) as terminal:
+        with provider_in_thread([both, "Both."]) as served, chat(served) as terminal:
             terminal.type("do both")
             terminal.see("echo one")
             terminal.see("[a]lways")
@@ -344,8 +352,8 @@ class TestLeave:
             assert ["one" in results[0], "two" in results[1]] == [True, True]
 
     def test_with_yes_no_approval_is_asked(self, chat: Any) -> None:
-        script = [calls(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
-        with provider(script) as served, chat(served, "--yes") as terminal:
+        script = [call_reply(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
+        with provider_in_thread(script) as served, chat(served, "--yes") as terminal:
             terminal.type("count")
             assert "[a]lways" not in terminal.see("Done.")
 
@@ -353,7 +361,7 @@ class TestLeave:
 class TestInterrupting:
     def test_in_mid_stream(self, chat: Any, fill: Any) -> None:
         with (
-            provider([Fault("slow", LONG, seconds=0.05), "Go on."]) as served,
+            provider_in_thread([Fault("slow", LONG, seconds=0.05), "Go on."]) as served,
             chat(served) as terminal,
         ):
             terminal.type("tell")
@@ -380,8 +388,8 @@ class TestInterrupting:
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:
         command = "touch began; sleep 60; touch ended"
-        script = [calls(("terminal", {"command": command})), "Go on."]
-        with provider(script) as served, chat(served, "--yes") as terminal:
+        script = [call_reply(("terminal", {"command": command})), "Go on."]
+        with provider_in_thread(script) as served, chat(served, "--yes") as terminal:
             terminal.type("wait")
             terminal.see("⚙ terminal")
             terminal.type("", CTRL_C)
@@ -403,7 +411,9 @@ class TestInterrupting:
     ) -> None:
         command = "echo $$ > pid; sleep 60"
         with (
-            provider([calls(("terminal", {"command": command}))]) as served,
+            provider_in_thread(
+                [call_reply(("terminal", {"command": command}))]
+            ) as served,
             chat(served, "--yes") as terminal,
         ):
             terminal.type("wait")
@@ -421,8 +431,8 @@ class TestInterrupting:
 
     def test_at_the_question(self, chat: Any, workspace: Path) -> None:
         with (
-            provider(
-                [calls(("terminal", {"command": "touch made"})), "Go on."]
+            provider_in_thread(
+                [call_reply(("terminal", {"command": "touch made"})), "Go on."]
             ) as served,
             chat(served) as terminal,
         ):
@@ -436,7 +446,7 @@ class TestInterrupting:
     def test_at_the_prompt_once_warns_and_twice_ends(
         self, chat: Any, fill: Any
     ) -> None:
-        with provider() as served, chat(served) as terminal:
+        with provider_in_thread() as served, chat(served) as terminal:
             terminal.type("half a thou", CTRL_C)
             terminal.type("", CTRL_C)
             terminal.see("Ctrl-C again")
@@ -453,7 +463,7 @@ class TestResuming:
     def test_by_id_by_number_and_the_last(
         self, chat: Any, fill: Any, terminal_of: Any
     ) -> None:
-        with provider() as served:
+        with provider_in_thread() as served:
             with chat(served) as terminal:
                 terminal.type("remember the harbour")
                 terminal.see("You said")
@@ -494,11 +504,11 @@ class TestWithoutATerminal:
     ) -> None:
         script = [
             "**Hello.**",
-            calls(("terminal", {"command": "touch made"})),
+            call_reply(("terminal", {"command": "touch made"})),
             "It was refused.",
         ]
-        with provider(script) as served:
-            use(home, served)
+        with provider_in_thread(script) as served:
+            configure_provider(home, served)
             answer = everthread(
                 "chat",
                 "-w",
@@ -517,7 +527,9 @@ class TestWithoutATerminal:
     def test_the_resume_command_repeats_the_base_url(
         self, everthread: Any, workspace: Path
     ) -> None:
-        with provider(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as served:
+        with provider_in_thread(
+            ["Hello.", "Again."], [ServedModel("mine", 64_000)]
+        ) as served:
             at = f"{served.url}/v1"
             first = everthread(
                 "chat",
@@ -540,10 +552,10 @@ class TestWithoutATerminal:
     def test_a_terminal_that_can_do_nothing(
         self, home: Path, workspace: Path, terminal_of: Any
     ) -> None:
-        with provider(
-            [calls(("terminal", {"command": "echo hi"})), "# Plain"]
+        with provider_in_thread(
+            [call_reply(("terminal", {"command": "echo hi"})), "# Plain"]
         ) as served:
-            use(home, served)
+            configure_provider(home, served)
             with terminal_of("chat", "-w", str(workspace), TERM="dumb") as terminal:
                 terminal.see(PROMPT)
                 terminal.type("hello", "\n")

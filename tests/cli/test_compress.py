@@ -15,14 +15,14 @@ from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import says, user, work
+from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
-    user("Tidy up. Never touch the docs folder."),
-    says("ok"),
-    *work(0, 40),
-    says("Done."),
-    user("Now the tests."),
+    user_message("Tidy up. Never touch the docs folder."),
+    assistant_message("ok"),
+    *tool_turns(0, 40),
+    assistant_message("Done."),
+    user_message("Now the tests."),
 ]
 
 
@@ -142,7 +142,9 @@ def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
 
 
 def test_nothing_to_do_and_bad_requests(everthread: Any, tmp_path: Path) -> None:
-    short = write(tmp_path / "short.json", [user("Hi"), says("Hello!")])
+    short = write(
+        tmp_path / "short.json", [user_message("Hi"), assistant_message("Hello!")]
+    )
     assert "nothing was changed" in everthread("compress", short).stdout
     for wrong in (
         ["--summarizer", "magic"],

@@ -14,7 +14,7 @@ from everthread.lab.provider import ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
 from tests.cli.conftest import environment
-from tests.cli.served import configure, provider
+from tests.cli.provider_thread import configure, provider_in_thread
 from tests.wire.recording import json_reply, recording_server
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
@@ -43,7 +43,7 @@ def test_where_everything_is_in_order(
         return None
 
     fill(nothing)
-    with provider(
+    with provider_in_thread(
         models=[ServedModel("mine", 12_345, shows="max_model_len")]
     ) as served:
         configure(

@@ -13,7 +13,7 @@ from everthread.lab.importers.log import Log
 from everthread.lab.importers.read_logs import thread_id
 from everthread.store.records import SearchQuery
 from everthread.store.store import Store
-from tests.gateway.clients import words
+from tests.gateway.manager_setup import make_text
 
 RULE = "Never push to main."
 LIMIT = 10_000
@@ -38,7 +38,7 @@ def claude_code_log(folder: Path, turns: int = 40) -> Path:
         result = {
             "type": "tool_result",
             "tool_use_id": f"t{turn}",
-            "content": words(900, f"part {turn}"),
+            "content": make_text(900, f"part {turn}"),
         }
         for part in ({"type": "text", "text": f"I make part {turn}."}, call):
             message = {
@@ -69,7 +69,7 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
         said = (
             f"{RULE} Wish {turn}."
             if not turn
-            else f"Wish {turn}: {words(40, f'wish {turn}')}"
+            else f"Wish {turn}: {make_text(40, f'wish {turn}')}"
         )
         items += [
             {
@@ -86,7 +86,7 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
             {
                 "type": "function_call_output",
                 "call_id": f"c{turn}",
-                "output": words(900, f"part {turn}"),
+                "output": make_text(900, f"part {turn}"),
             },
             {
                 "type": "message",
@@ -152,7 +152,7 @@ def test_the_context_comes_back_without_a_hook_before(
 def test_a_large_result_becomes_a_preview_that_can_be_read(
     everthread: Any, fill: Any
 ) -> None:
-    output = words(20_000, "the log of a build")
+    output = make_text(20_000, "the log of a build")
     response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
     given = {
         "hook_event_name": "PostToolUse",

@@ -15,15 +15,15 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from everthread import open_store
 from everthread.store.store import Store
-from tests.gateway.mcp.talking import ask, client, thread
+from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
 
 
 async def prepared(folder: Path) -> tuple[str, str]:
     store: Store = open_store(folder / "store.db")
     try:
-        return await thread(store, "The vault is behind the mirror."), await thread(
-            store, "The vault is empty."
-        )
+        return await make_thread(
+            store, "The vault is behind the mirror."
+        ), await make_thread(store, "The vault is empty.")
     finally:
         await store.close()
 
@@ -43,7 +43,7 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         command=sys.executable, args=words, env={**os.environ}
     )
     async with Client(stdio_client(started)) as made:
-        said, failed = await ask(made, "search", query="vault")
+        said, failed = await call_tool(made, "search", query="vault")
         assert "behind the mirror" in said
         assert "empty" not in said
         assert not failed
@@ -54,16 +54,16 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
             ("status", {"thread": other}),
         ]
         for tool, arguments in forbidden:
-            said, failed = await ask(made, tool, **arguments)
+            said, failed = await call_tool(made, tool, **arguments)
             assert failed
             assert "empty" not in said
-        assert f"Thread {mine}" in (await ask(made, "status"))[0]
+        assert f"Thread {mine}" in (await call_tool(made, "status"))[0]
 
 
 async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> None:
     store: Store = open_store(tmp_path / "store.db")
-    theirs = await thread(store, "The vault is behind the mirror.", tenant="up_1")
-    await thread(store, "Nothing else.")
+    theirs = await make_thread(store, "The vault is behind the mirror.", tenant="up_1")
+    await make_thread(store, "Nothing else.")
     await store.close()
     words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db")]
     started = StdioServerParameters(
@@ -71,17 +71,19 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
     )
     async with Client(stdio_client(started)) as made:
         for query in ("vault", "where is the vault now"):
-            assert "behind the mirror" in (await ask(made, "search", query=query))[0]
+            assert (
+                "behind the mirror" in (await call_tool(made, "search", query=query))[0]
+            )
         assert (
             "behind the mirror"
-            in (await ask(made, "search", query="vault.*mirror", mode="regex"))[0]
+            in (await call_tool(made, "search", query="vault.*mirror", mode="regex"))[0]
         )
         assert (
             "behind the mirror"
-            in (await ask(made, "expand", id="1", thread=theirs[:12]))[0]
+            in (await call_tool(made, "expand", id="1", thread=theirs[:12]))[0]
         )
-        assert theirs in (await ask(made, "status"))[0]
-        nothing, _ = await ask(made, "search", query="zeppelin")
+        assert theirs in (await call_tool(made, "status"))[0]
+        nothing, _ = await call_tool(made, "search", query="zeppelin")
         assert (
             "Searched: all messages and stored outputs of all threads. Do not repeat this search."
             in nothing
@@ -90,7 +92,7 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
         command=sys.executable, args=[*words, "--tenant", "default"], env={**os.environ}
     )
     async with Client(stdio_client(started)) as made:
-        nothing, _ = await ask(made, "search", query="vault")
+        nothing, _ = await call_tool(made, "search", query="vault")
         assert "all threads of this tenant" in nothing
         assert "never" not in nothing
 
@@ -107,8 +109,8 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
         assert found is not None
 
         async def run() -> None:
-            async with client(found[0]) as made:
-                said, _ = await ask(made, "search", query="vault")
+            async with open_client(found[0]) as made:
+                said, _ = await call_tool(made, "search", query="vault")
                 assert {"behind the mirror", "empty"} <= set(
                     re.findall("behind the mirror|empty", said)
                 )

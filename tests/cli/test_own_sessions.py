@@ -11,7 +11,7 @@ import pytest
 
 from everthread.config.yaml_text import parse_yaml
 from everthread.lab.importers.read_logs import parse_log, read_log
-from tests.gateway.clients import words
+from tests.gateway.manager_setup import make_text
 
 CLAUDE = "claude-sonnet-4-5"
 
@@ -82,7 +82,7 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
         result = {
             "type": "tool_result",
             "tool_use_id": f"t{turn}",
-            "content": words(1_600, f"part {turn}"),
+            "content": make_text(1_600, f"part {turn}"),
         }
         add("user", 2 * turn + 1, {"content": [result]})
         prompt += 2_300

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.lab.replayed import talk
+from tests.lab.recorded_histories import make_history
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "talk.json"
     path.write_text(
-        json.dumps({"model": "claude-sonnet-4-5", "messages": talk(12)}), "utf-8"
+        json.dumps({"model": "claude-sonnet-4-5", "messages": make_history(12)}),
+        "utf-8",
     )
     return path
 
@@ -23,7 +24,8 @@ def file(tmp_path: Path) -> Path:
 def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None:
     spoilt = tmp_path / "spoilt.jsonl"
     spoilt.write_text(
-        "\n".join([*(json.dumps(message) for message in talk(2)), "{half"]), "utf-8"
+        "\n".join([*(json.dumps(message) for message in make_history(2)), "{half"]),
+        "utf-8",
     )
     target = tmp_path / "report.html"
     chosen = ("--window", "12000", "--no-recall", "--uncached", "--html", str(target))
@@ -200,7 +202,7 @@ def test_bad_replay_options_are_one_line(
 
 def test_a_bar_at_a_terminal(at_terminal: Any, tmp_path: Path) -> None:
     long = tmp_path / "long.json"
-    long.write_text(json.dumps(talk(40, words=400)), "utf-8")
+    long.write_text(json.dumps(make_history(40, words=400)), "utf-8")
     code, shown = at_terminal("replay", str(long), "--window", "16000", "--no-recall")
     assert code == 0
     assert "%" in shown.split("long.json: ")[0]

@@ -18,9 +18,14 @@ from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from tests.agent.test_processes import gone
 from tests.cli.conftest import environment
-from tests.cli.served import calls, configure, provider, use
+from tests.cli.fork_server import ForkServer
+from tests.cli.provider_thread import (
+    call_reply,
+    configure,
+    configure_provider,
+    provider_in_thread,
+)
 from tests.cli.terminal import CTRL_C, Terminal
-from tests.cli.zygote import Zygote
 
 WRITE = ("write_file", {"path": "a.txt", "content": "hello\n"})
 ECHO = ("terminal", {"command": "echo hi"})
@@ -41,8 +46,10 @@ def lines(answer: Any) -> list[dict[str, Any]]:
 def test_the_answer_is_all_that_is_printed(
     task: Any, home: Path, workspace: Path
 ) -> None:
-    with provider([calls(WRITE, say="I write."), "It is **written**."]) as served:
-        use(home, served)
+    with provider_in_thread(
+        [call_reply(WRITE, say="I write."), "It is **written**."]
+    ) as served:
+        configure_provider(home, served)
         answer = task("write hello", "--yes")
     assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), (
         answer.stderr
@@ -55,8 +62,8 @@ def test_the_answer_is_all_that_is_printed(
 
 def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
     models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
-    with provider(["One.", "Two."], models) as served:
-        use(home, served, "first")
+    with provider_in_thread(["One.", "Two."], models) as served:
+        configure_provider(home, served, "first")
         assert task("begin", "-m", "second").stdout == "One.\n"
         assert task("go on", "--continue").stdout == "Two.\n"
     assert [entry.request.model for entry in served.log if entry.request] == [
@@ -68,7 +75,7 @@ def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
 def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
     task: Any,
 ) -> None:
-    with provider(
+    with provider_in_thread(
         ["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]
     ) as served:
         url = f"{served.url}/v1"
@@ -88,15 +95,15 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
 
 
 def test_quiet_is_quiet(task: Any, home: Path) -> None:
-    with provider([calls(ECHO), "Done."]) as served:
-        use(home, served)
+    with provider_in_thread([call_reply(ECHO), "Done."]) as served:
+        configure_provider(home, served)
         answer = task("do", "--yes", "--quiet")
     assert (answer.stdout, answer.stderr) == ("Done.\n", "")
 
 
 def test_the_task_comes_from_standard_input(task: Any, home: Path) -> None:
-    with provider() as served:
-        use(home, served)
+    with provider_in_thread() as served:
+        configure_provider(home, served)
         answer = task("-", given="Grüße\nan alle\n".encode())
         assert answer.stdout == "You said: Grüße\nan alle\n"
         request = served.log[0].request
@@ -105,8 +112,8 @@ def test_the_task_comes_from_standard_input(task: Any, home: Path) -> None:
 
 
 def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
-    with provider([calls(ECHO), "Done."]) as served:
-        use(home, served)
+    with provider_in_thread([call_reply(ECHO), "Done."]) as served:
+        configure_provider(home, served)
         told = lines(task("do", "--yes", "--json"))
     kinds = [line["event"] for line in told]
     assert kinds[0] == "start"
@@ -131,9 +138,9 @@ def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
 def test_without_a_terminal_only_rules_approve(
     task: Any, home: Path, workspace: Path
 ) -> None:
-    both = calls(ECHO, WRITE)
-    with provider([both, "Refused.", both, "Half.", both, "All."]) as served:
-        use(home, served)
+    both = call_reply(ECHO, WRITE)
+    with provider_in_thread([both, "Refused.", both, "Half.", both, "All."]) as served:
+        configure_provider(home, served)
         refused = [
             line["refused"]
             for line in lines(task("do", "--json"))
@@ -153,8 +160,8 @@ def test_without_a_terminal_only_rules_approve(
 
 
 def test_a_thread_is_continued(task: Any, home: Path) -> None:
-    with provider() as served:
-        use(home, served)
+    with provider_in_thread() as served:
+        configure_provider(home, served)
         first = lines(task("remember the harbour", "--json"))
         task("by its id", "--resume", first[0]["thread"][:10])
         task("the last", "--continue")
@@ -167,8 +174,10 @@ def test_a_thread_is_continued(task: Any, home: Path) -> None:
 
 
 def test_a_provider_that_fails_is_exit_code_1(task: Any, home: Path) -> None:
-    with provider([Fault("stream_error", message="the cellar is flooded")]) as served:
-        use(home, served)
+    with provider_in_thread(
+        [Fault("stream_error", message="the cellar is flooded")]
+    ) as served:
+        configure_provider(home, served)
         answer = task("do", "--json")
     assert answer.returncode == 1
     assert lines(answer)[-1]["event"] == "error"
@@ -176,8 +185,8 @@ def test_a_provider_that_fails_is_exit_code_1(task: Any, home: Path) -> None:
 
 
 def test_rounds_without_end_are_exit_code_1(task: Any, home: Path) -> None:
-    with provider(lambda _request: calls(ECHO)) as served:
-        use(home, served, extra="agent: {max_rounds: 2}\n")
+    with provider_in_thread(lambda _request: call_reply(ECHO)) as served:
+        configure_provider(home, served, extra="agent: {max_rounds: 2}\n")
         answer = task("do", "--yes")
     assert answer.returncode == 1
     assert "stopped after 2 rounds" in answer.stderr
@@ -215,12 +224,12 @@ def test_without_a_model_it_says_how_to_get_one(everthread: Any) -> None:
 
 class TestAtATerminal:
     def test_a_user_at_a_terminal_is_asked(
-        self, home: Path, workspace: Path, zygote: Zygote
+        self, home: Path, workspace: Path, fork_server: ForkServer
     ) -> None:
-        with provider([calls(WRITE), "Written."]) as served:
-            use(home, served)
+        with provider_in_thread([call_reply(WRITE), "Written."]) as served:
+            configure_provider(home, served)
             with Terminal(
-                zygote,
+                fork_server,
                 "run",
                 "write",
                 "-w",
@@ -234,15 +243,15 @@ class TestAtATerminal:
         assert (workspace / "a.txt").exists()
 
     def test_ctrl_c_is_exit_code_1_and_tells_how_to_go_on(
-        self, home: Path, workspace: Path, zygote: Zygote
+        self, home: Path, workspace: Path, fork_server: ForkServer
     ) -> None:
-        with provider(
-            [calls(("terminal", {"command": "echo began; sleep 60"}))]
+        with provider_in_thread(
+            [call_reply(("terminal", {"command": "echo began; sleep 60"}))]
         ) as served:
-            use(home, served)
+            configure_provider(home, served)
             arguments = ("run", "wait", "-w", str(workspace), "--yes", "--json")
             with Terminal(
-                zygote, *arguments, environment=environment(home)
+                fork_server, *arguments, environment=environment(home)
             ) as terminal:
                 terminal.see("tool_started")
                 terminal.type("", CTRL_C)
@@ -254,8 +263,8 @@ def test_a_signal_ends_running_tools_and_is_reported(
     home: Path, workspace: Path
 ) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
-    with provider([calls(("terminal", command))]) as served:
-        use(home, served)
+    with provider_in_thread([call_reply(("terminal", command))]) as served:
+        configure_provider(home, served)
         arguments = [
             sys.executable,
             "-m",

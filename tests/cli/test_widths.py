@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.cli.test_usage import month
-from tests.lab.replayed import talk
+from tests.lab.recorded_histories import make_history
 
 WIDTHS = (60, 80, 120)
 TERMINAL = {"FORCE_COLOR": "1", "PAGER": "cat"}
@@ -63,7 +63,7 @@ def test_tables_of_a_file_fit_the_terminal(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "talk.json"
     file.write_text(
-        json.dumps({"model": "claude-sonnet-4-5", "messages": talk(6)}), "utf-8"
+        json.dumps({"model": "claude-sonnet-4-5", "messages": make_history(6)}), "utf-8"
     )
     for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
         assert fits(

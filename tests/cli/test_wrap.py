@@ -20,7 +20,7 @@ from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, setti
 from everthread.cli.passive_watch import uses_subscription
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
 from everthread.store.records import CallRow, Insights, UsageRow
-from tests.cli.served import provider
+from tests.cli.provider_thread import provider_in_thread
 
 AGENT = """#!{python}
 import json, os, sys, urllib.request
@@ -62,7 +62,7 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(
     wrap: Any, tmp_path: Path
 ) -> None:
     path = stand_in(tmp_path)
-    with provider() as served:
+    with provider_in_thread() as served:
         done = wrap(
             "qwen",
             "--upstream",
@@ -89,7 +89,7 @@ def test_a_running_gateway_is_asked_for_the_receipt(
 ) -> None:
     path = stand_in(tmp_path)
     with (
-        provider() as served,
+        provider_in_thread() as served,
         gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
     ):
         done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
@@ -151,7 +151,7 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
     )
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    with provider() as served:
+    with provider_in_thread() as served:
         upstream = ("--upstream", f"lab={served.url}")
         for words, token in (((), "first"), ((), "renewed"), (("--mcp",), "renewed")):
             done = wrap("codex", *words, *upstream, PATH=path, TOKEN=token)
@@ -270,7 +270,7 @@ def test_a_passive_run_changes_no_request_and_says_what_it_would_have_done(
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.yaml").write_text("compression: {threshold_tokens: 8000}\n")
-    with provider() as served:
+    with provider_in_thread() as served:
         done = wrap(
             *("qwen", "--passive", "--upstream", f"lab={served.url}"),
             PATH=path,

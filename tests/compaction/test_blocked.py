@@ -16,7 +16,12 @@ from everthread.compaction.thread_facts import state_of
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from tests.compaction.talks import call, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    tool_turns,
+    user_message,
+)
 
 COUNTER = TokenCounter("gpt-4o")
 NUMBERS = count(1)
@@ -26,11 +31,17 @@ FAILS = (
 
 
 def run(command: str, output: str) -> list[Message]:
-    return call(next(NUMBERS), "bash", json.dumps({"command": command}), output)
+    return call_with_result(
+        next(NUMBERS), "bash", json.dumps({"command": command}), output
+    )
 
 
 def turn(text: str, *steps: list[Message]) -> list[Message]:
-    return [user(text), *(message for step in steps for message in step), says("Done.")]
+    return [
+        user_message(text),
+        *(message for step in steps for message in step),
+        assistant_message("Done."),
+    ]
 
 
 def blocked(*turns: list[Message]) -> str:
@@ -137,7 +148,9 @@ def test_a_call_that_the_agent_went_on_from_is_no_problem() -> None:
     """A button of a page that is gone never passes; the agent clicked others since."""
 
     def click(ref: str, answer: str) -> list[Message]:
-        return call(next(NUMBERS), "browser_click", json.dumps({"ref": ref}), answer)
+        return call_with_result(
+            next(NUMBERS), "browser_click", json.dumps({"ref": ref}), answer
+        )
 
     failed = click("e12", "Error: Ref e12 not found in the current page snapshot.")
     assert "e12" in blocked(turn("Go.", failed))
@@ -181,15 +194,15 @@ def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
 async def test_how_things_stand_counts_the_tail_too() -> None:
     """The newest test run and a pass that answers an error stand in the tail."""
     talk = [
-        user("Begin."),
-        says("Yes."),
-        user("Go on."),
+        user_message("Begin."),
+        assistant_message("Yes."),
+        user_message("Go on."),
         *run("npm test", FAILS),
         *run("npm test", FAILS),
-        *work(100, 60),
+        *tool_turns(100, 60),
         *run("npm test", "9 passed\nExit code: 0"),
-        says("It passes."),
-        user("What now?"),
+        assistant_message("It passes."),
+        user_message("What now?"),
     ]
     services = Services(
         JournalWriter(COUNTER), COUNTER, Budget.for_window(16_000), lambda: 0.0

@@ -18,14 +18,20 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import user_text
 from everthread.core.validation import validate_messages
-from tests.compaction.talks import call, engine, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    tool_turns,
+    user_message,
+)
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOWS = (4_000, 8_000, 12_000, 16_000, 32_000, 200_000)
 
 
 async def compact(window: int, talk: list[Message], **how: Any) -> Compaction:
-    return await engine(window, JournalWriter(COUNTER)).compress(talk, **how)
+    return await make_engine(window, JournalWriter(COUNTER)).compress(talk, **how)
 
 
 def tokens_of(messages: list[Message]) -> int:
@@ -72,10 +78,10 @@ class TestUnansweredGroup:
         self, window: int, level: CompactionLevel
     ) -> None:
         talk = [
-            user("Start."),
-            says("Yes?"),
-            *work(0, max(window // 1_200, 4)),
-            user("Read all of them."),
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, max(window // 1_200, 4)),
+            user_message("Read all of them."),
         ]
         talk += parallel(12, window * 4 // 10)
         made = await compact(window, talk, level=level)
@@ -118,7 +124,14 @@ class TestUnansweredGroup:
         }
         made = await compact(
             16_000,
-            [user("Start."), says("Yes?"), *work(0, 20), user("Look."), *small, big],
+            [
+                user_message("Start."),
+                assistant_message("Yes?"),
+                *tool_turns(0, 20),
+                user_message("Look."),
+                *small,
+                big,
+            ],
         )
         results = results_named(made.messages, "part_")
         assert [result.text for result in results[:3]] == [
@@ -128,11 +141,11 @@ class TestUnansweredGroup:
 
     async def test_it_stays_if_the_user_spoke_after_the_results(self) -> None:
         talk = [
-            user("Start."),
-            says("Yes?"),
-            *work(0, 20),
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, 20),
             *parallel(4, 2_000),
-            user("Hurry up."),
+            user_message("Hurry up."),
         ]
         made = await compact(8_000, talk)
         assert len(results_named(made.messages, "part_")) == 4
@@ -141,10 +154,10 @@ class TestUnansweredGroup:
     async def test_a_support_chat_keeps_its_last_lookups(self) -> None:
         """Small windows lost the results altogether, and with them nearly all of the context."""
         talk = [
-            user("I want to change my flight."),
-            *work(0, 6),
-            says("Which one?"),
-            user("The one to Boston."),
+            user_message("I want to change my flight."),
+            *tool_turns(0, 6),
+            assistant_message("Which one?"),
+            user_message("The one to Boston."),
         ]
         talk += parallel(5, 4_000)
         made = await compact(8_000, talk)
@@ -157,21 +170,23 @@ class TestUnansweredGroup:
             {"path": "src/new.py", "content": "a line of the file\n" * 900}
         )
         talk = [
-            user("Start."),
-            says("Yes?"),
-            *work(0, 12),
-            user("Write it."),
-            *work(20, 3),
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, 12),
+            user_message("Write it."),
+            *tool_turns(20, 3),
         ]
-        talk += call(700, "write_file", text, "ok")
+        talk += call_with_result(700, "write_file", text, "ok")
         made = await compact(12_000, talk)
         assert made.tokens_after <= Budget.for_window(12_000).compacted_limit
         assert len(made.messages) > 8, "the messages before the call stay"
 
     async def test_calls_that_the_user_interrupted_are_not_waited_for(self) -> None:
-        talk = [user("Start."), says("Yes?"), *work(0, 20)]
+        talk = [user_message("Start."), assistant_message("Yes?"), *tool_turns(0, 20)]
         asked = parallel(12, 2_000)[0]
-        made = await compact(8_000, [*talk, asked, user("Stop, I did it myself.")])
+        made = await compact(
+            8_000, [*talk, asked, user_message("Stop, I did it myself.")]
+        )
         assert user_text(made.messages[-1]) == "Stop, I did it myself."
         assert made.tokens_after <= Budget.for_window(8_000).compacted_limit
         assert validate_messages(made.messages) == []
@@ -199,9 +214,20 @@ class TestLatestUserMessage:
     ) -> None:
         words = "word " * tokens
         for talk in (
-            [user(words), *work(0, 20)],
-            [user("Hi"), says("Hello."), *work(0, 20), user(words)],
-            [user("Hi"), says("Hello."), *work(0, 10), user(words), *work(40, 10)],
+            [user_message(words), *tool_turns(0, 20)],
+            [
+                user_message("Hi"),
+                assistant_message("Hello."),
+                *tool_turns(0, 20),
+                user_message(words),
+            ],
+            [
+                user_message("Hi"),
+                assistant_message("Hello."),
+                *tool_turns(0, 10),
+                user_message(words),
+                *tool_turns(40, 10),
+            ],
         ):
             made = await compact(window, talk)
             assert made.changed
@@ -214,17 +240,17 @@ class TestLatestUserMessage:
                 )
 
     async def test_alone_it_is_not_touched(self) -> None:
-        made = await compact(200_000, [user("word " * 121_000)])
+        made = await compact(200_000, [user_message("word " * 121_000)])
         assert not made.changed
 
     async def test_it_keeps_as_much_as_fits(self) -> None:
         made = await compact(
             100_000,
             [
-                user("Hi"),
-                says("Hello."),
-                *work(0, 10),
-                user("FIRST " + "word " * 95_000),
+                user_message("Hi"),
+                assistant_message("Hello."),
+                *tool_turns(0, 10),
+                user_message("FIRST " + "word " * 95_000),
             ],
         )
         limit = Budget.for_window(100_000).prompt_limit
@@ -233,10 +259,10 @@ class TestLatestUserMessage:
 
     async def test_in_the_head_it_is_cut_once_it_is_no_longer_the_latest(self) -> None:
         talk = [
-            user("FIRST " + "word " * 60_000 + "LAST"),
-            says("Done."),
-            *work(0, 20),
-            user("And now the tests."),
+            user_message("FIRST " + "word " * 60_000 + "LAST"),
+            assistant_message("Done."),
+            *tool_turns(0, 20),
+            user_message("And now the tests."),
         ]
         made = await compact(200_000, talk)
         first = text_of(made.messages[0])
@@ -249,20 +275,20 @@ class TestLatestUserMessage:
 
 class TestTail:
     async def test_one_oversized_result_does_not_end_the_walk(self) -> None:
-        big = call(
+        big = call_with_result(
             500,
             "terminal",
             '{"command": "cat big.log"}',
             "log line seven of many\n" * 2_600,
         )
         talk = [
-            user("Look into it."),
-            says("I will."),
-            *work(0, 18, size=8_000),
+            user_message("Look into it."),
+            assistant_message("I will."),
+            *tool_turns(0, 18, size=8_000),
             *big,
-            *work(30, 3, size=6_000),
+            *tool_turns(30, 3, size=6_000),
         ]
-        talk.append(user("Go on."))
+        talk.append(user_message("Go on."))
         made = await compact(200_000, talk)
         budget = Budget.for_window(200_000)
         assert tokens_of(talk) > 4 * budget.tail
@@ -274,10 +300,10 @@ class TestTail:
     @pytest.mark.parametrize("window", WINDOWS)
     async def test_the_budget_is_used(self, window: int) -> None:
         talk = [
-            user("Look into it."),
-            says("I will."),
-            *work(0, max(window // 700, 12)),
-            user("Go on."),
+            user_message("Look into it."),
+            assistant_message("I will."),
+            *tool_turns(0, max(window // 700, 12)),
+            user_message("Go on."),
         ]
         made = await compact(window, talk)
         budget = Budget.for_window(window)
@@ -290,25 +316,25 @@ class TestTail:
         assert made.tokens_after <= budget.compacted_limit
 
     async def test_the_newest_read_of_an_unchanged_file_stays(self) -> None:
-        needed = call(
+        needed = call_with_result(
             800,
             "read_file",
             '{"path": "src/needed.py"}',
             "def needed():\n" + "    step()\n" * 600,
         )
-        changed = call(
+        changed = call_with_result(
             801,
             "read_file",
             '{"path": "src/changed.py"}',
             "def changed():\n" + "    step()\n" * 600,
         )
-        edit = call(
+        edit = call_with_result(
             802, "write_file", '{"path": "src/changed.py", "content": "pass"}', "ok"
         )
         runs = [
             message
             for number in range(900, 912)
-            for message in call(
+            for message in call_with_result(
                 number,
                 "terminal",
                 f'{{"command": "make part{number}"}}',
@@ -316,14 +342,14 @@ class TestTail:
             )
         ]
         talk = [
-            user("Start."),
-            says("Yes?"),
-            *work(0, 60),
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, 60),
             *needed,
             *changed,
             *edit,
             *runs,
-            user("Go on."),
+            user_message("Go on."),
         ]
         made = await compact(64_000, talk)
         assert made.tokens_after <= Budget.for_window(64_000).compacted_limit

@@ -24,7 +24,12 @@ from everthread.core.transcript import (
     user_text,
 )
 from everthread.core.validation import validate_messages
-from tests.compaction.talks import engine, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    make_engine,
+    tool_turns,
+    user_message,
+)
 from tests.core.strategies import histories
 from tests.shared_data import ROOT
 
@@ -33,7 +38,7 @@ WINDOWS = (4_000, 16_000, 64_000, 200_000)
 
 
 def compressor(window: int) -> ContextCompressor:
-    return engine(window, JournalWriter(COUNTER))
+    return make_engine(window, JournalWriter(COUNTER))
 
 
 async def expect_compaction(window: int, messages: list[Message]) -> list[Message]:
@@ -90,16 +95,21 @@ async def test_any_history(messages: list[Message], window: int) -> None:
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
 async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
-    talk: list[Message] = [user("Start."), says("Yes?"), *work(0, 20), user("Go on.")]
+    talk: list[Message] = [
+        user_message("Start."),
+        assistant_message("Yes?"),
+        *tool_turns(0, 20),
+        user_message("Go on."),
+    ]
     sizes = []
     for round_ in range(10):
         talk = await expect_compaction(window, talk)
         sizes.append(sum(map(COUNTER.message, talk)))
         talk = [
             *talk,
-            says("Done."),
-            user(f"Now step {round_}."),
-            *work(100 * (round_ + 1), window // 700),
+            assistant_message("Done."),
+            user_message(f"Now step {round_}."),
+            *tool_turns(100 * (round_ + 1), window // 700),
         ]
     assert max(sizes) < Budget.for_window(window).threshold
 
@@ -116,7 +126,12 @@ async def test_real_conversations(window: int) -> None:
         messages = json.loads(path.read_text("utf-8"))["messages"]
         for _ in range(3):
             messages = await expect_compaction(window, messages)
-            messages = [*messages, says("Done."), user("Go on."), *work(500, 5)]
+            messages = [
+                *messages,
+                assistant_message("Done."),
+                user_message("Go on."),
+                *tool_turns(500, 5),
+            ]
 
 
 async def test_the_shipped_session() -> None:

@@ -10,16 +10,16 @@ from everthread import acompress
 from everthread.config import parse_config
 from everthread.errors import EngineError
 from everthread.lab.provider import Provider
-from tests.compaction.talks import says, user, work
-from tests.conversation.served import KEY, model, summary
+from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.conversation.http_setup import KEY, make_summary_text, served_model
 
 TALK = [
-    user("Tidy up."),
-    says("I will."),
-    user("Never push to main."),
-    *work(0, 60),
-    user("And now?"),
-    *work(60, 2),
+    user_message("Tidy up."),
+    assistant_message("I will."),
+    user_message("Never push to main."),
+    *tool_turns(0, 60),
+    user_message("And now?"),
+    *tool_turns(60, 2),
 ]
 
 
@@ -56,7 +56,8 @@ async def test_the_auxiliary_model_writes_the_summary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Provider(
-        [model("gpt-4o-mini", 64_000)], lambda _: summary("Tidy the whole house.")
+        [served_model("gpt-4o-mini", 64_000)],
+        lambda _: make_summary_text("Tidy the whole house."),
     ) as provider:
         route = f"provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}"
         config = f"auxiliary: {{compression: {{model: gpt-4o-mini, {route}}}}}"

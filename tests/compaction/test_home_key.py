@@ -13,15 +13,15 @@ from everthread.core.transcript import (
     recognize,
     summary_text,
 )
-from tests.compaction.talks import says, user, work
+from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
-    user("Tidy up."),
-    says("I will."),
-    user("Never push to main."),
-    *work(0, 60),
-    user("And now?"),
-    *work(60, 2),
+    user_message("Tidy up."),
+    assistant_message("I will."),
+    user_message("Never push to main."),
+    *tool_turns(0, 60),
+    user_message("And now?"),
+    *tool_turns(60, 2),
 ]
 
 
@@ -47,7 +47,9 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
     assert known(made.messages, key)
     assert not known(made.messages), "who has no key cannot tell it from a forged one"
     again = await acompress(
-        [*made.messages, *work(70, 60), user("Well?")], window=16_000, config=config
+        [*made.messages, *tool_turns(70, 60), user_message("Well?")],
+        window=16_000,
+        config=config,
     )
     assert again.summary.count(SUMMARY_START) == 1
     assert "] Never push to main." in again.summary
@@ -59,7 +61,9 @@ async def test_a_summary_from_before_the_key_becomes_background(tmp_path: Path) 
     await open_store(url).close()
     config = parse_config(f"store: {{url: '{url}'}}")
     later = await acompress(
-        [*early.messages, *work(70, 60), user("Well?")], window=16_000, config=config
+        [*early.messages, *tool_turns(70, 60), user_message("Well?")],
+        window=16_000,
+        config=config,
     )
     assert later.summary.count(SUMMARY_START) == 1
     assert "From an earlier summary:" in later.summary

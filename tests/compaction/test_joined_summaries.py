@@ -21,7 +21,12 @@ from everthread.core.transcript import (
     recognize,
 )
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import call, engine, says, user
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    user_message,
+)
 
 WINDOW = 16_000
 
@@ -31,26 +36,26 @@ def chat(about: str, start: int = 0) -> list[Message]:
         one
         for at in range(start, start + 24)
         for one in (
-            user(f"Tell {about} {at}."),
-            says(f"It is told, {about} {at}. " * 60),
+            user_message(f"Tell {about} {at}."),
+            assistant_message(f"It is told, {about} {at}. " * 60),
         )
     ]
 
 
 def failing(about: str) -> list[Message]:
-    return call(
+    return call_with_result(
         0, "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1"
     )
 
 
 async def compacted(about: str, opening: str = "Hi!") -> Compaction:
-    return await engine(WINDOW).compress(
+    return await make_engine(WINDOW).compress(
         [
-            user(f"Start {about}."),
-            says(opening),
-            user(f"Rule {about}."),
+            user_message(f"Start {about}."),
+            assistant_message(opening),
+            user_message(f"Rule {about}."),
             *failing(about),
-            says("ok"),
+            assistant_message("ok"),
             *chat(about),
         ]
     )
@@ -69,7 +74,7 @@ async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
     second = await compacted("blue")
     joined = recognize([*first.messages, *second.messages])
     assert sum(map(is_summary, joined)) == 2
-    made = await engine(WINDOW).compress([*joined, *chat("green")])
+    made = await make_engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
     said = [entry.text for entry in parse_words(told[WORDS])]
     red, blue = (
@@ -95,14 +100,16 @@ async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
 async def test_later_ones_count_on_where_the_summary_stands_before_words() -> None:
     first = await compacted("red")
     second = [
-        mark_summary(user(f"{(await compacted('blue')).summary}\n\nGo on.")),
-        says("ok"),
+        mark_summary(user_message(f"{(await compacted('blue')).summary}\n\nGo on.")),
+        assistant_message("ok"),
     ]
     earlier = read_summary([*first.messages, *second])
     assert earlier.state is not None
     said = {entry.text: entry.number for entry in earlier.words}
     assert said["Rule blue."] == 27
-    made = await engine(WINDOW).compress([*first.messages, *second, *chat("green")])
+    made = await make_engine(WINDOW).compress(
+        [*first.messages, *second, *chat("green")]
+    )
     said = {
         entry.text: entry.number
         for entry in parse_words(parse_sections(made.summary)[WORDS])
@@ -115,7 +122,7 @@ async def test_the_same_summary_twice_is_told_once() -> None:
     (one,) = [
         message for message in (await compacted("red")).messages if is_summary(message)
     ]
-    earlier = read_summary([user("Start."), says("ok"), one, one])
+    earlier = read_summary([user_message("Start."), assistant_message("ok"), one, one])
     assert earlier.words == read_summary([one]).words
     assert len(set(earlier.covered)) == 1
 
@@ -123,31 +130,33 @@ async def test_the_same_summary_twice_is_told_once() -> None:
 async def test_one_without_a_tag_becomes_background_beside_another() -> None:
     first = await compacted("red")
     text = f"{SUMMARY_START}: 12 earlier messages were compacted]\n\n## Goal\nBuild it.\n\n{SUMMARY_END}]"
-    other = mark_summary(user(text))
+    other = mark_summary(user_message(text))
     for messages in (
         [*first.messages, other],
-        [user("Start."), other, *first.messages],
+        [user_message("Start."), other, *first.messages],
     ):
         earlier = read_summary(messages)
         assert "From an earlier summary: Goal: Build it." in [
             entry.closing for entry in earlier.journal.entries
         ]
         assert "Rule red." in [entry.text for entry in earlier.words]
-        made = await engine(WINDOW).compress([*messages, says("ok"), *chat("green")])
+        made = await make_engine(WINDOW).compress(
+            [*messages, assistant_message("ok"), *chat("green")]
+        )
         assert "Rule red." in parse_sections(made.summary)[WORDS]
 
 
 async def test_a_model_is_told_what_both_say() -> None:
     talks = [
         (
-            await engine(
+            await make_engine(
                 WINDOW, ScriptedSummarizer({GOAL: f"Paint it {about}."})
-            ).compress([user("Go."), *chat(about)])
+            ).compress([user_message("Go."), *chat(about)])
         )
         for about in ("red", "blue")
     ]
     writer = ScriptedSummarizer({GOAL: "Paint."})
-    await engine(WINDOW, writer).compress(
+    await make_engine(WINDOW, writer).compress(
         [*talks[0].messages, *talks[1].messages, *chat("green")]
     )
     assert writer.requests[0].previous[GOAL] == "Paint it red.\nPaint it blue."
@@ -156,16 +165,18 @@ async def test_a_model_is_told_what_both_say() -> None:
 async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() -> None:
     """The history begins with the assistant, so the summary is merged into the user's message that follows it."""
     messages: list[Message] = [
-        says("I begin by myself. " * 900),
+        assistant_message("I begin by myself. " * 900),
         *failing("red"),
-        says("That failed. " * 900),
-        user("First request."),
+        assistant_message("That failed. " * 900),
+        user_message("First request."),
         *failing("blue"),
-        says("Done."),
+        assistant_message("Done."),
     ]
-    made = await engine(4_096).compress(messages)
+    made = await make_engine(4_096).compress(messages)
     assert made.messages[0]["role"] == "user"
     assert "First request." in str(made.messages[0]["content"])
-    made = await engine(4_096).compress([*recognize(made.messages), *chat("green")])
+    made = await make_engine(4_096).compress(
+        [*recognize(made.messages), *chat("green")]
+    )
     assert is_summary(made.messages[0])
     assert "First request." in parse_sections(made.summary)[WORDS]

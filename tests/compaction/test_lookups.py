@@ -21,7 +21,12 @@ from everthread.core.search.lookup import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import call, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    tool_turns,
+    user_message,
+)
 
 IDS = [f"message:{1_234_560 + number}" for number in range(8)]
 QUERY = "which shelf does the box with the blue lid and the brass lock stand on"
@@ -56,11 +61,13 @@ def part(tool: str) -> str:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_of_an_old_page_the_ids_stay_and_of_an_old_part_its_place(tool: str) -> None:
     talk: list[Message] = [
-        user("Where is it?"),
-        *call(1, tool, json.dumps({"query": QUERY}), page(TOOLS[tool])),
-        *call(2, "lcm_expand", '{"id": "n0123456789ab"}', part("lcm_expand")),
-        says("On shelf 4."),
-        user("Good."),
+        user_message("Where is it?"),
+        *call_with_result(1, tool, json.dumps({"query": QUERY}), page(TOOLS[tool])),
+        *call_with_result(
+            2, "lcm_expand", '{"id": "n0123456789ab"}', part("lcm_expand")
+        ),
+        assistant_message("On shelf 4."),
+        user_message("Good."),
     ]
     once = prune(talk, protect_from=len(talk) - 1)
     found, read = (
@@ -81,15 +88,17 @@ async def test_a_summariser_is_given_that_line(
         writer, TokenCounter("gpt-4o"), Budget.for_window(16_000), lambda: 0.0
     )
     engine: ContextEngine = make(services)
-    looked = call(900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep"))
+    looked = call_with_result(
+        900, "lcm_grep", json.dumps({"pattern": QUERY}), page("lcm_grep")
+    )
     talk = [
-        user("Hi."),
-        says("Hi."),
-        user("Where is it?"),
+        user_message("Hi."),
+        assistant_message("Hi."),
+        user_message("Where is it?"),
         *looked,
-        says("Shelf 4."),
-        user("Go on."),
-        *work(0, 40),
+        assistant_message("Shelf 4."),
+        user_message("Go on."),
+        *tool_turns(0, 40),
     ]
     await engine.compress(talk)
     given = [
@@ -120,15 +129,21 @@ async def test_in_the_kept_end_it_is_not_stored_and_cited(
     large = "\n".join(
         f"line {number}: value {number * 7919}" for number in range(2_500)
     )
-    looked = call(900, "lcm_grep", "{}", page("lcm_grep"))
-    ran = call(901, "terminal", '{"command": "dump"}', large)
+    looked = call_with_result(900, "lcm_grep", "{}", page("lcm_grep"))
+    ran = call_with_result(901, "terminal", '{"command": "dump"}', large)
     asked: Message = {
         **looked[0],
         "tool_calls": [*looked[0]["tool_calls"], *ran[0]["tool_calls"]],
     }
     end = [asked, looked[1], ran[1]]
     result = await make(services).compress(
-        [user("Hi."), says("Hi."), user("Look."), *work(0, 30), *end]
+        [
+            user_message("Hi."),
+            assistant_message("Hi."),
+            user_message("Look."),
+            *tool_turns(0, 30),
+            *end,
+        ]
     )
     assert [stored.call_id for stored in result.to_store] == ["call_901"]
     assert page("lcm_grep") in [

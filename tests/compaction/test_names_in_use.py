@@ -27,7 +27,12 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize, strip_marks
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import call, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    tool_turns,
+    user_message,
+)
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
@@ -40,7 +45,7 @@ def services(summarizer: object = None, window: int = WINDOW) -> Services:
 
 
 def edit(number: int, path: str, new: str) -> list[Message]:
-    return call(
+    return call_with_result(
         number,
         "edit",
         json.dumps({"path": path, "old_string": "a", "new_string": new}),
@@ -51,32 +56,34 @@ def edit(number: int, path: str, new: str) -> list[Message]:
 def a_session() -> list[Message]:
     """Much reading at the end, so that what was typed before is covered."""
     return [
-        user("Begin with the parser."),
-        says("Yes."),
-        user("Go on."),
+        user_message("Begin with the parser."),
+        assistant_message("Yes."),
+        user_message("Go on."),
         *edit(
             1,
             "/r/app/src/parser.py",
             "def readTokenStream(source): return lexer_state_of(source)",
         ),
-        *call(
+        *call_with_result(
             2,
             "grep",
             json.dumps({"pattern": "PaymentGateway", "path": "/r/app/src"}),
             "no matches",
         ),
-        *call(
+        *call_with_result(
             3,
             "fetch",
             json.dumps({"url": "https://api.shop.example/v2/orders"}),
             "HTTP 200",
         ),
-        *call(4, "bash", json.dumps({"command": "git cherry-pick 4f2a9c1"}), "ok"),
-        says("The stream is read."),
-        user("And the rest."),
-        *work(100, 60),
-        says("Done with it."),
-        user("What now?"),
+        *call_with_result(
+            4, "bash", json.dumps({"command": "git cherry-pick 4f2a9c1"}), "ok"
+        ),
+        assistant_message("The stream is read."),
+        user_message("And the rest."),
+        *tool_turns(100, 60),
+        assistant_message("Done with it."),
+        user_message("What now?"),
     ]
 
 
@@ -125,13 +132,13 @@ async def test_the_section_stays_within_a_fifth_of_the_summary(window: int) -> N
         )
     ]
     talk = [
-        user("Begin."),
-        says("Yes."),
-        user("Go on."),
+        user_message("Begin."),
+        assistant_message("Yes."),
+        user_message("Go on."),
         *many,
-        *work(300, 60),
-        says("Done."),
-        user("What now?"),
+        *tool_turns(300, 60),
+        assistant_message("Done."),
+        user_message("What now?"),
     ]
     result = await ContextCompressor(services(window=window)).compress(talk)
     assert 0 < COUNTER.text(names_in(result)) <= COUNTER.text(result.summary) / 5
@@ -154,15 +161,15 @@ async def test_the_newest_and_most_used_names_come_first() -> None:
         for message in edit(at, f"src/new_{at}.py", f"new_value_{at:02}")
     ]
     talk = [
-        user("Begin."),
-        says("Yes."),
-        user("Go on."),
+        user_message("Begin."),
+        assistant_message("Yes."),
+        user_message("Go on."),
         *often,
         *old,
         *new,
-        *work(100, 12),
-        says("Ok."),
-        user("Now?"),
+        *tool_turns(100, 12),
+        assistant_message("Ok."),
+        user_message("Now?"),
     ]
     result = await ContextCompressor(services(window=8_000)).compress(talk)
     listed = read_names(names_in(result))
@@ -199,11 +206,11 @@ async def test_names_are_chained_over_compactions(
             engine.load_state(carried)
         messages = [
             *messages,
-            says("Ok."),
-            user(f"More {turn}."),
-            *work(200 + 20 * turn, 20),
-            says("Ok."),
-            user("On."),
+            assistant_message("Ok."),
+            user_message(f"More {turn}."),
+            *tool_turns(200 + 20 * turn, 20),
+            assistant_message("Ok."),
+            user_message("On."),
         ]
 
 
@@ -227,10 +234,10 @@ async def test_no_secret_is_a_name() -> None:
     secret = "s3cr3t_Pw9xQ2mZ"
     talk = a_session()
     talk[4:4] = [
-        *call(
+        *call_with_result(
             50, "login", json.dumps({"user": "ann_of_ops", "password": secret}), "ok"
         ),
-        *call(
+        *call_with_result(
             51,
             "bash",
             json.dumps({"command": "printenv"}),
@@ -288,12 +295,16 @@ async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
         }
     )
     talk = a_session()
-    talk[4:4] = call(60, "get_flight", json.dumps({"flight_id": "LQ940Q"}), answer)
+    talk[4:4] = call_with_result(
+        60, "get_flight", json.dumps({"flight_id": "LQ940Q"}), answer
+    )
     talk[-2:-2] = [
-        says("Ok."),
-        user("On."),
-        *call(61, "get_flight", json.dumps({"flight_id": "LQ940R"}), answer),
-        *work(300, 10),
+        assistant_message("Ok."),
+        user_message("On."),
+        *call_with_result(
+            61, "get_flight", json.dumps({"flight_id": "LQ940R"}), answer
+        ),
+        *tool_turns(300, 10),
     ]
     listed = read_names(names_in(await ContextCompressor(services()).compress(talk)))
     assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(
@@ -308,14 +319,14 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
     written = f"{body}\n{'-' * 20}\ndef resolveSessionFolder(): ...\n{body}"
     talk = [
         *a_session()[:-1],
-        user("Write it."),
-        *call(
+        user_message("Write it."),
+        *call_with_result(
             900,
             "write",
             json.dumps({"path": "/r/app/src/folders.py", "content": written}),
             "ok",
         ),
-        *work(901, 3),
+        *tool_turns(901, 3),
     ]
     result = await ContextCompressor(services()).compress(talk)
     assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
@@ -359,7 +370,7 @@ def test_what_only_looks_like_a_name_is_none() -> None:
 async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -> None:
     talk = a_session()
     talk[4:4] = [
-        *call(
+        *call_with_result(
             70,
             "bash",
             json.dumps(

@@ -22,15 +22,21 @@ from everthread.compaction.summary import (
 from everthread.compaction.user_quotes import parse_words
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import call, engine, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    tool_turns,
+    user_message,
+)
 
 TALK: list[Message] = [
-    user("Hello"),
-    says("Hi!"),
-    user("Never push."),
-    says("ok"),
-    *work(0, 60),
-    user("Go on."),
+    user_message("Hello"),
+    assistant_message("Hi!"),
+    user_message("Never push."),
+    assistant_message("ok"),
+    *tool_turns(0, 60),
+    user_message("Go on."),
 ]
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -50,7 +56,7 @@ class Own:
 
 
 async def compacted(answer: Any) -> Compaction:
-    made = await engine(32_000, Own(answer)).compress(TALK)
+    made = await make_engine(32_000, Own(answer)).compress(TALK)
     assert made.changed
     return made
 
@@ -109,8 +115,8 @@ async def test_a_heading_in_a_section_begins_no_section(heading: str) -> None:
     made = await compacted(SummaryDraft({GOAL: told}, "own"))
     assert made.author == "own"
     assert f"\\{heading}\n[2] Push." in parse_sections(made.summary)[GOAL]
-    again = await engine(32_000, ScriptedSummarizer({GOAL: "y"})).compress(
-        [*made.messages, *work(100, 60), user("On.")]
+    again = await make_engine(32_000, ScriptedSummarizer({GOAL: "y"})).compress(
+        [*made.messages, *tool_turns(100, 60), user_message("On.")]
     )
     for one in (made, again):
         said = parse_words(parse_sections(one.summary)[WORDS])
@@ -148,8 +154,8 @@ async def test_a_secret_that_is_cut_in_the_middle_is_taken_out_before() -> None:
         {"command": f"{'echo a; ' * 15} login {SECRET} {'echo b; ' * 20}"}
     )
     writer = ScriptedSummarizer({GOAL: "Tidy."})
-    talk = [*TALK[:4], *call(9_000, "bash", command, "done"), *TALK[4:]]
-    await engine(32_000, writer).compress(talk)
+    talk = [*TALK[:4], *call_with_result(9_000, "bash", command, "done"), *TALK[4:]]
+    await make_engine(32_000, writer).compress(talk)
     (request,) = writer.requests
     assert "[cut: " in str(request.pruned)
     assert SECRET[:12] not in str(request.pruned)

@@ -13,16 +13,21 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import is_summary, summary_text
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import engine, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    make_engine,
+    tool_turns,
+    user_message,
+)
 
 COUNTER = TokenCounter("gpt-4o")
 TALK = [
-    user("Tidy up."),
-    says("I will."),
-    *work(0, 60),
-    says("Done."),
-    user("Now the tests."),
-    *work(60, 4),
+    user_message("Tidy up."),
+    assistant_message("I will."),
+    *tool_turns(0, 60),
+    assistant_message("Done."),
+    user_message("Now the tests."),
+    *tool_turns(60, 4),
 ]
 LIMIT = Budget.for_window(32_000).compacted_limit
 
@@ -30,7 +35,7 @@ LIMIT = Budget.for_window(32_000).compacted_limit
 async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
     """Prepare a summary of the talk, use it after these messages; the result, both summaries, and its size."""
     writer = ScriptedSummarizer({GOAL: "Tidy modules."})
-    made = engine(32_000, writer)
+    made = make_engine(32_000, writer)
     prepared = await made.compress(TALK)
     state = made.dump_state()
     refitted = await made.refit(prepared, since, start=len(TALK))
@@ -47,14 +52,14 @@ async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
 
 
 async def test_what_fits_is_appended() -> None:
-    since = [says("All tidy."), user("Thanks!")]
+    since = [assistant_message("All tidy."), user_message("Thanks!")]
     messages, before, after, _ = await prepare(since)
     assert messages[-2:] == since
     assert after == before
 
 
 async def test_results_since_then_become_lines() -> None:
-    since = work(100, 24)
+    since = tool_turns(100, 24)
     messages, before, after, tokens = await prepare(since)
     assert after == before, "the model's summary stays"
     assert tokens <= LIMIT
@@ -69,7 +74,10 @@ async def test_texts_since_then_are_covered_by_the_journal() -> None:
     since = [
         part
         for number in range(30)
-        for part in (user(f"Point {number}."), says(f"Answer {number}. " * 150))
+        for part in (
+            user_message(f"Point {number}."),
+            assistant_message(f"Answer {number}. " * 150),
+        )
     ]
     messages, _, after, tokens = await prepare(since)
     assert tokens <= LIMIT
@@ -83,9 +91,9 @@ async def test_texts_since_then_are_covered_by_the_journal() -> None:
 
 @pytest.mark.parametrize("count", [4, 40])
 async def test_both_engines_do_it(count: int) -> None:
-    made = engine(32_000, JournalWriter(COUNTER))
+    made = make_engine(32_000, JournalWriter(COUNTER))
     lossless = LosslessEngine(made._services)
     prepared = await lossless.compress(TALK)
-    refitted = await lossless.refit(prepared, work(100, count), start=len(TALK))
+    refitted = await lossless.refit(prepared, tool_turns(100, count), start=len(TALK))
     assert refitted.tokens_after <= LIMIT
     assert validate_messages(refitted.messages) == []

@@ -16,7 +16,7 @@ from everthread.core.messages import Message, calls_of, images_in, results_of
 from everthread.core.outputs import output_id, persisted_block
 from everthread.core.transcript import groups, latest_user_index, spans, turns
 from tests.core.strategies import PIXELS, histories
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 OLD = "line\n" * 100
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PIXELS}}
@@ -421,7 +421,9 @@ REAL = [
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_transcripts_are_pruned_soundly(name: str) -> None:
-    messages = json.loads(shared("transcripts", f"{name}.json").read_text())["messages"]
+    messages = json.loads(shared_path("transcripts", f"{name}.json").read_text())[
+        "messages"
+    ]
     for end in (len(messages), len(messages) // 2):
         pruned = prune(messages, start=2, protect_from=end)
         check(messages, pruned, 2, end)

@@ -8,13 +8,13 @@ from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import Compaction, render_sections
+from tests.compaction.histories import make_engine
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
-    SpokenModel,
+    FunctionModel,
+    make_history,
     model_that_says,
-    talk,
 )
-from tests.compaction.talks import engine
 
 GOOD_TEXT = render_sections(
     {"Goal": "A parser that reads tokens and keeps the position of each."}
@@ -29,7 +29,7 @@ class World:
 
     def __init__(self, *texts: str) -> None:
         self.now = 1_000.0
-        self.model: SpokenModel = model_that_says(*texts)
+        self.model: FunctionModel = model_that_says(*texts)
         self.chain = SummarizerChain(
             [LlmSummarizer(self.model, COUNTER)],
             floor=JournalWriter(COUNTER),
@@ -37,7 +37,9 @@ class World:
         )
 
     async def compact(self, *, manual: bool = False) -> Compaction:
-        return await engine(16_000, self.chain).compress(talk(160), manual=manual)
+        return await make_engine(16_000, self.chain).compress(
+            make_history(160), manual=manual
+        )
 
     @property
     def calls(self) -> int:

@@ -13,7 +13,12 @@ from everthread.core.transcript import is_summary
 from everthread.core.types import Api
 from everthread.core.validation import validate_messages
 from everthread.wire.codecs import CODECS
-from tests.compaction.talks import engine, says, user, work
+from tests.compaction.histories import (
+    assistant_message,
+    make_engine,
+    tool_turns,
+    user_message,
+)
 from tests.wire.client_shapes import check_anthropic, references, rounds, shape
 
 COUNTER = TokenCounter("gpt-4o")
@@ -24,7 +29,7 @@ async def compact(
 ) -> tuple[list[Any], str]:
     """Compact what a client sends; return what goes upstream, and the summary."""
     codec = CODECS[api]
-    made = await engine(window, JournalWriter(COUNTER)).compress(
+    made = await make_engine(window, JournalWriter(COUNTER)).compress(
         codec.decode_messages(values)
     )
     assert made.changed, made.reason
@@ -262,14 +267,14 @@ class TestChat:
     async def test_system_messages_in_the_list_stay(self) -> None:
         rule: Message = {"role": "system", "content": "From now on answer in French."}
         talk = [
-            user("Start."),
-            says("Yes?"),
-            *work(0, 5),
+            user_message("Start."),
+            assistant_message("Yes?"),
+            *tool_turns(0, 5),
             rule,
-            *work(10, 60),
-            user("Go on."),
+            *tool_turns(10, 60),
+            user_message("Go on."),
         ]
-        made = await engine(16_000, JournalWriter(COUNTER)).compress(talk)
+        made = await make_engine(16_000, JournalWriter(COUNTER)).compress(talk)
         assert made.messages.count(rule) == 1
         at = next(
             index for index, message in enumerate(made.messages) if is_summary(message)

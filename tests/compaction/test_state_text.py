@@ -30,7 +30,12 @@ from everthread.compaction.thread_facts import (
     ThreadState,
 )
 from everthread.core.messages import Message
-from tests.compaction.talks import call, engine, says, user
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    user_message,
+)
 
 PIECES = st.sampled_from(
     [
@@ -145,14 +150,19 @@ def test_what_a_model_wrote_is_no_line_of_ours() -> None:
 
 
 def bash(number: int, command: str, output: str, **arguments: Any) -> list[Message]:
-    return call(number, "Bash", json.dumps({"command": command, **arguments}), output)
+    return call_with_result(
+        number, "Bash", json.dumps({"command": command, **arguments}), output
+    )
 
 
 def chat(start: int) -> list[Message]:
     return [
         one
         for at in range(40)
-        for one in (user(f"Tell {start}.{at}."), says(f"It is told, {at}. " * 150))
+        for one in (
+            user_message(f"Tell {start}.{at}."),
+            assistant_message(f"It is told, {at}. " * 150),
+        )
     ]
 
 
@@ -163,23 +173,23 @@ async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand()
     long = "python -m checks " + " ".join(f"--option-{n}=value-{n}" for n in range(20))
     todos = '{"todos": [{"content": "write it", "status": "in_progress"}, {"content": "docs", "status": "pending"}]}'
     talk = [
-        user("Start."),
-        says("ok"),
-        user("Go."),
-        *call(9_000, "Read", '{"file_path": "/r/seen.py"}', "x = 1"),
-        *call(
+        user_message("Start."),
+        assistant_message("ok"),
+        user_message("Go."),
+        *call_with_result(9_000, "Read", '{"file_path": "/r/seen.py"}', "x = 1"),
+        *call_with_result(
             9_001,
             "Edit",
             '{"file_path": "/r/made.py", "old_string": "a", "new_string": "b"}',
             "updated",
         ),
-        *call(
+        *call_with_result(
             9_002,
             "Edit",
             '{"file_path": "/r/bad.py", "old_string": "a", "new_string": "b"}',
             "Error: not found",
         ),
-        *call(9_003, "TodoWrite", todos, "ok"),
+        *call_with_result(9_003, "TodoWrite", todos, "ok"),
         *bash(
             9_004,
             "git checkout -b feature/pay",
@@ -196,12 +206,12 @@ async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand()
             "lib.c:3: error: no such header\nExit code: 2",
             cwd="/r/lib",
         ),
-        says("Stopped."),
+        assistant_message("Stopped."),
         *chat(0),
     ]
     parts: list[dict[str, str]] = []
     for at in range(3):
-        made = await engine(32_000).compress(talk)
+        made = await make_engine(32_000).compress(talk)
         parts.append(parse_sections(made.summary))
         talk = [*made.messages, *chat(at + 1)]
     first, *later = parts
@@ -211,7 +221,7 @@ async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand()
         assert [one[name] for one in later] == [first[name]] * 2
     assert all("- changed: /r/made.py\n" in one[FILES] for one in parts)
     mended = [
-        *call(
+        *call_with_result(
             9_102,
             "Edit",
             '{"file_path": "/r/bad.py", "old_string": "c", "new_string": "d"}',
@@ -222,6 +232,8 @@ async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand()
         *bash(9_108, long, "fine\nExit code: 0"),
         *bash(9_109, "make all", "built\nExit code: 0", cwd="/r/lib"),
     ]
-    last = await engine(32_000).compress([*talk, *mended, says("Done."), *chat(9)])
+    last = await make_engine(32_000).compress(
+        [*talk, *mended, assistant_message("Done."), *chat(9)]
+    )
     assert BLOCKED not in parse_sections(last.summary)
     assert last.summary.count("(fixed later)") == 5

@@ -21,8 +21,15 @@ from everthread.core.types import Reply, Request
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from tests.conversation.served import TOOL, Lab, answering, asks_for, lab, model
-from tests.conversation.talk import words
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import (
+    TOOL,
+    HttpSetup,
+    answer_script,
+    call_reply,
+    open_http_setup,
+    served_model,
+)
 
 RATES: Any = {
     "rate_limit": 0.02,
@@ -40,8 +47,8 @@ NAME = "gpt-4o"
 
 
 class Soak:
-    def __init__(self, place: Lab, seed: int) -> None:
-        self.place = place
+    def __init__(self, setup: HttpSetup, seed: int) -> None:
+        self.place = setup
         self.dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
         self.said: list[str] = []
         self.done: Counter[str] = Counter()
@@ -70,7 +77,7 @@ class Soak:
         )
 
     def _words(self, turn: int) -> str:
-        text = f"Turn {turn}. {words(self.dice.randint(20, 900), f'matter {turn}')}"
+        text = f"Turn {turn}. {make_text(self.dice.randint(20, 900), f'matter {turn}')}"
         self.said.append(text)
         return text
 
@@ -97,7 +104,7 @@ class Soak:
                 {
                     "role": "tool",
                     "tool_call_id": call.id,
-                    "content": words(self.dice.choice((50, 600, 9_000)), call.id),
+                    "content": make_text(self.dice.choice((50, 600, 9_000)), call.id),
                 }
                 for call in calls
             ]
@@ -125,39 +132,39 @@ def answer(request: Request) -> Reply | str:
     """Tools for who asks for them, words for everybody else."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
-        return asks_for("make", f"call_{abs(hash(text_of(last))) % 10**9}")
-    return words(60, f"answer to {len(request.messages)}")
+        return call_reply("make", f"call_{abs(hash(text_of(last))) % 10**9}")
+    return make_text(60, f"answer to {len(request.messages)}")
 
 
 async def soak(
     folder: Path, *, seed: int, turns: int, window: int = 16_000
 ) -> Counter[str]:
     plan = FaultPlan(RATES, seed=seed, seconds=0.01)
-    async with lab(
-        folder, [model(NAME, window)], answering(answer), faults=plan
-    ) as place:
-        work = Soak(place, seed)
+    async with open_http_setup(
+        folder, [served_model(NAME, window)], answer_script(answer), faults=plan
+    ) as setup:
+        work = Soak(setup, seed)
         await work.run(turns)
-        await compare(place, work)
+        await compare(setup, work)
         return work.done
 
 
-async def compare(place: Lab, work: Soak) -> None:
+async def compare(setup: HttpSetup, work: Soak) -> None:
     """The store against the log: nothing lost, nothing doubled, every request valid, every token accounted for."""
-    whole = await place.store.history(work.thread)
+    whole = await setup.store.history(work.thread)
     stored = Counter(
         text_of(item.body) for item in whole if item.body["role"] == "user"
     )
     wanted = Counter(_as_sent(text, stored) for text in work.said)
     assert wanted == stored, (wanted - stored, stored - wanted)
-    for record in place.provider.log:
+    for record in setup.provider.log:
         if record.request is not None:
             assert not validate_messages(record.request.messages, api="openai"), (
                 record.number
             )
     given = Counter(
         text_of(record.reply.message)
-        for record in place.main_calls()
+        for record in setup.main_calls()
         if record.reply is not None
         and record.status == 200
         and not record.fault
@@ -175,11 +182,11 @@ async def compare(place: Lab, work: Soak) -> None:
     )
     lost = given - kept
     assert sum(lost.values()) <= interrupted, lost
-    spent = await place.store.usage(work.thread)
+    spent = await setup.store.usage(work.thread)
     reported = [item for item in spent if not item.estimated]
     answered = [
         record.canonical_usage.total_tokens
-        for record in place.provider.log
+        for record in setup.provider.log
         if record.status == 200
         and record.usage
         and record.fault in ("", "delay")
@@ -188,7 +195,7 @@ async def compare(place: Lab, work: Soak) -> None:
     unknown = Counter(answered) - Counter(item.usage.total_tokens for item in reported)
     # Of a call whose answer nobody heard to its end the usage is estimated.
     assert sum(unknown.values()) <= len(spent) - len(reported), unknown
-    assert (await place.store.check()).problems == ()
+    assert (await setup.store.check()).problems == ()
     await asyncio.sleep(0)
 
 

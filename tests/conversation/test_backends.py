@@ -16,7 +16,11 @@ from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
 from everthread.thread.options import Setup, SummarizerContext
-from tests.conversation.talk import Room, room, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    make_text,
+    open_setup,
+)
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder
 
 __all__ = ["new_url", "postgres", "run_folder"]
@@ -28,10 +32,10 @@ async def test_two_compact_append_and_take_back_at_once(
 ) -> None:
     url = new_url(kind)
     store = await asyncio.to_thread(open_store, url)
-    place = Room(store)
-    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+    place = ConversationSetup(store)
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     first = await place.open(model, protect_last_n=2)
-    asked = [f"Turn {turn}: {words(600, f'account {turn}')}" for turn in range(12)]
+    asked = [f"Turn {turn}: {make_text(600, f'account {turn}')}" for turn in range(12)]
     for text in asked:
         await first.send(text)
     assert place.watch.of(CompactionDone)
@@ -79,8 +83,8 @@ class GivenUp:
 async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
+    async with open_setup(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
         given: Any = place.setup(model, protect_last_n=2)
         asked = asyncio.Event()
         setup = Setup(
@@ -93,7 +97,7 @@ async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
         )
         conversation = await Conversation.open(setup)
         for turn in range(12):
-            await conversation.send(f"Turn {turn}: {words(600, f'account {turn}')}")
+            await conversation.send(f"Turn {turn}: {make_text(600, f'account {turn}')}")
         task = asyncio.ensure_future(conversation.compress())
         await asked.wait()
         task.cancel()

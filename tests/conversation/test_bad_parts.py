@@ -22,7 +22,13 @@ from everthread.thread.events import (
     Notice,
 )
 from everthread.thread.options import CompactionHooks
-from tests.conversation.talk import SYSTEM, Room, room, too_long, words
+from tests.conversation.conversation_setup import (
+    SYSTEM,
+    ConversationSetup,
+    make_text,
+    open_setup,
+    overflow_error,
+)
 
 TURNS = 9
 
@@ -45,13 +51,13 @@ def fails(*_given: Any, **_how: Any) -> Any:
     raise ValueError("no idea")
 
 
-async def several(place: Room, **settings: Any) -> Conversation:
+async def several(setup: ConversationSetup, **settings: Any) -> Conversation:
     """So many turns that they pass the threshold."""
-    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
-    conversation = await place.open(model, protect_last_n=2, **settings)
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
+    conversation = await setup.open(model, protect_last_n=2, **settings)
     for turn in range(TURNS):
-        await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
-    assert len(await place.store.history(conversation.id)) == 2 * TURNS
+        await conversation.send(f"Turn {turn}: {make_text(800, f'account {turn}')}")
+    assert len(await setup.store.history(conversation.id)) == 2 * TURNS
     return conversation
 
 
@@ -78,11 +84,11 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
 async def test_a_compaction_that_cannot_be_used_changes_nothing(
     tmp_path: Path, how: str, *, background: bool
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         spoilt = engine(spoil=staticmethod(SPOILT[how]))
-        conversation = await several(place, engine=spoilt, background=background)
-        assert place.watch.of(CompactionFailed)
-        assert not place.watch.of(CompactionDone)
+        conversation = await several(setup, engine=spoilt, background=background)
+        assert setup.watch.of(CompactionFailed)
+        assert not setup.watch.of(CompactionDone)
         with pytest.raises(EngineError):
             await conversation.compress()
         await conversation.close()
@@ -102,16 +108,16 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
 async def test_an_engine_that_fails_elsewhere_is_told_once(
     tmp_path: Path, method: str
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         conversation = await several(
-            place, engine=engine(**{method: fails}), background=False
+            setup, engine=engine(**{method: fails}), background=False
         )
-        await place.open(
+        await setup.open(
             ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails})
         )
         told = [
             event.text
-            for event in place.watch.of(Notice)
+            for event in setup.watch.of(Notice)
             if f"failed in {method}" in event.text
         ]
         assert 1 <= len(told) <= 2, "once for each conversation"
@@ -127,24 +133,24 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
         threads.add(threading.get_ident())
         return True
 
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         await several(
-            place, engine=engine(has_content_to_compress=has_content_to_compress)
+            setup, engine=engine(has_content_to_compress=has_content_to_compress)
         )
         assert threads
         assert threading.get_ident() not in threads
 
 
 async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         await several(
-            place,
+            setup,
             engine=engine(dump_state=lambda _self: {"x": object()}),
             background=False,
         )
         assert (
             sum(
-                "failed in dump_state" in event.text for event in place.watch.of(Notice)
+                "failed in dump_state" in event.text for event in setup.watch.of(Notice)
             )
             == 1
         )
@@ -153,44 +159,46 @@ async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
 async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        said = ScriptedModel(["Noted.", too_long(4_000, 9_000)])
-        conversation = await place.open(said, engine=engine(compress=fails))
+    async with open_setup(tmp_path) as setup:
+        said = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
+        conversation = await setup.open(said, engine=engine(compress=fails))
         await conversation.send("The first.")
         with pytest.raises(Exception, match="Your message and the history are stored"):
             await conversation.send("The second.")
-        assert len(place.watch.of(CompactionFailed)) == 3
+        assert len(setup.watch.of(CompactionFailed)) == 3
         assert len(conversation.messages) == 3
 
 
 async def test_hygiene_that_fails_does_not_block_the_engine_later(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         made = engine(spoil=staticmethod(fails))
         model = ScriptedModel(["Noted."], window=16_000)
-        conversation = await place.open(
+        conversation = await setup.open(
             model, engine=made, background=False, protect_last_n=2
         )
         for turn in range(12):
-            await conversation.add(f"Turn {turn}: {words(1_180, f'account {turn}')}")
+            await conversation.add(
+                f"Turn {turn}: {make_text(1_180, f'account {turn}')}"
+            )
         await conversation.hygiene()
-        assert len(place.watch.of(CompactionFailed)) == 1
+        assert len(setup.watch.of(CompactionFailed)) == 1
         made.spoil = staticmethod(lambda given: given)
         await conversation.send("And now?")
-        assert place.watch.of(CompactionDone)
+        assert setup.watch.of(CompactionDone)
 
 
 async def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
     written = iter([SYSTEM])
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         conversation = await several(
-            place, system=lambda: next(written), background=False
+            setup, system=lambda: next(written), background=False
         )
-        assert place.watch.of(CompactionDone)
+        assert setup.watch.of(CompactionDone)
         assert any(
             "could not be written anew" in event.text
-            for event in place.watch.of(Notice)
+            for event in setup.watch.of(Notice)
         )
         assert str(conversation.session.system).count(SYSTEM) == 1
 
@@ -213,14 +221,14 @@ class BrokenHooks(CompactionHooks):
 async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
     tmp_path: Path, *, before: bool
 ) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
+    async with open_setup(tmp_path) as place:
+        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
         setup = place.setup(model, protect_last_n=2, background=False)
         conversation = await Conversation.open(
             replace(setup, hooks=BrokenHooks(before=before, after=not before))
         )
         for turn in range(TURNS):
-            await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
+            await conversation.send(f"Turn {turn}: {make_text(800, f'account {turn}')}")
         done = place.watch.of(CompactionDone)
         failed = place.watch.of(CompactionFailed)
         assert (bool(done), bool(failed)) == (not before, before)

@@ -15,7 +15,11 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
-from tests.conversation.talk import Room, room, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    make_text,
+    open_setup,
+)
 
 
 async def left(work: Any, after: int) -> bool:
@@ -36,7 +40,7 @@ async def left(work: Any, after: int) -> bool:
 
 
 async def whole(
-    place: Room,
+    setup: ConversationSetup,
     conversation: Conversation,
     asked: list[str],
     reached: set[str] | None = None,
@@ -46,13 +50,13 @@ async def whole(
     With `reached`, a question that reached nobody need not be there: it was left before it was stored.
     """
     history = [
-        text_of(message.body) for message in await place.store.history(conversation.id)
+        text_of(message.body) for message in await setup.store.history(conversation.id)
     ]
     kept = [text for text in history if text.startswith("Turn")]
     assert kept == [
         text for text in asked if reached is None or text in reached or text in kept
     ]
-    again = await place.open(ScriptedModel(), resume=conversation.id)
+    again = await setup.open(ScriptedModel(), resume=conversation.id)
     assert again.messages == conversation.messages
     assert validate_messages(conversation.messages) == []
 
@@ -62,9 +66,9 @@ async def whole(
 async def test_a_turn_is_left_at_any_moment(
     tmp_path: Path, *, background: bool, streaming: bool
 ) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
-        conversation = await place.open(model, background=background, protect_last_n=2)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
+        conversation = await setup.open(model, background=background, protect_last_n=2)
 
         async def ask(text: str) -> None:
             if not streaming:
@@ -77,7 +81,7 @@ async def test_a_turn_is_left_at_any_moment(
         reached = set()
         cut = 0
         for turn in range(30):
-            asked.append(f"Turn {turn}: {words(600, f'account {turn}')}")
+            asked.append(f"Turn {turn}: {make_text(600, f'account {turn}')}")
             if await left(ask(asked[-1]), 3 + turn * 5 % 61):
                 cut += 1
             else:
@@ -89,26 +93,26 @@ async def test_a_turn_is_left_at_any_moment(
             for message in request.messages
         )
         assert cut
-        await whole(place, conversation, asked, reached)
+        await whole(setup, conversation, asked, reached)
         await conversation.close()
 
 
 async def test_a_compaction_is_left_at_any_moment(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
         for after in range(0, 48, 4):
-            conversation = await place.open(model, protect_last_n=2)
+            conversation = await setup.open(model, protect_last_n=2)
             asked = [
-                f"Turn {turn}: {words(300, f'account {turn}')}" for turn in range(5)
+                f"Turn {turn}: {make_text(300, f'account {turn}')}" for turn in range(5)
             ]
             for text in asked:
                 await conversation.send(text)
             await left(conversation.compress(), after)
             assert (
-                await place.store.get_compression_tip(conversation.id)
+                await setup.store.get_compression_tip(conversation.id)
                 == conversation.session.id
             )
-            await whole(place, conversation, asked)
+            await whole(setup, conversation, asked)
 
 
 async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
@@ -136,7 +140,7 @@ async def test_everything_is_closed_also_when_the_store_was_before(
     async def close() -> None:
         closed.append(True)
 
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as place:
         setup = replace(place.setup(ScriptedModel(["Noted."])), closing=[close])
         conversation = await Conversation.open(setup)
         await conversation.send("Hello")

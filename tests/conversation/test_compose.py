@@ -15,8 +15,14 @@ from everthread.lab.provider import Fault, Provider
 from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Notice
-from tests.conversation.served import KEY, answering, lab, model, summary
-from tests.conversation.talk import words
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import (
+    KEY,
+    answer_script,
+    make_summary_text,
+    open_http_setup,
+    served_model,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,28 +66,30 @@ async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(
 
 
 async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
-    served = [model("gpt-4o", 16_000), model("gpt-4o-mini", 128_000)]
-    async with lab(
+    served = [served_model("gpt-4o", 16_000), served_model("gpt-4o-mini", 128_000)]
+    async with open_http_setup(
         tmp_path,
         served,
-        answering(lambda _: words(150), lambda _: summary("By the small one.")),
-    ) as place:
-        conversation = await place.open(
+        answer_script(
+            lambda _: make_text(150), lambda _: make_summary_text("By the small one.")
+        ),
+    ) as setup:
+        conversation = await setup.open(
             "gpt-4o",
             extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
         )
         for turn in range(10):
-            await conversation.send(f"{turn} {words(300, f'page {turn}')}")
+            await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
         made = await conversation.compress()
         assert made.author == "gpt-4o-mini"
-        assert {call.model for call in place.summary_calls()} == {"gpt-4o-mini"}
+        assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
         spent = [
             item
-            for item in await place.store.usage(conversation.id)
+            for item in await setup.store.usage(conversation.id)
             if item.task == "auxiliary"
         ]
         assert {item.model for item in spent} == {"gpt-4o-mini"}
-        assert place.watch.of(CompactionDone)[0].cost is not None
+        assert setup.watch.of(CompactionDone)[0].cost is not None
 
 
 async def test_another_model_steps_in_with_the_request_made_to_fit(
@@ -108,7 +116,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
             summarizer="journal",
         )
         for turn in range(8):
-            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
         answer = await conversation.send("Are you there?")
         assert answer.text == "from the other"
         assert second.log[0].prompt_tokens < 4_000

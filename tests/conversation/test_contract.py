@@ -12,13 +12,13 @@ from everthread.config import parse_config
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, Notice
-from tests.conversation.talk import SYSTEM, room, words
+from tests.conversation.conversation_setup import SYSTEM, make_text, open_setup
 
 
 async def test_a_branch_with_a_title_keeps_everything_else(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         new = NewSession(platform="cli", user="ada")
-        conversation = await place.open(ScriptedModel(["one", "two"]), new=new)
+        conversation = await setup.open(ScriptedModel(["one", "two"]), new=new)
         await conversation.send("First question")
         branch = await conversation.branch(title="Another way")
         kept = branch.session
@@ -35,12 +35,12 @@ async def test_a_branch_with_a_title_keeps_everything_else(tmp_path: Path) -> No
 async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(["fine"], window=8_000)
-        conversation = await place.open(model)
-        await conversation.send(f"Read this: {words(9_000)} What does it say?")
+        conversation = await setup.open(model)
+        await conversation.send(f"Read this: {make_text(9_000)} What does it say?")
         assert len(model.requests) == 1, "it is not refused first"
-        assert place.watch.of(CompactionDone)
+        assert setup.watch.of(CompactionDone)
         sent = model.requests[0].messages
         assert validate_messages(sent) == []
         assert any("What does it say?" in str(message["content"]) for message in sent)
@@ -49,19 +49,22 @@ async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
 async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: words(150), window=16_000)
-        conversation = await place.open(
-            model, system=f"{SYSTEM} {words(6_500)}", protect_last_n=2, background=False
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: make_text(150), window=16_000)
+        conversation = await setup.open(
+            model,
+            system=f"{SYSTEM} {make_text(6_500)}",
+            protect_last_n=2,
+            background=False,
         )
         for turn in range(30):
-            await conversation.send(f"Turn {turn}: {words(150)}")
-        assert place.watch.of(CompactionDone), (
+            await conversation.send(f"Turn {turn}: {make_text(150)}")
+        assert setup.watch.of(CompactionDone), (
             "the history is compacted at 85 % of the window"
         )
         told = [
             notice.text
-            for notice in place.watch.of(Notice)
+            for notice in setup.watch.of(Notice)
             if "System prompt and tools" in notice.text
         ]
         assert len(told) == 1
@@ -78,7 +81,7 @@ class Broken:
 async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(
     tmp_path: Path,
 ) -> None:
-    model = ScriptedModel(lambda _: words(200), window=8_000)
+    model = ScriptedModel(lambda _: make_text(200), window=8_000)
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     done: list[CompactionDone] = []
 
@@ -94,7 +97,7 @@ async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(
         listener=hear,
     )
     for turn in range(16):
-        await conversation.send(f"Turn {turn}: {words(200)}")
+        await conversation.send(f"Turn {turn}: {make_text(200)}")
     await conversation.close()
     assert done
     assert any("no summary today" in warning for warning in done[0].warnings)
@@ -107,8 +110,8 @@ async def test_an_engine_is_told_when_its_conversation_ends(tmp_path: Path) -> N
         def on_session_end(self, session_id: str) -> None:
             ended.append(session_id)
 
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(["one"]), engine=Told)
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel(["one"]), engine=Told)
         await conversation.send("Hello")
         await conversation.close()
         await conversation.close("done")

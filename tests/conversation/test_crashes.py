@@ -10,17 +10,17 @@ from pathlib import Path
 
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedModel
-from tests.conversation.dying import THREAD
-from tests.conversation.talk import room
+from tests.conversation.conversation_setup import open_setup
+from tests.conversation.killed_process import THREAD
 
 CHILD = Path(__file__).with_name("dying.py")
 
 
 async def after(folder: Path) -> tuple[str, int]:
     """What a restart finds: which state, and how much was accounted for."""
-    async with room(folder) as place:
-        tip = await place.store.session(await place.store.get_compression_tip(THREAD))
-        whole = await place.store.history(THREAD)
+    async with open_setup(folder) as setup:
+        tip = await setup.store.session(await setup.store.get_compression_tip(THREAD))
+        whole = await setup.store.history(THREAD)
         assert [item.body["role"] for item in whole] == [
             "user",
             "assistant",
@@ -28,14 +28,14 @@ async def after(folder: Path) -> tuple[str, int]:
             *["assistant", "user"] * 5,
             "assistant",
         ]
-        records = await place.store.compactions(THREAD)
+        records = await setup.store.compactions(THREAD)
         model = ScriptedModel(["on we go"], window=16_000)
-        conversation = await place.open(model, resume=THREAD)
+        conversation = await setup.open(model, resume=THREAD)
         assert (await conversation.send("Where were we?")).text == "on we go"
         assert not validate_messages(model.requests[0].messages, api="openai")
         assert (tip.kind == "continuation") == bool(records)
-        assert (await place.store.check()).problems == ()
-        return tip.kind, len(await place.store.usage(THREAD))
+        assert (await setup.store.check()).problems == ()
+        return tip.kind, len(await setup.store.usage(THREAD))
 
 
 async def test_killed_at_each_step(tmp_path: Path) -> None:

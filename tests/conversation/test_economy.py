@@ -14,7 +14,14 @@ from everthread.core.types import Reply
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import CompactionDone, Planned
 from everthread.thread.summary_wait import Timer
-from tests.conversation.talk import Room, call, result, room, route, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    call_reply,
+    make_text,
+    open_setup,
+    route_to_model,
+    tool_result,
+)
 
 WINDOW = 16_000
 TTL = 300.0
@@ -25,7 +32,7 @@ class Cached(ScriptedModel):
 
     def __init__(self, wall: SteppedClock) -> None:
         super().__init__(
-            lambda _: words(200, "answer"),
+            lambda _: make_text(200, "answer"),
             name="claude-sonnet-4-5",
             window=WINDOW,
             api="anthropic",
@@ -95,12 +102,18 @@ class _Entry:
 
 
 async def opened(
-    place: Room, wall: SteppedClock, alarm: Alarm | None = None, **more: Any
+    place: ConversationSetup,
+    wall: SteppedClock,
+    alarm: Alarm | None = None,
+    **more: Any,
 ) -> Conversation:
     model = Cached(wall)
     setup = place.setup(model, provider="anthropic", **more)
     setup = replace(
-        setup, route=route(model, "anthropic"), wall=wall, timer=alarm or Alarm()
+        setup,
+        route=route_to_model(model, "anthropic"),
+        wall=wall,
+        timer=alarm or Alarm(),
     )
     return await Conversation.open(setup)
 
@@ -110,51 +123,51 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
     while conversation.tokens < tokens:
         turn += 1
         wall.advance(20)
-        await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
+        await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
 
 
 async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
-        conversation = await opened(place, wall)
+        conversation = await opened(setup, wall)
         await fill(conversation, wall, 6_000)
         wall.advance(TTL - 20)
         await conversation.send("Still there?")
-        assert not place.watch.of(CompactionDone), "the cache is warm"
+        assert not setup.watch.of(CompactionDone), "the cache is warm"
         wall.advance(TTL + 1)
         await conversation.send("Back again.")
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.watch.of(CompactionDone)
         assert done.reason == "cold-cache"
         assert done.tokens_before < conversation.threshold
         assert "the cache is cold: 301 s passed" in done.decision
-        (record,) = await place.store.compactions(conversation.id)
+        (record,) = await setup.store.compactions(conversation.id)
         assert record.record.figures["decision"] == done.decision
-        (plan,) = place.watch.of(Planned)
+        (plan,) = setup.watch.of(Planned)
         assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
         assert plan.saves > plan.cost
 
 
 async def test_economics_can_be_switched_off(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
-        conversation = await opened(place, wall, economics=False)
+        conversation = await opened(setup, wall, economics=False)
         await fill(conversation, wall, 6_000)
         wall.advance(2 * TTL)
         await conversation.send("Back again.")
-        assert not place.watch.of(CompactionDone)
-        assert not place.watch.of(Planned)
+        assert not setup.watch.of(CompactionDone)
+        assert not setup.watch.of(Planned)
 
 
 async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
         alarm = Alarm()
         writer = Written()
-        conversation = await opened(place, wall, alarm, summarizer=writer)
+        conversation = await opened(setup, wall, alarm, summarizer=writer)
         await fill(conversation, wall, 6_000)
         ((seconds, _),) = alarm.set
         assert seconds == 0.8 * TTL
@@ -168,14 +181,14 @@ async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forg
             await asyncio.sleep(0.01)
         wall.advance(TTL)
         await conversation.send("And again.")
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.watch.of(CompactionDone)
         assert (done.reason, done.author) == ("cold-cache", "priced")
         await conversation.close()
         assert not alarm.set
 
 
 async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as place:
         wall = SteppedClock(1.7e9)
         first = await opened(place, wall)
         await fill(first, wall, 6_000)
@@ -194,18 +207,18 @@ async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is
     tmp_path: Path,
 ) -> None:
     """Two calls, then a pause, again and again: at the threshold the next pause is one call away."""
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
-        conversation = await opened(place, wall, threshold=0.75, target_ratio=0.6)
+        conversation = await opened(setup, wall, threshold=0.75, target_ratio=0.6)
         turn = 0
-        while not place.watch.of(CompactionDone):
+        while not setup.watch.of(CompactionDone):
             turn += 1
             assert conversation.tokens < 0.9 * WINDOW
             wall.advance(
                 TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20
             )
-            await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
-        plans = place.watch.of(Planned)
+            await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
+        plans = setup.watch.of(Planned)
         assert plans[-1].action == "now"
         assert all(
             plan.tokens >= conversation.threshold
@@ -215,9 +228,9 @@ async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is
 
 
 async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
-        conversation = await opened(place, wall)
+        conversation = await opened(setup, wall)
         await fill(conversation, wall, 6_000)
         tool = {
             "type": "function",
@@ -225,23 +238,23 @@ async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
         }
         conversation.use_tools([tool])
         await conversation.send("Look.")
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.watch.of(CompactionDone)
         assert "other tools are offered" in done.decision
 
 
 async def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
         alarm = Alarm()
-        conversation = await opened(place, wall, alarm)
+        conversation = await opened(setup, wall, alarm)
         await fill(conversation, wall, 6_000)
         model = ScriptedModel(
-            [call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
+            [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
         )
-        await conversation.use_model(route(model, "anthropic"))
+        await conversation.use_model(route_to_model(model, "anthropic"))
         await conversation.send("Look.")
         assert not alarm.set
-        await conversation.add_results([result("nothing")])
+        await conversation.add_results([tool_result("nothing")])
         await conversation.send()
         assert len(alarm.set) == 1
 
@@ -249,17 +262,17 @@ async def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None
 async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
         alarm = Alarm()
-        conversation = await opened(place, wall, alarm, idle=True, background=False)
+        conversation = await opened(setup, wall, alarm, idle=True, background=False)
         await fill(conversation, wall, 6_000)
         before = conversation.tokens
         ((seconds, _),) = alarm.set
         assert seconds == 0.8 * TTL
         alarm.ring()
         await conversation.settle()
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.watch.of(CompactionDone)
         assert done.reason == "idle"
         assert conversation.tokens < before < conversation.threshold
         await conversation.undo()
@@ -269,22 +282,22 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
 async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
         alarm = Alarm()
-        conversation = await opened(place, wall, alarm, idle=True, background=False)
+        conversation = await opened(setup, wall, alarm, idle=True, background=False)
         await fill(conversation, wall, 6_000)
         alarm.ring()
         await conversation.send("I am back.")
-        assert not place.watch.of(CompactionDone)
+        assert not setup.watch.of(CompactionDone)
         said = [message["content"] for message in conversation.messages]
         assert "I am back." in str(said[-2])
 
 
 async def test_a_short_conversation_sets_no_idle_timer(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         alarm = Alarm()
-        conversation = await opened(place, SteppedClock(1.7e9), alarm, idle=True)
+        conversation = await opened(setup, SteppedClock(1.7e9), alarm, idle=True)
         await conversation.send("Hello.")
         assert not alarm.set
 
@@ -305,11 +318,13 @@ class Diagnosed(Cached):
 
 
 async def test_our_own_conversations_ask_why_the_cache_missed(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as place:
         wall = SteppedClock(1.7e9)
         model = Diagnosed(wall)
         setup = place.setup(model, provider="anthropic")
-        official = replace(route(model, "anthropic"), base_url="", provider="anthropic")
+        official = replace(
+            route_to_model(model, "anthropic"), base_url="", provider="anthropic"
+        )
         conversation = await Conversation.open(
             replace(setup, route=official, wall=wall, timer=Alarm())
         )

@@ -14,8 +14,14 @@ from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
-from tests.conversation.served import NAMES, TOOL, answering, lab, model
-from tests.conversation.talk import call, result, room
+from tests.conversation.conversation_setup import call_reply, open_setup, tool_result
+from tests.conversation.http_setup import (
+    NAMES,
+    TOOL,
+    answer_script,
+    open_http_setup,
+    served_model,
+)
 
 
 def asking(*ids: Any) -> Reply:
@@ -55,16 +61,16 @@ async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
 async def test_what_says_nothing_is_refused_and_not_stored(
     tmp_path: Path, given: Any
 ) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         with pytest.raises(InputError):
             await conversation.send(given)
         assert conversation.messages == []
 
 
 async def test_without_a_model_nothing_is_stored_by_send(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.use_model(Route("gpt-4o", "openai_chat", 128_000))
         with pytest.raises(InputError, match="no model to send to"):
             await conversation.send("Hello")
@@ -72,8 +78,8 @@ async def test_without_a_model_nothing_is_stored_by_send(tmp_path: Path) -> None
 
 
 async def test_results_may_come_as_blocks_of_a_user_message(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.prepare("Go.")
         await conversation.record(asking("a", "b"))
         blocks = [
@@ -99,12 +105,12 @@ async def test_results_may_come_as_blocks_of_a_user_message(tmp_path: Path) -> N
 
 
 async def test_a_call_has_one_result(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.prepare("Go.")
-        await conversation.record(call("terminal", "{}"))
+        await conversation.record(call_reply("terminal", "{}"))
         with pytest.raises(InputError, match="several for call_1"):
-            await conversation.add_results([result("one"), result("two")])
+            await conversation.add_results([tool_result("one"), tool_result("two")])
         with pytest.raises(InputError, match="tool results only"):
             await conversation.add_results([{"role": "user", "content": "x"}])
         assert len(conversation.messages) == 2
@@ -113,11 +119,11 @@ async def test_a_call_has_one_result(tmp_path: Path) -> None:
 async def test_calls_left_open_are_closed_before_anything_is_sent(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.prepare("Go.")
         await conversation.record(asking("a", "b"))
-        await conversation.add_results([result("done", "a")])
+        await conversation.add_results([tool_result("done", "a")])
         messages = await valid(conversation)
         assert messages[-1]["content"] == NEVER_RAN
         await conversation.record(asking("c"))
@@ -131,13 +137,13 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
 async def test_every_call_gets_an_id_of_its_own(
     tmp_path: Path, ids: tuple[Any, ...]
 ) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.prepare("Go.")
         answer = await conversation.record(asking(*ids))
         assert len({item.id for item in answer.calls} - {""}) == 2
         await conversation.add_results(
-            [result("done", item.id) for item in answer.calls]
+            [tool_result("done", item.id) for item in answer.calls]
         )
         await valid(conversation)
 
@@ -151,11 +157,13 @@ async def test_an_answer_without_words_does_not_spoil_the_next_request(
     replies = iter(
         [Reply({"role": "assistant", "content": said}, "stop"), "Here I am."]
     )
-    async with lab(
-        tmp_path, [model(NAMES[api], 16_000)], answering(lambda _: next(replies))
-    ) as place:
+    async with open_http_setup(
+        tmp_path,
+        [served_model(NAMES[api], 16_000)],
+        answer_script(lambda _: next(replies)),
+    ) as setup:
         provider = "anthropic" if api == "anthropic" else "custom"
-        conversation = await place.open(
+        conversation = await setup.open(
             NAMES[api], api=api, provider=provider, tools=[TOOL]
         )
         await conversation.send("Are you there?")
@@ -168,8 +176,8 @@ async def test_an_answer_without_words_does_not_spoil_the_next_request(
 async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
     tmp_path: Path, response: Any
 ) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(["Yes."]))
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel(["Yes."]))
         await conversation.prepare("Are you there?")
         with pytest.raises(WireError):
             await conversation.record(response)
@@ -179,8 +187,8 @@ async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
 async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel())
         await conversation.prepare("Are you there?")
         await conversation.use_model(
             Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")

@@ -18,7 +18,14 @@ from everthread.thread.events import (
     LimitLearnt,
     Recovery,
 )
-from tests.conversation.talk import Room, call, result, room, too_long, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    call_reply,
+    make_text,
+    open_setup,
+    overflow_error,
+    tool_result,
+)
 
 PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
@@ -32,18 +39,20 @@ def refusing(limit: int, *, stated: bool = True) -> Any:
             request.messages, system=request.system, tools=request.tools
         )
         if size > limit:
-            return too_long(limit if stated else None, size)
-        return words(100, "answer")
+            return overflow_error(limit if stated else None, size)
+        return make_text(100, "answer")
 
     return answer
 
 
 async def long_one(
-    place: Room, model: ScriptedModel, turns: int = 20, **options: Any
+    setup: ConversationSetup, model: ScriptedModel, turns: int = 20, **options: Any
 ) -> Any:
-    conversation = await place.open(model, **options)
+    conversation = await setup.open(model, **options)
     for index in range(turns):
-        await conversation.prepare(f"Turn {index}: {words(600, f'subject {index}')}")
+        await conversation.prepare(
+            f"Turn {index}: {make_text(600, f'subject {index}')}"
+        )
         await conversation.record(
             {
                 "choices": [
@@ -58,59 +67,59 @@ async def long_one(
 
 
 async def test_a_stated_limit_is_learnt_and_kept(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(refusing(8_000))
-        conversation = await long_one(place, model)
+        conversation = await long_one(setup, model)
         answer = await conversation.send("Go on.")
         assert answer.text
         assert conversation.window == 8_000
-        (learnt,) = place.watch.of(LimitLearnt)
+        (learnt,) = setup.watch.of(LimitLearnt)
         assert learnt.stored
-        assert (await place.store.limits())[0].limit == 8_000
-        assert place.watch.of(CompactionDone)[0].reason == "overflow"
+        assert (await setup.store.limits())[0].limit == 8_000
+        assert setup.watch.of(CompactionDone)[0].reason == "overflow"
         assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
-        again = await place.open(ScriptedModel(["ok"]), resume=conversation.id)
+        again = await setup.open(ScriptedModel(["ok"]), resume=conversation.id)
         assert again.window == 8_000, "another process knows it too"
 
 
 async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         conversation = await long_one(
-            place, ScriptedModel(refusing(9_000, stated=False), window=200_000)
+            setup, ScriptedModel(refusing(9_000, stated=False), window=200_000)
         )
         assert (await conversation.send("Go on.")).text
         assert conversation.window < 200_000
-        assert not any(item.stored for item in place.watch.of(LimitLearnt))
-        assert await place.store.limits() == []
+        assert not any(item.stored for item in setup.watch.of(LimitLearnt))
+        assert await setup.store.limits() == []
 
 
 async def test_a_learnt_limit_dies_at_the_first_success_above_it(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         model = ScriptedModel(lambda _: "fine")
-        await place.store.learn_limit(
+        await setup.store.learn_limit(
             model.base_url, model.name, 4_000, source="an error"
         )
-        conversation = await place.open(model, enabled=False)
+        conversation = await setup.open(model, enabled=False)
         assert conversation.window == 4_000
-        await conversation.send(words(4_500))
+        await conversation.send(make_text(4_500))
         assert conversation.window == 128_000
-        assert await place.store.limits() == []
+        assert await setup.store.limits() == []
 
 
 async def test_each_attempt_is_stronger_and_after_three_it_is_over(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: too_long(None))
-        conversation = await long_one(place, model)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: overflow_error(None))
+        conversation = await long_one(setup, model)
         with pytest.raises(ContextOverflowError, match="/new") as caught:
             await conversation.send("My question.")
         assert "/compress" in str(caught.value)
-        actions = [item.action for item in place.watch.of(Recovery)]
+        actions = [item.action for item in setup.watch.of(Recovery)]
         assert len(actions) == 3
         assert len(set(actions)) == 3
         sizes = [
@@ -118,24 +127,24 @@ async def test_each_attempt_is_stronger_and_after_three_it_is_over(
         ]
         assert sizes == sorted(sizes, reverse=True)
         assert str(conversation.messages[-1]["content"]) == "My question."
-        assert len(await place.store.history(conversation.id)) == 41
+        assert len(await setup.store.history(conversation.id)) == 41
 
 
 async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
         refusal = ModelError(said, status=400, body={"error": {"message": said}})
         model = ScriptedModel([refusal, "short", "again"])
-        conversation = await place.open(model, max_tokens=4_096)
+        conversation = await setup.open(model, max_tokens=4_096)
         assert (await conversation.send("Hi")).text == "short"
         assert [request.params["max_tokens"] for request in model.requests] == [
             4_096,
             1_500,
         ]
         assert conversation.window == 128_000
-        assert not place.watch.of(CompactionStarted)
+        assert not setup.watch.of(CompactionStarted)
         await conversation.send("More")
         assert model.requests[-1].params["max_tokens"] == 1_500, (
             "it is remembered for the model"
@@ -145,29 +154,29 @@ async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else
 async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         said = (
             "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
             "`max_tokens` and try again"
         )
         refusal = ModelError(said, status=400, body={"error": {"message": said}})
         model = ScriptedModel([refusal, "fine"])
-        conversation = await long_one(place, model, max_tokens=4_096)
+        conversation = await long_one(setup, model, max_tokens=4_096)
         assert (await conversation.send("Go on.")).text == "fine"
-        assert place.watch.of(CompactionDone)
+        assert setup.watch.of(CompactionDone)
 
 
 async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        big = words(5_000, "line")
+    async with open_setup(tmp_path) as setup:
+        big = make_text(5_000, "line")
         refusal = ModelError(
             "Request Entity Too Large", status=413, body="Request Entity Too Large"
         )
-        model = ScriptedModel([call("cat", "{}"), "seen", refusal, "fine"])
-        conversation = await place.open(model)
+        model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
+        conversation = await setup.open(model)
         image = {"type": "image_url", "image_url": {"url": PIXEL}}
         await conversation.send([{"type": "text", "text": "What is this?"}, image])
-        await conversation.add_results([result(big)])
+        await conversation.add_results([tool_result(big)])
         await conversation.send()
         assert (await conversation.send("Thanks. Next.")).text == "fine"
         sent = model.requests[-1].messages
@@ -175,44 +184,44 @@ async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) 
         assert "output:" in str(sent)
         assert not validate_messages(sent, api="openai")
         assert "What is this?" in str(sent)
-        assert big in str(await place.store.history(conversation.id))
+        assert big in str(await setup.store.history(conversation.id))
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])
 async def test_what_is_no_question_of_size_is_raised_as_it_is(
     tmp_path: Path, status: int
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
         refusal = ModelError(
             said if status == 429 else "no",
             status=status,
             body={"error": {"message": said}},
         )
-        conversation = await place.open(ScriptedModel([refusal]))
+        conversation = await setup.open(ScriptedModel([refusal]))
         with pytest.raises(ModelError) as caught:
             await conversation.send("Hi")
         assert caught.value is refusal
-        assert not place.watch.of(CompactionStarted)
+        assert not setup.watch.of(CompactionStarted)
         assert len(conversation.messages) == 1
 
 
 async def test_disabled_means_reported_not_repaired(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         conversation = await long_one(
-            place, ScriptedModel([too_long(8_000, 9_000)]), enabled=False
+            setup, ScriptedModel([overflow_error(8_000, 9_000)]), enabled=False
         )
         with pytest.raises(ContextOverflowError, match="disabled"):
             await conversation.send("Go on.")
-        assert not place.watch.of(CompactionStarted)
+        assert not setup.watch.of(CompactionStarted)
         assert len(conversation.messages) == 41
 
 
 async def test_with_a_loop_of_ones_own(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        conversation = await long_one(place, ScriptedModel())
+    async with open_setup(tmp_path) as setup:
+        conversation = await long_one(setup, ScriptedModel())
         first = await conversation.prepare("Go on.")
-        second = await conversation.recover(too_long(8_000, first.tokens))
+        second = await conversation.recover(overflow_error(8_000, first.tokens))
         assert second.tokens < first.tokens
         assert second.body["messages"][-1]["content"] == "Go on."
         assert second.body["model"] == "gpt-4o"

@@ -21,20 +21,20 @@ from everthread.thread.events import (
     OutputStored,
     UsageRecorded,
 )
-from tests.conversation.served import (
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import (
     KEY,
     NAMES,
     TOOL,
-    answering,
-    asks_for,
+    answer_script,
+    call_reply,
     is_summary_call,
-    lab,
-    model,
-    summary,
+    make_summary_text,
+    open_http_setup,
+    served_model,
 )
-from tests.conversation.talk import words
 
-SYSTEM = "You keep the books of a shop. " + words(300, "account")
+SYSTEM = "You keep the books of a shop. " + make_text(300, "account")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ async def until_compacted(
     for turn in range(most):
         if len(place.watch.of(CompactionDone)) > before:
             return
-        await conversation.send(f"Turn {turn}. {words(size, f'subject {turn}')}")
+        await conversation.send(f"Turn {turn}. {make_text(size, f'subject {turn}')}")
     raise AssertionError("it was never compacted")
 
 
@@ -57,26 +57,28 @@ async def until_compacted(
 async def test_a_conversation_passes_its_window_several_times(
     tmp_path: Path, api: Api
 ) -> None:
-    script = answering(lambda _: words(150, "answer"))
-    async with lab(tmp_path, [model(NAMES[api], 16_000)], script) as place:
-        conversation = await place.open(
+    script = answer_script(lambda _: make_text(150, "answer"))
+    async with open_http_setup(
+        tmp_path, [served_model(NAMES[api], 16_000)], script
+    ) as setup:
+        conversation = await setup.open(
             NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}"
         )
         for turn in range(36):
             pieces = [
                 piece
                 async for piece in conversation.stream(
-                    f"Turn {turn}. {words(400, f'topic {turn}')}"
+                    f"Turn {turn}. {make_text(400, f'topic {turn}')}"
                 )
             ]
             assert pieces[-1].text
-        assert len(place.watch.of(CompactionDone)) >= 2
-        assert {record.status for record in place.provider.log} == {200}, (
+        assert len(setup.watch.of(CompactionDone)) >= 2
+        assert {record.status for record in setup.provider.log} == {200}, (
             "nothing ever overflowed"
         )
-        assert len(await place.store.history(conversation.id)) == 72
-        spent = await place.store.usage(conversation.id)
-        told = [record.canonical_usage.total_tokens for record in place.provider.log]
+        assert len(await setup.store.history(conversation.id)) == 72
+        spent = await setup.store.usage(conversation.id)
+        told = [record.canonical_usage.total_tokens for record in setup.provider.log]
         assert sum(item.usage.total_tokens for item in spent) == sum(told), (
             "every token is accounted for"
         )
@@ -84,116 +86,129 @@ async def test_a_conversation_passes_its_window_several_times(
 
 
 async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
-    served = [model("gpt-4o", 128_000), model("gpt-4o-mini", 8_000)]
-    async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
-        conversation = await place.open("gpt-4o")
+    served = [served_model("gpt-4o", 128_000), served_model("gpt-4o-mini", 8_000)]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: make_text(200))
+    ) as setup:
+        conversation = await setup.open("gpt-4o")
         for turn in range(12):
-            await conversation.send(f"{turn} {words(1_200, f'page {turn}')}")
-        small = await place.open(
+            await conversation.send(f"{turn} {make_text(1_200, f'page {turn}')}")
+        small = await setup.open(
             "gpt-4o-mini", resume=conversation.id, summarizer="journal"
         )
         assert small.window == 8_000
         await small.send("Now with the small one.")
-        assert place.watch.of(CompactionDone)[0].reason == "preflight"
-        assert place.provider.log[-1].prompt_tokens < 4_000
-        assert place.provider.log[-1].status == 200
+        assert setup.watch.of(CompactionDone)[0].reason == "preflight"
+        assert setup.provider.log[-1].prompt_tokens < 4_000
+        assert setup.provider.log[-1].status == 200
 
 
 @pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "openrouter"])
 async def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> None:
-    async with lab(
+    async with open_http_setup(
         tmp_path,
-        [model("big-unknown", 8_000, dialect=dialect, shows=None)],
-        answering(lambda _: "ok"),
-    ) as place:
-        conversation = await place.open("big-unknown", summarizer="journal")
+        [served_model("big-unknown", 8_000, dialect=dialect, shows=None)],
+        answer_script(lambda _: "ok"),
+    ) as setup:
+        conversation = await setup.open("big-unknown", summarizer="journal")
         assert conversation.window == 128_000
         for turn in range(14):
-            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
-        assert any(record.status != 200 for record in place.provider.log)
+            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
+        assert any(record.status != 200 for record in setup.provider.log)
         assert conversation.window <= 8_000
-        assert place.watch.of(LimitLearnt)[0].stored
-        assert len(await place.store.history(conversation.id)) == 28
+        assert setup.watch.of(LimitLearnt)[0].stored
+        assert len(await setup.store.history(conversation.id)) == 28
 
 
 async def test_overflow_inside_a_stream(tmp_path: Path) -> None:
     script = [*["ok"] * 6, Fault("stream_overflow", after=1), "after all"]
-    async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
-        conversation = await place.open("gpt-4o", summarizer="journal")
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-4o", 128_000)], script
+    ) as setup:
+        conversation = await setup.open("gpt-4o", summarizer="journal")
         for turn in range(6):
-            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
         pieces = [piece async for piece in conversation.stream("And now?")]
         assert pieces[-1].text == "after all"
-        assert place.watch.of(CompactionDone)[0].reason == "overflow"
+        assert setup.watch.of(CompactionDone)[0].reason == "overflow"
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
 async def test_an_output_cap_too_large_costs_no_history(
     tmp_path: Path, api: Api
 ) -> None:
-    served = [model(NAMES[api], 16_000, max_output=2_000)]
-    async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
-        conversation = await place.open(NAMES[api], api=api)
+    served = [served_model(NAMES[api], 16_000, max_output=2_000)]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: "ok")
+    ) as setup:
+        conversation = await setup.open(NAMES[api], api=api)
         answer = await conversation.send("Hi", max_tokens=8_000)
         assert answer.text == "ok"
-        assert not place.watch.of(CompactionStarted)
-        assert [record.status for record in place.provider.log] == [400, 200]
+        assert not setup.watch.of(CompactionStarted)
+        assert [record.status for record in setup.provider.log] == [400, 200]
 
 
 @pytest.mark.parametrize("dialect", ["openai", "vllm", "sglang"])
 async def test_a_cap_that_did_not_fit_is_refused_once_and_not_lowered_for_good(
     tmp_path: Path, dialect: str
 ) -> None:
-    served = [model("big-unknown", 8_000, dialect=dialect, shows=None)]
-    async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
-        conversation = await place.open("big-unknown", summarizer="journal")
+    served = [served_model("big-unknown", 8_000, dialect=dialect, shows=None)]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: "ok")
+    ) as setup:
+        conversation = await setup.open("big-unknown", summarizer="journal")
         for turn in range(16):
             await conversation.send(
-                f"{turn} {words(150, f'page {turn}')}", max_tokens=7_900
+                f"{turn} {make_text(150, f'page {turn}')}", max_tokens=7_900
             )
-        statuses = [record.status for record in place.provider.log]
+        statuses = [record.status for record in setup.provider.log]
         assert statuses.count(400) == 1
-        for record in place.provider.log[1:]:
+        for record in setup.provider.log[1:]:
             assert record.body["max_tokens"] >= 0.8 * (8_000 - record.prompt_tokens)
 
 
 async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
-    script = [asks_for("cat big.log", "c1"), "read it", *[_many(25)], "read them all"]
-    async with lab(tmp_path, [model("gpt-4o", 128_000)], script) as place:
-        conversation = await place.open("gpt-4o", tools=[TOOL])
+    script = [call_reply("cat big.log", "c1"), "read it", *[_many(25)], "read them all"]
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-4o", 128_000)], script
+    ) as setup:
+        conversation = await setup.open("gpt-4o", tools=[TOOL])
         await conversation.send("Read the log.")
-        await conversation.add_results([_result("c1", words(150_000, "log line"))])
+        await conversation.add_results([_result("c1", make_text(150_000, "log line"))])
         await conversation.send()
-        assert len(place.watch.of(OutputStored)) == 1
+        assert len(setup.watch.of(OutputStored)) == 1
         answer = await conversation.send("Now all of them.")
         parts = [
-            _result(call.id, words(6_000, f"part {call.id}")) for call in answer.calls
+            _result(call.id, make_text(6_000, f"part {call.id}"))
+            for call in answer.calls
         ]
         await conversation.add_results(parts)
         await conversation.send()
         sizes = [
             len(str(item.get("content")))
-            for item in place.main_calls()[-1].request.messages[-25:]
+            for item in setup.main_calls()[-1].request.messages[-25:]
         ]
         assert sum(sizes) <= 200_000
-        assert 1 < len(place.watch.of(OutputStored)) < 26, (
+        assert 1 < len(setup.watch.of(OutputStored)) < 26, (
             "the largest are stored, not all"
         )
-        assert place.provider.log[-1].status == 200
+        assert setup.provider.log[-1].status == 200
 
 
 async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
-    async with lab(
-        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))
-    ) as place:
-        conversation = await place.open(
+    async with open_http_setup(
+        tmp_path,
+        [served_model("gpt-4o", 16_000)],
+        answer_script(lambda _: make_text(150)),
+    ) as setup:
+        conversation = await setup.open(
             "gpt-4o", system=SYSTEM, extra="compression: {economics: false}"
         )
         await conversation.send("First of all: the shop is called Kestrel.")
-        await until_compacted(place, conversation)
-        sent = place.main_calls()[-1].request.messages
+        await until_compacted(setup, conversation)
+        sent = setup.main_calls()[-1].request.messages
         assert text_of(sent[0]).startswith("First of all")
-        key = await place.store.shared_secret(SUMMARY_KEY)
+        key = await setup.store.shared_secret(SUMMARY_KEY)
         at = next(
             index
             for index, message in enumerate(recognize(sent, key))
@@ -214,17 +229,21 @@ async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
 async def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) -> None:
     def summarise(request: Any) -> str:
         told = str(request.messages)
-        return summary("Second goal." if "First goal." in told else "First goal.")
+        return make_summary_text(
+            "Second goal." if "First goal." in told else "First goal."
+        )
 
-    async with lab(
-        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), summarise)
-    ) as place:
-        conversation = await place.open("gpt-4o")
-        await until_compacted(place, conversation)
+    async with open_http_setup(
+        tmp_path,
+        [served_model("gpt-4o", 16_000)],
+        answer_script(lambda _: make_text(150), summarise),
+    ) as setup:
+        conversation = await setup.open("gpt-4o")
+        await until_compacted(setup, conversation)
         await conversation.close()
-        again = await place.open("gpt-4o", resume=conversation.id)
-        await until_compacted(place, again)
-        calls = place.summary_calls()
+        again = await setup.open("gpt-4o", resume=conversation.id)
+        await until_compacted(setup, again)
+        calls = setup.summary_calls()
         assert "⟦earlier checkpoint⟧" in str(calls[-1].messages)
         assert " goal." in str(calls[-1].messages)
         shown = next(text_of(item) for item in again.messages if is_summary(item))
@@ -232,27 +251,29 @@ async def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) ->
 
 
 async def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
-    async with lab(
-        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))
-    ) as place:
-        conversation = await place.open("gpt-4o", summarizer="journal")
+    async with open_http_setup(
+        tmp_path,
+        [served_model("gpt-4o", 16_000)],
+        answer_script(lambda _: make_text(150)),
+    ) as setup:
+        conversation = await setup.open("gpt-4o", summarizer="journal")
         first = await conversation.send("Begin.")
-        child = await place.open(
+        child = await setup.open(
             "gpt-4o",
             session=NewSession(kind="subagent", parent=conversation.id),
             summarizer="journal",
         )
         await child.send("Look into it.")
         branch = await conversation.branch(first.id)
-        await until_compacted(place, conversation)
-        await until_compacted(place, conversation)
-        tip = await place.store.get_compression_tip(conversation.id)
+        await until_compacted(setup, conversation)
+        await until_compacted(setup, conversation)
+        tip = await setup.store.get_compression_tip(conversation.id)
         assert tip == conversation.session.id
-        assert await place.store.get_compression_tip(child.id) == child.session.id
-        assert await place.store.get_compression_tip(branch.id) == branch.session.id
-        middle = (await place.store.session(tip)).parent
+        assert await setup.store.get_compression_tip(child.id) == child.session.id
+        assert await setup.store.get_compression_tip(branch.id) == branch.session.id
+        middle = (await setup.store.session(tip)).parent
         assert middle is not None
-        again = await place.open("gpt-4o", resume=middle, summarizer="journal")
+        again = await setup.open("gpt-4o", resume=middle, summarizer="journal")
         assert again.session.id == tip
 
 
@@ -262,85 +283,96 @@ async def test_a_summariser_that_fails_rests_and_the_extract_serves(
     def fails(_request: Any) -> Fault:
         return Fault("server_error")
 
-    async with lab(
-        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), fails)
-    ) as place:
-        conversation = await place.open(
+    async with open_http_setup(
+        tmp_path,
+        [served_model("gpt-4o", 16_000)],
+        answer_script(lambda _: make_text(150), fails),
+    ) as setup:
+        conversation = await setup.open(
             "gpt-4o", extra="compression: {background: false}"
         )
-        await until_compacted(place, conversation)
-        (done,) = place.watch.of(CompactionDone)
+        await until_compacted(setup, conversation)
+        (done,) = setup.watch.of(CompactionDone)
         assert done.author == "journal"
         assert any("wrote no summary" in warning for warning in done.warnings)
-        asked = len(place.summary_calls())
-        await until_compacted(place, conversation)
-        assert len(place.summary_calls()) == asked, "it rests"
+        asked = len(setup.summary_calls())
+        await until_compacted(setup, conversation)
+        assert len(setup.summary_calls()) == asked, "it rests"
         assert any(
             "rests" in item.text or "skipped" in item.text
-            for item in place.watch.of(CompactionProgress)
+            for item in setup.watch.of(CompactionProgress)
         )
         for turn in range(6):
-            await conversation.send(f"{turn} {words(300, f'page {turn}')}")
+            await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
         made = await conversation.compress()
-        assert len(place.summary_calls()) > asked, "a person's wish does not wait"
+        assert len(setup.summary_calls()) > asked, "a person's wish does not wait"
         assert any("wrote no summary" in warning for warning in made.warnings)
 
 
 async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(
     tmp_path: Path,
 ) -> None:
-    served = [model("gpt-4o", 64_000), model("tiny", 4_096, dialect="vllm")]
-    async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
+    served = [
+        served_model("gpt-4o", 64_000),
+        served_model("tiny", 4_096, dialect="vllm"),
+    ]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: make_text(200))
+    ) as setup:
         extra = (
-            f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{place.provider.url}/v1', "
+            f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{setup.provider.url}/v1', "
             f"api_key_env: {KEY}, context_length: 4096}}}}\ncompression: {{background: false}}"
         )
-        conversation = await place.open("gpt-4o", extra=extra)
+        conversation = await setup.open("gpt-4o", extra=extra)
         for turn in range(40):
-            if place.watch.of(CompactionDone):
+            if setup.watch.of(CompactionDone):
                 break
             await conversation.send(
-                f"Fact number {turn} is F{turn:03}. {words(900, f'page {turn}')}"
+                f"Fact number {turn} is F{turn:03}. {make_text(900, f'page {turn}')}"
             )
-        (done,) = place.watch.of(CompactionDone)
+        (done,) = setup.watch.of(CompactionDone)
         assert done.author == "tiny"
         given = " ".join(
-            str(call.messages) for call in place.summary_calls() if call.model == "tiny"
+            str(call.messages) for call in setup.summary_calls() if call.model == "tiny"
         )
-        covered = (await place.store.compactions(conversation.id))[0].record.covered
+        covered = (await setup.store.compactions(conversation.id))[0].record.covered
         for message_id in covered:
-            body = (await place.store.message(message_id)).body
+            body = (await setup.store.message(message_id)).body
             if body["role"] == "user":
                 assert text_of(body)[:30].split(".")[0] in given
         assert all(
-            item.status == 200 for item in place.provider.log if item.model == "tiny"
+            item.status == 200 for item in setup.provider.log if item.model == "tiny"
         )
 
 
 async def test_thinking_models_that_report_huge_reasoning(tmp_path: Path) -> None:
-    script = answering(lambda _: Fault("huge_reasoning", reply="ok", tokens=90_000))
-    async with lab(tmp_path, [model("gpt-5", 16_000)], script) as place:
-        conversation = await place.open("gpt-5")
+    script = answer_script(lambda _: Fault("huge_reasoning", reply="ok", tokens=90_000))
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-5", 16_000)], script
+    ) as setup:
+        conversation = await setup.open("gpt-5")
         for turn in range(8):
             await conversation.send(f"Step {turn}.")
-        assert not place.watch.of(CompactionStarted)
-        assert place.watch.of(UsageRecorded)[0].usage.reasoning_tokens > 0
+        assert not setup.watch.of(CompactionStarted)
+        assert setup.watch.of(UsageRecorded)[0].usage.reasoning_tokens > 0
 
 
 async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -> None:
-    served = [model("claude-sonnet-4-5", 32_000)]
-    async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
-        conversation = await place.open(
+    served = [served_model("claude-sonnet-4-5", 32_000)]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: make_text(150))
+    ) as setup:
+        conversation = await setup.open(
             "claude-sonnet-4-5",
             provider="anthropic",
-            system=SYSTEM + words(1_500, "rule"),
+            system=SYSTEM + make_text(1_500, "rule"),
             tools=[TOOL],
             summarizer="journal",
             extra="compression: {background: false}",
         )
-        await until_compacted(place, conversation)
+        await until_compacted(setup, conversation)
         await conversation.send("And on.")
-        log = place.main_calls()
+        log = setup.main_calls()
         turning = next(
             at for at, item in enumerate(log) if item.shared and not item.shared.extends
         )
@@ -353,30 +385,34 @@ async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -
 
 
 async def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> None:
-    served = [model("claude-sonnet-4-5", 64_000)]
-    async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
-        conversation = await place.open(
+    served = [served_model("claude-sonnet-4-5", 64_000)]
+    async with open_http_setup(
+        tmp_path, served, answer_script(lambda _: make_text(150))
+    ) as setup:
+        conversation = await setup.open(
             "claude-sonnet-4-5",
             provider="anthropic",
             system=SYSTEM,
             extra="compression: {background: false}",
         )
         for turn in range(12):
-            await conversation.send(f"{turn} {words(900, f'page {turn}')}")
+            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
         await conversation.compress()
         (asked,) = [
             item
-            for item in place.provider.log
+            for item in setup.provider.log
             if item.request and is_summary_call(item.request)
         ]
         assert asked.cached_tokens > 0.8 * asked.prompt_tokens
-        assert place.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
+        assert setup.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
 
 
 async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
     script = [Fault("rate_limit", retry_after=0.01), Fault("overloaded"), "at last"]
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], script) as place:
-        conversation = await place.open("gpt-4o")
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-4o", 16_000)], script
+    ) as setup:
+        conversation = await setup.open("gpt-4o")
         assert (await conversation.send("Hi")).text == "at last"
         assert len(conversation.messages) == 2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversation.served import KEY
+from tests.conversation.http_setup import KEY
 from tests.conversation.soak import soak
 
 

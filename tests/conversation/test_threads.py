@@ -15,7 +15,11 @@ from everthread.compaction.summary import Compaction, SummaryDraft, SummaryReque
 from everthread.conversation.conversation import Conversation
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.conversation.talk import Room, room, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    make_text,
+    open_setup,
+)
 
 LONGEST = 60.0
 """Seconds until a test that would hang fails."""
@@ -44,11 +48,11 @@ class Gate:
         return Stopped
 
 
-async def full(place: Room, engine: Any, **settings: Any) -> Conversation:
-    model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
-    conversation = await place.open(model, engine=engine, protect_last_n=2, **settings)
+async def full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
+    conversation = await setup.open(model, engine=engine, protect_last_n=2, **settings)
     for turn in range(6):
-        await conversation.send(f"Turn {turn}: {words(900, f'account {turn}')}")
+        await conversation.send(f"Turn {turn}: {make_text(900, f'account {turn}')}")
     return conversation
 
 
@@ -58,14 +62,14 @@ async def reach(gate: Gate) -> None:
 
 async def test_the_loop_goes_on_while_an_engine_works(tmp_path: Path) -> None:
     gate = Gate()
-    async with room(tmp_path) as place:
-        conversation = await full(place, gate.engine())
+    async with open_setup(tmp_path) as setup:
+        conversation = await full(setup, gate.engine())
         compacting = asyncio.ensure_future(conversation.compress())
         await reach(gate)
         gate.opened.set()  # by this loop: an engine that held it would wait in vain
         assert (await compacting).changed
         assert gate.threads != [threading.get_ident()]
-        assert len(place.watch.of(CompactionDone)) == 1
+        assert len(setup.watch.of(CompactionDone)) == 1
 
 
 @pytest.mark.parametrize("moments", [0, 1, 3])
@@ -73,8 +77,8 @@ async def test_a_cancelled_compaction_changes_nothing(
     tmp_path: Path, moments: int
 ) -> None:
     gate = Gate()
-    async with room(tmp_path) as place:
-        conversation = await full(place, gate.engine())
+    async with open_setup(tmp_path) as setup:
+        conversation = await full(setup, gate.engine())
         session = conversation.id
         before = conversation.messages
         compacting = asyncio.ensure_future(conversation.compress())
@@ -117,9 +121,9 @@ class Asked:
 async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         asked = Asked()
-        conversation = await full(place, ContextCompressor, summarizer=asked)
+        conversation = await full(setup, ContextCompressor, summarizer=asked)
         compacting = asyncio.ensure_future(conversation.compress())
         await asked.begun.wait()
         compacting.cancel()

@@ -20,8 +20,8 @@ from everthread.thread.events import (
     OutputStored,
 )
 from everthread.thread.options import Route
-from tests.conversation.served import answering, lab, model
-from tests.conversation.talk import room, too_long, words
+from tests.conversation.conversation_setup import make_text, open_setup, overflow_error
+from tests.conversation.http_setup import answer_script, open_http_setup, served_model
 
 
 class Noting(ContextCompressor):
@@ -41,19 +41,21 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
         engines.append(Noting(services))
         return engines[-1]
 
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         claude: dict[str, Any] = {
             "name": "claude-sonnet-4-5",
             "api": "anthropic",
             "base_url": "https://api.anthropic.com",
         }
-        said = ScriptedModel(lambda _: f"Noted. {words(100)}", window=64_000, **claude)
-        first = await place.open(
+        said = ScriptedModel(
+            lambda _: f"Noted. {make_text(100)}", window=64_000, **claude
+        )
+        first = await setup.open(
             said, engine=make, provider="anthropic", protect_last_n=2
         )
         for turn in range(40):
-            await first.send(f"Turn {turn}: {words(60, f'account {turn}')}")
-        second = await place.open(
+            await first.send(f"Turn {turn}: {make_text(60, f'account {turn}')}")
+        second = await setup.open(
             said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
         )
         await second.send("I am here too.")
@@ -73,7 +75,7 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
         await first.send("And I.")
         await first.compress()
         await second.compress()
-        again = await place.open(said, resume=first.id)
+        again = await setup.open(said, resume=first.id)
         assert again.messages == second.messages
 
 
@@ -81,31 +83,35 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
     tmp_path: Path,
 ) -> None:
     def other(request: Request) -> Any:
-        return too_long(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
+        return (
+            overflow_error(9_000, 12_000)
+            if len(request.messages) > 9
+            else "I stepped in."
+        )
 
-    async with room(tmp_path) as place:
+    async with open_setup(tmp_path) as setup:
         out = ModelError("it is down", status=503)
-        script: Any = iter([f"Noted. {words(200)}"] * 8)
+        script: Any = iter([f"Noted. {make_text(200)}"] * 8)
         first = ScriptedModel(lambda _: next(script, out))
         both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
-        conversation = await place.open(both, protect_last_n=2)
+        conversation = await setup.open(both, protect_last_n=2)
         for turn in range(8):
-            await conversation.send(f"Turn {turn}: {words(300, f'account {turn}')}")
+            await conversation.send(f"Turn {turn}: {make_text(300, f'account {turn}')}")
         assert (await conversation.send("And now?")).text == "I stepped in."
         assert conversation.window == first.window
-        assert (await place.store.limits_for(first.base_url, first.name)).window is None
-        assert not place.watch.of(LimitLearnt)
+        assert (await setup.store.limits_for(first.base_url, first.name)).window is None
+        assert not setup.watch.of(LimitLearnt)
 
 
 async def test_a_switch_forgets_what_the_other_server_reported(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(["Noted."]))
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(ScriptedModel(["Noted."]))
         await conversation.send("Hello")
         await conversation.use_model(
             Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
         )
         await conversation.prepare("Again")
-        assert [event.reported for event in place.watch.of(Estimated)] == [False, False]
+        assert [event.reported for event in setup.watch.of(Estimated)] == [False, False]
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
@@ -113,24 +119,24 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
-    async with lab(
-        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: "Counted.")
-    ) as place:
-        conversation = await place.open("gpt-4o")
+    async with open_http_setup(
+        tmp_path, [served_model("gpt-4o", 16_000)], answer_script(lambda _: "Counted.")
+    ) as setup:
+        conversation = await setup.open("gpt-4o")
         for turn in range(before):
-            await conversation.send(f"Turn {turn}: {words(400)}")
-        large = f"Count these. {words(40_000)} That was all."
+            await conversation.send(f"Turn {turn}: {make_text(400)}")
+        large = f"Count these. {make_text(40_000)} That was all."
         assert (await conversation.send(large)).text == "Counted."
-        assert place.watch.of(CompactionDone)
+        assert setup.watch.of(CompactionDone)
         shown = next(
             said
             for said in map(text_of, conversation.messages)
             if said.startswith("Count these.")
         )
         assert shown.endswith("That was all.")
-        kept = place.watch.of(OutputStored)[-1]
+        kept = setup.watch.of(OutputStored)[-1]
         assert kept.output in shown
-        assert (await place.store.output(kept.output))[:200] in large
-        history = await place.store.history(conversation.id)
+        assert (await setup.store.output(kept.output))[:200] in large
+        history = await setup.store.history(conversation.id)
         assert text_of(history[2 * before].body) == large
         assert (await conversation.send("And now?")).text == "Counted."

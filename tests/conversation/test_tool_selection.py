@@ -15,7 +15,13 @@ from everthread.core.types import Reply, Request
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, Notice, ToolsChanged
-from tests.conversation.talk import Room, call, result, room, words
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    call_reply,
+    make_text,
+    open_setup,
+    tool_result,
+)
 
 TOPICS = (
     "invoice",
@@ -30,7 +36,7 @@ TOPICS = (
 
 
 def tool(topic: str, size: int = 60) -> dict[str, Any]:
-    description = f"Works on the {topic}. " + words(size, f"{topic} detail")
+    description = f"Works on the {topic}. " + make_text(size, f"{topic} detail")
     schema = {"type": "object", "properties": {f"{topic}_id": {"type": "string"}}}
     return {
         "type": "function",
@@ -52,7 +58,7 @@ def offered(request: Request) -> list[str]:
 
 
 def model(**more: Any) -> ScriptedModel:
-    return ScriptedModel(lambda _: words(120, "answer"), window=8_000, **more)
+    return ScriptedModel(lambda _: make_text(120, "answer"), window=8_000, **more)
 
 
 async def fill(talk: Conversation, about: str = "ledger") -> None:
@@ -61,17 +67,17 @@ async def fill(talk: Conversation, about: str = "ledger") -> None:
     turn = 0
     while talk.session.id == before:
         turn += 1
-        await talk.send(f"Turn {turn}. {words(300, f'{about} {turn}')}")
+        await talk.send(f"Turn {turn}. {make_text(300, f'{about} {turn}')}")
 
 
 async def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> None:
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         asked = model()
-        talk = await place.open(asked, tools=TOOLS[:2], background=False)
+        talk = await setup.open(asked, tools=TOOLS[:2], background=False)
         await talk.send("Hello")
         await fill(talk)
         assert all(request.tools == TOOLS[:2] for request in asked.requests)
-        assert (talk.toolbox.out, place.watch.of(ToolsChanged)) == ((), [])
+        assert (talk.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
 
     await in_room(tmp_path, story)
 
@@ -79,28 +85,28 @@ async def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> No
 async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(
     tmp_path: Path,
 ) -> None:
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         asked = model()
-        talk = await place.open(asked, tools=TOOLS, **SHARE)
+        talk = await setup.open(asked, tools=TOOLS, **SHARE)
         assert talk.tools == TOOLS
         await talk.send("Book me a flight, and put it into the calendar.")
         first = offered(asked.requests[0])
         assert {"flight_tool", "calendar_tool", FIND} <= set(first)
         assert 3 <= len(first) < len(TOOLS)
-        [told] = place.watch.of(ToolsChanged)
+        [told] = setup.watch.of(ToolsChanged)
         assert (told.gone, told.left_out, told.given, told.why) == (
             talk.toolbox.out,
         ) * 2 + (8, "the session begins")
         assert told.tokens_saved > 200
         await talk.send("And now the weather, please, and the payroll.")
-        again = await place.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+        again = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
         await again.send("What about the warehouse?")
         assert [offered(request) for request in asked.requests] == [first] * 3
         await fill(again, "warehouse payroll")
         assert (
             offered(asked.requests[-1]) == first
         )  # what fits stays: tools and system prompt are still cached
-        assert len(place.watch.of(ToolsChanged)) == 1
+        assert len(setup.watch.of(ToolsChanged)) == 1
         branch = await again.branch()
         await branch.send("Elsewhere.")
         assert offered(asked.requests[-1]) == first
@@ -111,22 +117,22 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     tmp_path: Path,
 ) -> None:
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         def say(request: Request) -> Any:
             last = request.messages[-1]
             if "use it" in str(last.get("content")):
-                return call("payroll_tool", "{}")
-            return words(120, "answer")
+                return call_reply("payroll_tool", "{}")
+            return make_text(120, "answer")
 
         asked = ScriptedModel(say, window=8_000)
-        talk = await place.open(asked, tools=TOOLS, **SHARE)
+        talk = await setup.open(asked, tools=TOOLS, **SHARE)
         await talk.send("Book me a flight.")
         out = talk.toolbox.out
         assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
         answer = await talk.send(
             "Somehow you know it: use it"
         )  # one that is left out can be called
-        await talk.add_results([result("paid", answer.calls[0].id)])
+        await talk.add_results([tool_result("paid", answer.calls[0].id)])
         told = await talk.handle_tool_call(
             FIND, {"query": "phone somebody: telephones"}
         )
@@ -138,13 +144,13 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
         assert "The user did not allow to show them at once." in told
         assert "next compaction" in told
         assert talk.toolbox.out == out
-        resumed = await place.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+        resumed = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
         assert resumed.toolbox.out == out
         await fill(resumed)
         now = set(offered(asked.requests[-1]))
         assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND} <= now
         assert not set(resumed.toolbox.out) & now
-        changed = place.watch.of(ToolsChanged)[-1]
+        changed = setup.watch.of(ToolsChanged)[-1]
         assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
         await fill(resumed, "flight calendar")
         assert "payroll_tool" in offered(asked.requests[-1])
@@ -159,17 +165,17 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 ) -> None:
     """What was not saved yet is told by the compaction's own record; an undo finds what was there before."""
 
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         asked = model()
-        talk = await place.open(asked, tools=TOOLS, **SHARE)
+        talk = await setup.open(asked, tools=TOOLS, **SHARE)
         await talk.send("Book me a flight.")
         before = talk.toolbox.out
         await talk.find_tools("telephone")
         await fill(talk)
         out = talk.toolbox.out
         assert out != before
-        await place.store.put_state(talk.session.id, "calibration", None)
-        other = await place.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+        await setup.store.put_state(talk.session.id, "calibration", None)
+        other = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
         assert other.toolbox.out == out
         await other.undo()
         assert other.toolbox.out == before
@@ -178,9 +184,9 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 
 
 async def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         asked = model(name="claude-sonnet-4-5", api="anthropic")
-        talk = await place.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
+        talk = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
         await talk.send("Book me a flight.")
         price = talk.toolbox.price()
         assert price.startswith("about $0.00")
@@ -189,18 +195,18 @@ async def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
         assert found.now
         assert [card.name for card in found.tools] == ["telephone_tool"]
         assert found.text.endswith("They are shown to you again from now on.")
-        told = place.watch.of(ToolsChanged)[-1]
+        told = setup.watch.of(ToolsChanged)[-1]
         assert (told.back, told.now) == (("telephone_tool",), True)
         assert "other tools are offered" in talk.toolbox.price()
         await talk.send("Ring him.")
         assert "telephone_tool" in offered(asked.requests[-1])
         assert "telephone_tool" not in offered(asked.requests[-2])
-        again = await place.open(
+        again = await setup.open(
             asked, resume=talk.id, tools=TOOLS, provider="anthropic", **SHARE
         )
         await again.send("And again.")
         assert offered(asked.requests[-1]) == offered(asked.requests[-2])
-        unpriced = await place.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
+        unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
         await unpriced.send("Hello")
         assert "is not known" in unpriced.toolbox.price()
 
@@ -208,8 +214,8 @@ async def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> None:
-    async def story(place: Room) -> None:
-        talk = await place.open(model(), tools=TOOLS, **SHARE)
+    async def story(setup: ConversationSetup) -> None:
+        talk = await setup.open(model(), tools=TOOLS, **SHARE)
         await talk.send("Book me a flight.")
         found = await talk.find_tools("quantum chemistry", now=True)
         assert (found.tools, found.now) == ((), False)
@@ -219,7 +225,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> No
         for wrong in ("", "  ", "x" * 1_001):
             with pytest.raises(InputError, match="what the tool shall do"):
                 await talk.find_tools(wrong)
-        small = await place.open(model(), tools=TOOLS[:1])
+        small = await setup.open(model(), tools=TOOLS[:1])
         await small.send("Hello")
         assert "all are shown to you" in (await small.find_tools("weather")).text
         with pytest.raises(KeyError):
@@ -233,10 +239,10 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
 ) -> None:
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
 
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         asked = model()
-        long = "You help. " + words(2_400, "rule")
-        talk = await place.open(
+        long = "You help. " + make_text(2_400, "rule")
+        talk = await setup.open(
             asked,
             tools=[tool(topic, 200) for topic in TOPICS],
             system=long,
@@ -245,47 +251,50 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
         await talk.send("Book me a flight.")
         assert FIND in offered(asked.requests[0])
         await talk.send("And a hotel.")
-        [notice] = place.watch.of(Notice)
+        [notice] = setup.watch.of(Notice)
         assert "alone take" in notice.text
         assert notice.text.endswith(
             f"{len(talk.toolbox.out)} tools that it does not use are left out."
         )
-        full = await place.open(
-            model(), tools=TOOLS, system="You help. " + words(5_000, "rule"), **SHARE
+        full = await setup.open(
+            model(),
+            tools=TOOLS,
+            system="You help. " + make_text(5_000, "rule"),
+            **SHARE,
         )
         await full.send("Book me a flight.")
         assert set(full.toolbox.out) == {entry["function"]["name"] for entry in TOOLS}
-        assert place.watch.of(Notice)[-1].text.endswith("larger window.")
+        assert setup.watch.of(Notice)[-1].text.endswith("larger window.")
 
     await in_room(tmp_path, story)
 
 
 async def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) -> None:
-    async def story(place: Room) -> None:
+    async def story(setup: ConversationSetup) -> None:
         def engine(services: Services) -> LosslessEngine:
             return LosslessEngine(services)
 
         asked = model()
-        talk = await place.open(asked, tools=TOOLS, engine=engine, **SHARE)
+        talk = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
         await talk.send("Book me a flight.")
         names = offered(asked.requests[-1])
         assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND} <= set(names)
         assert [entry["function"]["name"] for entry in talk.toolbox.own] == names[-4:]
         talk.use_tools(TOOLS[:1])
-        place.watch.broken.clear()
+        setup.watch.broken.clear()
         await talk.send("Hello")
         assert FIND not in offered(asked.requests[-1])
         assert (
-            len(place.watch.broken) == 1
+            len(setup.watch.broken) == 1
         )  # `use_tools` says that the cache is lost by it
-        place.watch.broken.clear()
+        setup.watch.broken.clear()
         mine = {
             "type": "function",
             "function": {"name": FIND, "description": "mine", "parameters": {}},
         }
-        own = await place.open(asked, tools=[*TOOLS, mine], **SHARE)
+        own = await setup.open(asked, tools=[*TOOLS, mine], **SHARE)
         await own.send("Hello")
-        off = await place.open(asked, tools=TOOLS, enabled=False, **SHARE)
+        off = await setup.open(asked, tools=TOOLS, enabled=False, **SHARE)
         await off.send("Hello")
         assert own.toolbox.out == off.toolbox.out == ()
 
@@ -293,20 +302,20 @@ async def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) ->
 
 
 async def in_room(folder: Path, story: Any) -> None:
-    async with room(folder) as place:
-        await story(place)
+    async with open_setup(folder) as setup:
+        await story(setup)
 
 
 async def test_a_reply_is_no_call(tmp_path: Path) -> None:
     """Calls of tools nobody gave change nothing of what is offered."""
 
-    async def story(place: Room) -> None:
-        said: list[Reply | str] = [call("nobody", "{}"), "done"]
-        talk = await place.open(ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE)
+    async def story(setup: ConversationSetup) -> None:
+        said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
+        talk = await setup.open(ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE)
         answer = await talk.send("Book me a flight.")
-        await talk.add_results([result("no such tool", answer.calls[0].id)])
+        await talk.add_results([tool_result("no such tool", answer.calls[0].id)])
         await talk.send()
-        assert not place.watch.of(CompactionDone)
+        assert not setup.watch.of(CompactionDone)
         assert not talk.toolbox.used
 
     await in_room(tmp_path, story)

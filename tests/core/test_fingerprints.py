@@ -16,8 +16,8 @@ from everthread.core.fingerprints import (
     chain_digest,
     message_fingerprint,
 )
-from tests.chains import byte_chain, byte_fingerprint, canonical_chain
-from tests.shared_data import shared
+from tests.digest_chains import byte_chain, byte_fingerprint, canonical_chain
+from tests.shared_data import shared_path
 
 REMINDER = "<system-reminder>\nThe todo list is empty.\n</system-reminder>"
 MARK = {"type": "ephemeral"}
@@ -336,7 +336,9 @@ def test_real_requests_extend_each_other() -> None:
     """Successive recorded requests of one conversation: each chain continues the previous one."""
     for family in ("claude", "deepseek"):
         files = sorted(
-            path for path in shared("requests").glob("*.json") if family in path.name
+            path
+            for path in shared_path("requests").glob("*.json")
+            if family in path.name
         )
         requests = [json.loads(path.read_text("utf-8"))["messages"] for path in files]
         for older, newer in pairwise(requests):

@@ -24,7 +24,7 @@ from everthread.core.provider_errors import (
     read_counts,
     sentences,
 )
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 CASES: list[dict[str, Any]] = [
     json.loads(line)
@@ -75,7 +75,7 @@ def test_errors_as_providers_print_them(case: dict[str, Any]) -> None:
 
 
 def test_real_errors_by_label_and_by_limit() -> None:
-    lines = shared("provider_errors.jsonl").read_text("utf-8").splitlines()
+    lines = shared_path("provider_errors.jsonl").read_text("utf-8").splitlines()
     cases = [json.loads(line) for line in lines]
     verdicts = [of(case) for case in cases]
     right = sum(

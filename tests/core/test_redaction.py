@@ -33,7 +33,7 @@ from everthread.core.redaction import (
     redact_part,
 )
 from tests.core.test_pattern_growth import cpu_limit
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 BASE62 = ascii_letters + digits
 BASE36 = ascii_lowercase + digits
@@ -592,7 +592,7 @@ def test_two_megabytes_of_base64_are_fine() -> None:
 def test_recall_and_false_positives_on_the_shared_half() -> None:
     rows = [
         json.loads(line)
-        for line in shared("secrets.b64.jsonl").read_text("utf-8").splitlines()
+        for line in shared_path("secrets.b64.jsonl").read_text("utf-8").splitlines()
     ]
     gone = []
     changed = []

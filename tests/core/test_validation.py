@@ -22,7 +22,7 @@ from everthread.core.validation import (
     with_call_ids,
 )
 from everthread.errors import InputError
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 Dirt = dict[str, Any]
 
@@ -647,7 +647,7 @@ def test_garbage_is_reported_and_survived(garbage: Any) -> None:
 
 
 def test_real_histories_come_out_valid() -> None:
-    for path in sorted(shared("transcripts").glob("*.json")):
+    for path in sorted(shared_path("transcripts").glob("*.json")):
         messages = json.loads(path.read_text("utf-8"))["messages"]
         mended = repair_messages(messages)
         assert validate_messages(mended) == [], path.name

@@ -19,9 +19,18 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.charging import charged_model
 from everthread.gateway.json_slices import ExcessError, slice_body
 from everthread.gateway.outer_fields import OuterFields
-from tests.gateway.house import CHAT as CHAT_MODEL
-from tests.gateway.house import house
-from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
+from tests.gateway.gateway_setup import open_setup
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    RawMessage,
+    open_raw_gateway,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 
 CHAT = "/v1/chat/completions"
 
@@ -42,14 +51,14 @@ CHAT = "/v1/chat/completions"
 async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
     body: bytes,
 ) -> None:
-    manager = Plain()
+    manager = PassThroughManager()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager) as (url, proxy),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
-        answer = await ask(url, post(CHAT, body))
+        answer = await send_bytes(url, post_request(CHAT, body))
     assert answer.status == 200, answer.body
-    assert (upstream.heard[0].body == body, manager.prepared) == (True, [])
+    assert (upstream.received[0].body == body, manager.prepared) == (True, [])
     assert "passed on unmanaged" in answer.names["x-everthread-notice"]
     assert proxy.metrics.value("unmanaged") == 1
 
@@ -95,11 +104,11 @@ async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
     body = json.dumps(
         {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
     ).encode()
-    async with house(tmp_path) as home:
-        url = await home.gateway()
-        key = await home.key()
-        answer = await ask(
-            url, post(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway()
+        key = await setup.key()
+        answer = await send_bytes(
+            url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
         )
     assert (
         "one of its messages has more than 50,000 values"
@@ -162,13 +171,15 @@ def test_escaped_names_are_looked_for_once() -> None:
 
 async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
-    manager = Plain()
+    manager = PassThroughManager()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
-        answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
-    assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (
+        answer = await send_bytes(
+            url, post_request(CHAT, packed, (b"content-encoding", b"gzip"))
+        )
+    assert (answer.status, upstream.received[0].body == packed, manager.prepared) == (
         200,
         True,
         [],
@@ -183,11 +194,13 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
     name: bytes, packed: bytes
 ) -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        answer = await ask(url, post(CHAT, packed, (b"content-encoding", name)))
-    assert (answer.status, upstream.heard[0].body == packed) == (200, True)
+        answer = await send_bytes(
+            url, post_request(CHAT, packed, (b"content-encoding", name))
+        )
+    assert (answer.status, upstream.received[0].body == packed) == (200, True)
     assert (
         answer.names["x-everthread-notice"]
         == "passed on unmanaged: its body cannot be decoded here"
@@ -221,11 +234,11 @@ async def test_a_field_that_matters_stands_there_once(
     with pytest.raises(Refused, match="twice"):
         OuterFields(body)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        answer = await ask(url, post(CHAT, body))
-    assert (answer.status, upstream.heard) == (400, [])
+        answer = await send_bytes(url, post_request(CHAT, body))
+    assert (answer.status, upstream.received) == (400, [])
     assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
 
 
@@ -280,20 +293,24 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
             }
         ]
 
-    async def reply(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def reply(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         assert request.names["accept-encoding"] == "gzip"
         packed = gzip.compress(json.dumps(answer).encode())
-        await say(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
+        await whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(
+            request, writer
+        )
 
     async with (
         raw_upstream(reply) as upstream,
-        gateway(upstream.url, authenticator=Keys()) as (url, _),
+        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
     ):
         body = json.dumps(
             {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}
         ).encode()
         assert (
-            await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))
+            await send_bytes(
+                url, post_request(path, body, *JSON, (b"accept-encoding", b"gzip, br"))
+            )
         ).status == 200
     assert account.calls == [(9, "gpt-4o")]
     assert charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api
-from tests.gateway.clients import Client, gate, words
+from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
 
 OPENAI = "https://api.openai.com/v1"
 MARK = {"mode": "explicit"}
@@ -18,7 +18,7 @@ TOOL = {"type": "function", "function": {"name": "read", "parameters": {}}}
 
 
 @dataclass
-class NewClient(Client):
+class NewClient(HistoryClient):
     name: str = "gpt-5.6"
 
     @property
@@ -27,10 +27,10 @@ class NewClient(Client):
 
 
 async def sent_by(
-    folder: Path, client: Client, upstream: str = OPENAI, **options: Any
+    folder: Path, client: HistoryClient, upstream: str = OPENAI, **options: Any
 ) -> Any:
-    async with gate(folder, None) as place:
-        manager = place.manager(markers=True, **options)
+    async with open_manager_setup(folder, None) as setup:
+        manager = setup.manager(markers=True, **options)
         turn = await manager.prepare(client.incoming(upstream))
         return json.loads(turn.sent.body)
 
@@ -42,7 +42,7 @@ async def test_the_system_prompt_ends_with_a_breakpoint(
     client = NewClient(api, tools=[TOOL], system=None)
     role = "system" if api == "openai_chat" else "developer"
     client.messages.append({"role": role, "content": "Be brief."})
-    client.says(words(2_000, "ledger"))
+    client.add_user_message(make_text(2_000, "ledger"))
     body = await sent_by(tmp_path, client)
     first, *rest = body["messages" if api == "openai_chat" else "input"]
     kind = "text" if api == "openai_chat" else "input_text"
@@ -55,7 +55,7 @@ async def test_instructions_carry_none_so_the_first_message_does(
     tmp_path: Path,
 ) -> None:
     client = NewClient("openai_responses", tools=[TOOL])
-    client.says(words(2_000, "ledger"))
+    client.add_user_message(make_text(2_000, "ledger"))
     body = await sent_by(tmp_path, client)
     assert body["instructions"] == "Be brief."
     assert body["input"][0]["content"][0]["prompt_cache_breakpoint"] == MARK
@@ -87,17 +87,17 @@ async def test_instructions_carry_none_so_the_first_message_does(
     ids=["older model", "one-shot prompt", "own options", "own breakpoint"],
 )
 async def test_other_requests_are_sent_byte_for_byte(
-    tmp_path: Path, client: Client
+    tmp_path: Path, client: HistoryClient
 ) -> None:
-    client.says(words(2_000, "ledger"))
+    client.add_user_message(make_text(2_000, "ledger"))
     assert await sent_by(tmp_path, client) == client.body()
 
 
 async def test_a_short_prompt_and_another_upstream_get_none(tmp_path: Path) -> None:
     client = NewClient("openai_chat", tools=[TOOL])
-    client.says("Hello.")
+    client.add_user_message("Hello.")
     assert await sent_by(tmp_path, client) == client.body()
-    client.says(words(2_000, "ledger"))
+    client.add_user_message(make_text(2_000, "ledger"))
     local = await sent_by(tmp_path / "other", client, "http://127.0.0.1:8000/v1")
     assert local == client.body()
 
@@ -105,13 +105,15 @@ async def test_a_short_prompt_and_another_upstream_get_none(tmp_path: Path) -> N
 async def test_after_a_compaction_the_mark_stays_before_our_note(
     tmp_path: Path,
 ) -> None:
-    async with gate(tmp_path, None, window=16_000) as place:
-        manager = place.manager(markers=True, background=False)
+    async with open_manager_setup(tmp_path, None, window=16_000) as setup:
+        manager = setup.manager(markers=True, background=False)
         client = NewClient("openai_chat", tools=[TOOL])
         for number in range(40):
-            client.says(f"Entry {number}: {words(120, 'ledger')}")
-            client.messages.append({"role": "assistant", "content": words(120, "ok")})
-        client.says("And now?")
+            client.add_user_message(f"Entry {number}: {make_text(120, 'ledger')}")
+            client.messages.append(
+                {"role": "assistant", "content": make_text(120, "ok")}
+            )
+        client.add_user_message("And now?")
         turn = await manager.prepare(client.incoming(OPENAI))
         assert turn.sent.headers["x-everthread-compactions"] == "1"
         system = json.loads(turn.sent.body)["messages"][0]["content"]

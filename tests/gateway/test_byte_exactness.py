@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Heard,
-    Plain,
-    ask,
-    chunk,
-    gateway,
-    head,
-    post,
+    PassThroughManager,
+    RawMessage,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
-    say,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 
 CONVERSATIONS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
@@ -65,11 +65,11 @@ async def test_whole_answers(
 ) -> None:
     theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
     async with (
-        raw_upstream(say(status, replied, answer)) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(status, replied, answer)) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        heard = await ask(url, post(path, sent, *theirs))
-        (request,) = upstream.heard
+        heard = await send_bytes(url, post_request(path, sent, *theirs))
+        (request,) = upstream.received
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
     assert request.body == sent
     assert shown(request.headers) == theirs
@@ -95,33 +95,38 @@ async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
     """The next piece is sent when the client heard the one before: nothing is held back."""
     heard = asyncio.Semaphore(0)
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM))
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM))
         for piece in pieces:
-            writer.write(chunk(piece))
+            writer.write(encode_chunk(piece))
             await heard.acquire()
         writer.write(b"0\r\n\r\n")
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
-        found = await ask(url, post(path, b"{}"), chunked=lambda _: heard.release())
+    async with (
+        raw_upstream(answer) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
+        found = await send_bytes(
+            url, post_request(path, b"{}"), chunked=lambda _: heard.release()
+        )
     assert found.chunks == pieces
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
-    manager = Plain()
+    manager = PassThroughManager()
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
-    said = say(200, [*JSON, (b"content-encoding", b"gzip")], answer)
+    said = whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
     async with (
         raw_upstream(said) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
-        heard = await ask(
-            url, post(path, packed, *JSON, (b"content-encoding", b"gzip"))
+        heard = await send_bytes(
+            url, post_request(path, packed, *JSON, (b"content-encoding", b"gzip"))
         )
-        assert upstream.heard[0].body == packed
-        assert upstream.heard[0].names["content-encoding"] == "gzip"
+        assert upstream.received[0].body == packed
+        assert upstream.received[0].names["content-encoding"] == "gzip"
     assert heard.body == answer
     assert [incoming.body for incoming in manager.prepared] in (
         [],
@@ -130,37 +135,43 @@ async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
 
 
 async def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
-    manager = Plain()
+    manager = PassThroughManager()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
-        await ask(url, post("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br")))
-        assert upstream.heard[0].body == b"\x0b\x02"
+        await send_bytes(
+            url, post_request("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br"))
+        )
+        assert upstream.received[0].body == b"\x0b\x02"
     assert manager.prepared == []
 
 
 async def test_an_answer_that_breaks_off_breaks_off() -> None:
     """Half an answer must not look whole."""
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM) + encode_chunk(b"data: 1\n\n"))
         await writer.drain()
         writer.close()
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
         with pytest.raises((asyncio.IncompleteReadError, ValueError)):
-            await ask(url, post("/v1/messages", b"{}"))
+            await send_bytes(url, post_request("/v1/messages", b"{}"))
 
 
 async def test_uploads_stream_through() -> None:
     """A path nobody looks into has no limit: its body is never held as a whole."""
     big = b"0123456789" * 300_000
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        await ask(
-            url, post("/v1/files", big, (b"content-type", b"multipart/form-data"))
+        await send_bytes(
+            url,
+            post_request("/v1/files", big, (b"content-type", b"multipart/form-data")),
         )
-        assert upstream.heard[0].body == big
+        assert upstream.received[0].body == big

@@ -8,7 +8,7 @@ from everthread.core.types import Reply
 from everthread.gateway.answer_reader import usage_of
 from everthread.gateway.dashboard.views import calls_view
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.clients import Client, gate, words
+from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
 
 DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}
 
@@ -24,21 +24,21 @@ def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
 
 
 async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> None:
-    async with gate(tmp_path, None) as place:
-        manager = place.manager()
+    async with open_manager_setup(tmp_path, None) as setup:
+        manager = setup.manager()
         asked = {"max_tokens": 400, "diagnostics": {"previous_message_id": "msg_1"}}
-        client = Client("anthropic", extra=asked)
+        client = HistoryClient("anthropic", extra=asked)
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
-            client.says(f"Note {number}: {words(50, 'ledger')}")
+            client.add_user_message(f"Note {number}: {make_text(50, 'ledger')}")
             turn = await manager.prepare(client.incoming())
             assert turn.sent.body == client.incoming().raw, "nothing is added"
             reply = answer_of(
                 prompt, read=3_900 * (number == 1), is_diagnosed=number == 2
             )
             await turn.record(Outcome(200, reply, usage_of("anthropic", reply)))
-            client.hears(reply)
-        (row,) = await place.store.list_threads(tenant="t")
-        calls = await place.store.call_rows([row.first.id])
+            client.add_reply(reply)
+        (row,) = await setup.store.list_threads(tenant="t")
+        calls = await setup.store.call_rows([row.first.id])
         assert [call.cache_miss for call in calls] == ["", "", "system changed"]
         (miss,) = calls_view(calls, [], ttl=300.0).misses
         assert miss.is_asked

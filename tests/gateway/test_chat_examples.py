@@ -10,7 +10,7 @@ import httpx2
 
 from examples.telegram_bot import Bot
 from examples.webhook import Webhook, signed_headers
-from tests.gateway.api.house import house
+from tests.gateway.api.api_setup import open_api
 
 SECRET = "both sides know it"
 NOW = 1_000_000.0
@@ -44,12 +44,12 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
     telegram = Telegram()
     transport = httpx2.MockTransport(telegram.answer)
     async with (
-        house(f"sqlite:///{tmp_path / 's.db'}") as here,
+        open_api(f"sqlite:///{tmp_path / 's.db'}") as setup,
         httpx2.AsyncClient(
             transport=transport, base_url="https://telegram.example/botx/"
         ) as client,
     ):
-        bot = Bot(client, here.of("ann"), {7, 8}, tmp_path / "bot.json")
+        bot = Bot(client, setup.of("ann"), {7, 8}, tmp_path / "bot.json")
         telegram.write(1, chat=70, user=7, text="Hello")
         telegram.write(2, chat=80, user=8, text="Good morning")
         telegram.write(3, chat=70, user=7, text="Again")
@@ -64,11 +64,11 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
         ]
         assert not [text for chat, text in telegram.sent if chat == 90]
         # Another process goes on, and what Telegram sends again is the same turn.
-        later = Bot(client, here.of("ann"), {7}, tmp_path / "bot.json")
+        later = Bot(client, setup.of("ann"), {7}, tmp_path / "bot.json")
         later._state["offset"] = 3
         await later.poll()
         threads = json.loads((tmp_path / "bot.json").read_text())["threads"]
-        assert await here.history(threads["70"]) == [
+        assert await setup.history(threads["70"]) == [
             "Hello",
             "re: Hello",
             "Again",
@@ -77,9 +77,9 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
 
 
 async def test_a_signed_message_is_answered_once(tmp_path: Path) -> None:
-    async with house(f"sqlite:///{tmp_path / 's.db'}") as here:
+    async with open_api(f"sqlite:///{tmp_path / 's.db'}") as setup:
         hook = Webhook(
-            here.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW
+            setup.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW
         )
         transport = httpx2.ASGITransport(app=hook.app)
         async with httpx2.AsyncClient(
@@ -97,7 +97,7 @@ async def test_a_signed_message_is_answered_once(tmp_path: Path) -> None:
                 expected = signed_headers(SECRET, NOW, answer.content)
                 assert expected.items() <= dict(answer.headers).items()
                 thread = answer.json()["thread"]
-            assert await here.history(thread) == ["Hello", "re: Hello"]
+            assert await setup.history(thread) == ["Hello", "re: Hello"]
             good = signed_headers(SECRET, NOW, body)
             for content, headers in [
                 (body, {}),

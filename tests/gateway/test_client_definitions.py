@@ -9,16 +9,23 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.json_slices import slice_body
 from everthread.thread.events import CompactionDone
-from tests.gateway.clients import CODECS, Client, Gate, running
+from tests.gateway.manager_setup import (
+    CODECS,
+    HistoryClient,
+    ManagerSetup,
+    run_with_setup,
+)
 from tests.wire.client_shapes import check_anthropic, references, rounds, shape
 
 
 async def send_all(
-    place: Gate, api: Api, body: dict[str, Any], *, count: int
+    setup: ManagerSetup, api: Api, body: dict[str, Any], *, count: int
 ) -> list[list[Any]]:
     """Send a growing history, one round more each time; return what went upstream, past several compactions."""
-    manager = place.manager(background=False)
-    client = Client(api, system=None, extra={key: body[key] for key in ("tools",)})
+    manager = setup.manager(background=False)
+    client = HistoryClient(
+        api, system=None, extra={key: body[key] for key in ("tools",)}
+    )
     listed = "input" if api == "openai_responses" else "messages"
     client.messages = list(body[listed])
     sent: list[list[Any]] = []
@@ -28,33 +35,33 @@ async def send_all(
         sent.append(
             [element.value for element in slice_body(turn.sent.body, api).elements]
         )
-    assert len(place.of(CompactionDone)) >= 3
+    assert len(setup.of(CompactionDone)) >= 3
     return sent
 
 
 async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         body = shape("claude_code")
-        for wire in await send_all(place, "anthropic", body, count=40):
+        for wire in await send_all(setup, "anthropic", body, count=40):
             check_anthropic(wire)
             assert [message for message in wire if message["role"] == "system"] == [
                 body["messages"][1]
             ]
             assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_codex_keeps_its_search_for_tools(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         body = shape("codex")
-        for wire in await send_all(place, "openai_responses", body, count=40):
+        for wire in await send_all(setup, "openai_responses", body, count=40):
             assert [
                 item for item in wire if kind_of(item).startswith("tool_search")
             ] == body["input"][4:6]
             assert wire[1] == body["input"][1]
             CODECS["openai_responses"].decode_messages(wire)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)

@@ -8,22 +8,24 @@ import httpx2
 import pytest
 
 from everthread.core.types import Api, Reply
-from tests.gateway.clients import APIS, Client, words
-from tests.gateway.house import house
+from tests.gateway.gateway_setup import open_setup
+from tests.gateway.manager_setup import APIS, HistoryClient, make_text
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_conversation_comes_back_smaller_with_a_receipt(
     api: Api, tmp_path: Path
 ) -> None:
-    client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
+    client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
-        client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
-        client.hears(Reply({"role": "assistant", "content": f"Noted {turn}."}, "stop"))
-    client.says("And now?")
+        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+        client.add_reply(
+            Reply({"role": "assistant", "content": f"Noted {turn}."}, "stop")
+        )
+    client.add_user_message("And now?")
     field = "input" if api == "openai_responses" else "messages"
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         answer = await http.post(
             f"{url}/v1/compact", json={**client.body(), "window": 8_000}
         )
@@ -34,8 +36,8 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
         assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
         assert len(made[field]) < len(client.messages)
         assert made[field][-1] == client.messages[-1]
-        assert len(await place.store.history(made["handle"])) == len(client.messages)
-        assert not place.provider.log, "no provider is asked"
+        assert len(await setup.store.history(made["handle"])) == len(client.messages)
+        assert not setup.provider.log, "no provider is asked"
         again = await http.post(
             f"{url}/v1/compact", json={**client.body(), "window": 900_000}
         )
@@ -55,8 +57,8 @@ async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> N
         "previous_response_id": "resp_1",
     }
     chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         answer = await http.post(f"{url}/v1/compact", json=kept)
         why = "the provider keeps or changes this history itself (previous_response_id)"
         assert answer.json()["receipt"]["reason"] == why
@@ -64,7 +66,7 @@ async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> N
         assert refused.status_code == 400
         many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
         assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
-        off = await place.gateway(
+        off = await setup.gateway(
             "none", key=None, settings="compression: {enabled: false}\n"
         )
         answer = await http.post(f"{off}/v1/compact", json=chat)

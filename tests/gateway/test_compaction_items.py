@@ -20,8 +20,8 @@ from everthread.gateway.compaction_items import (
 )
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.sse import SseParser
-from tests.gateway.clients import words
-from tests.gateway.house import House, house
+from tests.gateway.gateway_setup import GatewaySetup, open_setup
+from tests.gateway.manager_setup import make_text
 
 KEY = b"secret"
 TRIGGER = {"type": "compaction_trigger"}
@@ -38,7 +38,7 @@ def history() -> list[Any]:
         items.append(
             {
                 "role": "user",
-                "content": f"Ledger {turn}: {words(600, f'ledger {turn}')}",
+                "content": f"Ledger {turn}: {make_text(600, f'ledger {turn}')}",
             }
         )
         items.append({"role": "assistant", "content": f"Noted {turn}."})
@@ -48,15 +48,15 @@ def history() -> list[Any]:
 @asynccontextmanager
 async def served(
     folder: Path, *, compacts: bool
-) -> AsyncIterator[tuple[House, str, httpx2.AsyncClient]]:
+) -> AsyncIterator[tuple[GatewaySetup, str, httpx2.AsyncClient]]:
     models = [ServedModel("gpt-5", 16_000, shows="max_model_len", compacts=compacts)]
     async with (
-        house(folder) as place,
+        open_setup(folder) as setup,
         Provider(models) as provider,
         httpx2.AsyncClient(timeout=120) as http,
     ):
-        place.provider = provider
-        yield place, await place.gateway("none", key=None), http
+        setup.provider = provider
+        yield setup, await setup.gateway("none", key=None), http
 
 
 async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
         developer = {
             "type": "message",
             "role": "developer",
-            "content": words(400, "rules"),
+            "content": make_text(400, "rules"),
         }
         task = {"type": "message", "role": "user", "content": FACT}
         said: list[Any] = []
@@ -170,7 +170,9 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
                 answer = await ask()
                 threads.add(answer.headers["x-everthread-thread"])
                 said += answer.json()["output"]
-                text = f"Ledger {turn}: {words(400, f'ledger {turn} {len(threads)}')}"
+                text = (
+                    f"Ledger {turn}: {make_text(400, f'ledger {turn} {len(threads)}')}"
+                )
                 said.append({"type": "message", "role": "user", "content": text})
             [item] = (await ask(TRIGGER)).json()["output"]
             said = [item]

@@ -33,25 +33,25 @@ from everthread.store.records import (
 )
 from everthread.testing import ScriptedModel
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.clients import Client, Gate
-from tests.gateway.pages import (
+from tests.gateway.dashboard_setup import (
     MODEL,
     SUMMARY,
     Browser,
-    Desk,
+    DashboardSetup,
     compact_thread,
-    desk,
     make_thread,
+    open_dashboard_setup,
 )
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 from tests.store.test_proxied import extend, point
 
-Work = Callable[[Desk, Browser], Awaitable[None]]
+Work = Callable[[DashboardSetup, Browser], Awaitable[None]]
 
 
 def see(folder: Path, work: Work, **more: Any) -> None:
     async def run() -> None:
-        async with desk(folder, **more) as here:
-            await work(here, await here.browser().enter())
+        async with open_dashboard_setup(folder, **more) as setup:
+            await work(setup, await setup.browser().enter())
 
     asyncio.run(run())
 
@@ -93,23 +93,23 @@ def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_sma
 
 
 def test_a_learnt_output_cap_is_not_taken_for_the_window(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store)
         before = (await me.get(f"/dashboard/threads/{thread}")).words
-        await here.store.learn_limit(
+        await setup.store.learn_limit(
             "http://lab.test", MODEL, 4_321, source="stated", kind="output"
         )
         assert (await me.get(f"/dashboard/threads/{thread}")).words == before
-        await here.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
+        await setup.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
         assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
 
     see(tmp_path, work)
 
 
 def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
-        async with open_conversation(model, store=here.store) as talk:
+        async with open_conversation(model, store=setup.store) as talk:
             await talk.send("Keep the books.")
             page = (await me.get(f"/dashboard/threads/{talk.id}")).words
             assert "of 16,000 tokens" in page
@@ -126,11 +126,11 @@ def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
 
 
 def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        place = Gate(here.store, window=16_000)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        place = ManagerSetup(setup.store, window=16_000)
         manager = place.manager()
-        client = Client("openai_chat")
-        client.says("Keep the books.")
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Keep the books.")
         turn = await manager.prepare(client.incoming())
         answer = Reply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
@@ -145,7 +145,7 @@ def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
 
 
 def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
-    async def work(_here: Desk, me: Browser) -> None:
+    async def work(_here: DashboardSetup, me: Browser) -> None:
         assert "No conversation yet" in (await me.get("/")).words
         assert "Nothing was found" in (await me.get("/?q=apple")).words
         overview = await me.get("/dashboard/overview")
@@ -164,10 +164,10 @@ def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
 
 
 def test_threads_are_listed_and_found(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        first = await make_thread(here.store, title="The ledger")
-        other = await make_thread(here.store, turns=1)
-        await compact_thread(here.store, first)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        first = await make_thread(setup.store, title="The ledger")
+        other = await make_thread(setup.store, turns=1)
+        await compact_thread(setup.store, first)
         listed = await me.get("/")
         assert listed.links("/dashboard/threads/") == [
             f"/dashboard/threads/{first}",
@@ -195,10 +195,10 @@ def test_threads_are_listed_and_found(tmp_path: Path) -> None:
 
 
 def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store, title="The ledger")
-        tip = await compact_thread(here.store, thread)
-        await here.store.record_usage(
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store, title="The ledger")
+        tip = await compact_thread(setup.store, thread)
+        await setup.store.record_usage(
             NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02"))
         )
         page = await me.get(f"/dashboard/threads/{thread}")
@@ -241,9 +241,9 @@ def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
 def test_a_compaction_is_opened_and_undone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store)
-        await compact_thread(here.store, thread)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store)
+        await compact_thread(setup.store, thread)
         (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
         page = await me.get(where)
         assert "Compaction 1: 9k → 3k tokens" in page.words
@@ -270,7 +270,7 @@ def test_a_compaction_is_opened_and_undone(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.words
-        assert (await here.store.session(thread)).live
+        assert (await setup.store.session(thread)).live
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 409
@@ -282,7 +282,7 @@ def test_a_compaction_is_opened_and_undone(
         )
         assert branched.status == 303
         made = branched.headers["location"].split("/")[-1].split("?")[0]
-        assert (await here.store.session(made)).kind == "branch"
+        assert (await setup.store.session(made)).kind == "branch"
         assert "A branch" in (await me.get(branched.headers["location"])).words
 
     with caplog.at_level(logging.WARNING):
@@ -291,43 +291,43 @@ def test_a_compaction_is_opened_and_undone(
 
 
 def test_a_thread_in_a_turn_is_not_changed(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store)
-        tip = await compact_thread(here.store, thread)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store)
+        tip = await compact_thread(setup.store, thread)
         (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
         form = (await me.get(where)).form("/undo")
-        lease = await here.store.acquire(thread, "somebody", 60)
+        lease = await setup.store.acquire(thread, "somebody", 60)
         assert lease is not None
         assert (
             "a turn of this thread is under way"
             in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
         )
-        assert await here.store.get_compression_tip(thread) == tip
+        assert await setup.store.get_compression_tip(thread) == tip
 
     see(tmp_path, work)
 
 
 def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store)
         form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
         where = f"/dashboard/threads/{thread}/pin"
         said = await me.post(
             where, form | {"text": "Never touch the audit log."}, follow_redirects=True
         )
         assert "Pinned: every later compaction" in said.words
-        assert [pin.text for pin in await here.store.pins(thread)] == [
+        assert [pin.text for pin in await setup.store.pins(thread)] == [
             "Never touch the audit log."
         ]
-        first = (await here.store.history(thread, limit=1))[0]
+        first = (await setup.store.history(thread, limit=1))[0]
         page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
         assert (await me.post(where, page.form("/pin"))).status == 303
-        assert len(await here.store.pins(thread)) == 2
+        assert len(await setup.store.pins(thread)) == 2
         shown = await me.get(f"/dashboard/threads/{thread}")
         assert (
             await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))
         ).status == 303
-        assert len(await here.store.pins(thread)) == 1
+        assert len(await setup.store.pins(thread)) == 1
         assert (await me.post(where, form | {"text": " "})).status == 409
         assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
 
@@ -335,10 +335,10 @@ def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
 
 
 def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         for number in range(1, 5):
             await extend(
-                here.store,
+                setup.store,
                 point(
                     f"d{number}", f"d{number - 1}" if number > 1 else "", length=number
                 ),
@@ -351,7 +351,7 @@ def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) ->
         context = ProxiedContext(
             [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
         )
-        await here.store.commit_rewrite(
+        await setup.store.commit_rewrite(
             NewRewrite(rewrite, made, context, scope="", digest="d4")
         )
         page = await me.get("/dashboard/threads/A")
@@ -373,16 +373,16 @@ def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) ->
 
 
 def test_an_overview_adds_up(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store, tenant="a")
-        tip = await compact_thread(here.store, thread)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store, tenant="a")
+        tip = await compact_thread(setup.store, thread)
         for _ in range(3):
             used = CanonicalUsage(100, 50, 3_000)
-            await here.store.record_usage(
+            await setup.store.record_usage(
                 NewUsage(tip, MODEL, used, cost=Decimal("0.002"))
             )
-        other = await make_thread(here.store, tenant="b", turns=1)
-        await here.store.record_usage(
+        other = await make_thread(setup.store, tenant="b", turns=1)
+        await setup.store.record_usage(
             NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
         )
         page = await me.get("/dashboard/overview?days=1")
@@ -406,14 +406,14 @@ def test_an_overview_adds_up(tmp_path: Path) -> None:
 
 
 def test_calls_beyond_the_window_lead_with_or_without_a_price(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store, turns=8)
-        tip = await compact_thread(here.store, thread)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store, turns=8)
+        tip = await compact_thread(setup.store, thread)
         for _ in range(3):
             used = CanonicalUsage(18_000, 50)
-            await here.store.record_usage(NewUsage(tip, "nobodys-model", used))
+            await setup.store.record_usage(NewUsage(tip, "nobodys-model", used))
         used = CanonicalUsage(16_000, 50)
-        await here.store.record_usage(NewUsage(tip, "nobodys-model", used))
+        await setup.store.record_usage(NewUsage(tip, "nobodys-model", used))
         page = await me.get(f"/dashboard/threads/{thread}")
         words = page.words.replace("\n", "")
         assert "1 callbeyond the windowof 12 in all" in words
@@ -429,11 +429,11 @@ def test_calls_beyond_the_window_lead_with_or_without_a_price(tmp_path: Path) ->
 
 
 def test_branches_are_listed_under_their_conversation(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store, turns=2, title="The `ledger` work")
-        first = (await here.store.history(thread))[1]
-        branch = await here.store.branch(thread, first.id)
-        twig = await here.store.branch(branch.id, first.id)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store, turns=2, title="The `ledger` work")
+        first = (await setup.store.history(thread))[1]
+        branch = await setup.store.branch(thread, first.id)
+        twig = await setup.store.branch(branch.id, first.id)
         page = await me.get("/")
         assert page.text.count('<ol class="branches">') == 1
         nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
@@ -478,8 +478,8 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
             [*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"]
         )
 
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
         assert (form["threshold"], form["ratio"]) == ("50", "20")
         page = await me.post(
@@ -499,29 +499,31 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
             "compression.threshold 0.30",
         ):
             assert words in page.words
-        assert await here.store.get_compression_tip(thread) == thread
+        assert await setup.store.get_compression_tip(thread) == thread
 
     see(tmp_path, work, trial=trial)
 
 
 def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
     async def run() -> None:
-        async with desk(tmp_path) as here:
-            thread = await make_thread(here.store, turns=1)
-            browser = await here.browser().enter()
-            viewer = await here.pages.access.viewer(dict(browser.http.cookies))
+        async with open_dashboard_setup(tmp_path) as setup:
+            thread = await make_thread(setup.store, turns=1)
+            browser = await setup.browser().enter()
+            viewer = await setup.pages.access.viewer(dict(browser.http.cookies))
             assert viewer is not None
             told: asyncio.Queue[str] = asyncio.Queue()
 
             async def listen() -> None:
-                async for words in here.pages._changes(viewer, thread):
+                async for words in setup.pages._changes(viewer, thread):
                     told.put_nowait(words)
 
             listening = asyncio.create_task(listen())
             assert await told.get() == "retry: 2000\n\n"
-            await here.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
+            await setup.store.record_usage(
+                NewUsage(thread, MODEL, CanonicalUsage(1, 1))
+            )
             assert await told.get() == "event: changed\ndata: yes\n\n"
-            here.pages.close()
+            setup.pages.close()
             await listening
 
     asyncio.run(run())

@@ -18,8 +18,8 @@ from everthread.store.records import (
     ProxiedContext,
     Rewrite,
 )
-from tests.gateway.house import house
-from tests.gateway.pages import SUMMARY, desk, make_thread
+from tests.gateway.dashboard_setup import SUMMARY, make_thread, open_dashboard_setup
+from tests.gateway.gateway_setup import open_setup
 from tests.gateway.test_recall import FACT, talking
 
 
@@ -74,7 +74,7 @@ def _as_parts(message: dict[str, object]) -> dict[str, object]:
 async def test_failures_that_were_passed_through_are_stored_and_shown(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+    async with open_setup(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
         body = {
             "model": "nobody-knows-it",
@@ -86,7 +86,7 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
         while not await place.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
         assert await place.store.failures(tenant="default") == [(REFUSED, 1)]
-    async with desk(tmp_path) as here:
+    async with open_dashboard_setup(tmp_path) as here:
         await here.store.add_failures({("default", "", REFUSED): 3})
         me = await here.browser().enter()
         page = await me.get("/dashboard/overview?days=1")
@@ -94,9 +94,9 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
 
 
 async def test_the_page_takes_it_back(tmp_path: Path) -> None:
-    async with desk(tmp_path) as here:
-        thread = await make_thread(here.store, turns=4)
-        said = await here.store.history(thread)
+    async with open_dashboard_setup(tmp_path) as setup:
+        thread = await make_thread(setup.store, turns=4)
+        said = await setup.store.history(thread)
         first = Rewrite(
             "default",
             "chat compressor",
@@ -114,30 +114,30 @@ async def test_the_page_takes_it_back(tmp_path: Path) -> None:
             [summary], range(len(said)), given=len(said), inherited=0
         )
         compaction = NewRewrite(first, made, context, scope="", digest="")
-        await here.store.commit_rewrite(compaction)
-        [record] = await here.store.compactions(thread)
-        me = await here.browser().enter()
+        await setup.store.commit_rewrite(compaction)
+        [record] = await setup.store.compactions(thread)
+        me = await setup.browser().enter()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 303
         assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).words
         assert (
-            await here.store.find_rewrites("default", "chat compressor", ["digest"])
+            await setup.store.find_rewrites("default", "chat compressor", ["digest"])
             == []
         )
         assert (
-            await here.store.find_similar_rewrites(
+            await setup.store.find_similar_rewrites(
                 "default", "chat compressor", ["skeleton"]
             )
             == []
         )
-        assert [one.id for one in await here.store.history(thread)] == [
+        assert [one.id for one in await setup.store.history(thread)] == [
             one.id for one in said
         ]
         shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert "undone" in shown.words, "it can still be read"
-        await here.store.commit_rewrite(compaction)
-        await here.store.undo(thread)
+        await setup.store.commit_rewrite(compaction)
+        await setup.store.undo(thread)
         with pytest.raises(NothingToUndoError):
-            await here.store.undo(thread)
+            await setup.store.undo(thread)

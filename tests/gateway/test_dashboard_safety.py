@@ -22,19 +22,19 @@ from everthread.gateway.dashboard.text import clean
 from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import NewMessage, NewSession
-from tests.gateway.house import CHAT, HELLO, house
-from tests.gateway.pages import (
+from tests.gateway.dashboard_setup import (
     Browser,
-    Desk,
+    DashboardSetup,
     Page,
     compact_thread,
-    desk,
     make_thread,
+    make_turn,
+    open_dashboard_setup,
     read_page,
-    turn,
 )
+from tests.gateway.gateway_setup import CHAT, HELLO, open_setup
 
-Work = Callable[[Desk, Browser], Awaitable[None]]
+Work = Callable[[DashboardSetup, Browser], Awaitable[None]]
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
     "</pre></details></li></main></body> javascript:alert(4)"
@@ -47,8 +47,8 @@ PAGES = 300_000
 
 def see(folder: Path, work: Work, **more: Any) -> None:
     async def run() -> None:
-        async with desk(folder, **more) as here:
-            await work(here, here.browser())
+        async with open_dashboard_setup(folder, **more) as setup:
+            await work(setup, setup.browser())
 
     asyncio.run(run())
 
@@ -70,7 +70,7 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
 
 
 def test_hostile_words_stay_words(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
         said: list[Any] = [
             {"role": "user", "content": HOSTILE},
@@ -97,8 +97,8 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
             {"role": "user", "content": None},
             {"role": HOSTILE, "content": {"odd": HOSTILE}},
         ]
-        thread = await make_thread(here.store, title=HOSTILE, said=said, turns=4)
-        await compact_thread(here.store, thread)
+        thread = await make_thread(setup.store, title=HOSTILE, said=said, turns=4)
+        await compact_thread(setup.store, thread)
         for page in await every_page(me, thread):
             assert page.status == 200
             assert not re.search(
@@ -133,7 +133,7 @@ def test_special_characters_are_named() -> None:
 def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
         said: list[Any] = [
             {
@@ -143,12 +143,12 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
             }
         ]
         thread = await make_thread(
-            here.store, said=said, turns=3, title=f"my key {SECRET}"
+            setup.store, said=said, turns=3, title=f"my key {SECRET}"
         )
-        await compact_thread(here.store, thread)
+        await compact_thread(setup.store, thread)
         for page in [*await every_page(me, thread), await me.get("/?q=OPENAI_API_KEY")]:
             assert SECRET[:20] not in page.text
-        message = (await here.store.history(thread, limit=1))[0]
+        message = (await setup.store.history(thread, limit=1))[0]
         where = f"/dashboard/threads/{thread}/messages/{message.id}"
         hidden = await me.get(where)
         assert "[REDACTED]" in hidden.words
@@ -168,7 +168,7 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
 def test_a_link_works_once(tmp_path: Path) -> None:
     announced: list[str] = []
 
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         assert "opens by a link" in (await me.get("/")).words
         assert len(announced) == 1, "who comes without one gets a fresh one printed"
         await me.get("/")
@@ -177,10 +177,10 @@ def test_a_link_works_once(tmp_path: Path) -> None:
         cookie = entered.headers["set-cookie"]
         assert "HttpOnly; SameSite=Strict" in cookie
         assert (await me.get("/")).words.find("Threads") > 0
-        again = await here.browser().get(announced[0])
+        again = await setup.browser().get(announced[0])
         assert again.status == 403
         assert "set-cookie" not in again.headers
-        assert (await here.browser().get("/dashboard/login?code=")).status == 403
+        assert (await setup.browser().get("/dashboard/login?code=")).status == 403
         form = (await me.get("/")).form("/logout")
         left = await me.post("/dashboard/logout", form)
         assert "Max-Age=0" in left.headers["set-cookie"]
@@ -190,9 +190,9 @@ def test_a_link_works_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("login", ["local", "keys", "operator", "off"])
 def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        thread = await make_thread(here.store, title="Confidential")
-        first = (await here.store.history(thread, limit=1))[0]
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        thread = await make_thread(setup.store, title="Confidential")
+        first = (await setup.store.history(thread, limit=1))[0]
         paths = [
             "/?q=ledger",
             "/dashboard/overview",
@@ -202,7 +202,7 @@ def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {"cookie": f"{here.pages.access.cookie}={forged}".encode()}
+            cookies = {"cookie": f"{setup.pages.access.cookie}={forged}".encode()}
             for path in paths:
                 page = await me.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)
@@ -220,18 +220,18 @@ def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
 
 
 def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
-        ours = await make_thread(here.store, tenant="a")
-        theirs = await make_thread(here.store, tenant="b", title="Secret plan")
-        await compact_thread(here.store, theirs)
+    async def work(setup: DashboardSetup, me: Browser) -> None:
+        ours = await make_thread(setup.store, tenant="a")
+        theirs = await make_thread(setup.store, tenant="b", title="Secret plan")
+        await compact_thread(setup.store, theirs)
         token, new = issue_key(tenant="a")
-        await here.store.create_key(new)
+        await setup.store.create_key(new)
         assert (await me.post("/dashboard/login", {"key": f" {token} "})).status == 200
         listed = await me.get("/")
         assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
         csrf = listed.form("/logout")
-        first = (await here.store.history(theirs, limit=1))[0]
-        record = (await here.store.compactions(theirs))[0]
+        first = (await setup.store.history(theirs, limit=1))[0]
+        record = (await setup.store.compactions(theirs))[0]
         for path in (
             f"/dashboard/threads/{theirs}",
             f"/dashboard/threads/{theirs}/compactions/{record.id}",
@@ -269,16 +269,16 @@ def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> No
         overview = await me.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.words
         assert "Secret plan" not in overview.text
-        await here.store.revoke_key(new.id)
+        await setup.store.revoke_key(new.id)
         assert (await me.get("/dashboard/overview")).status == 401
 
     see(tmp_path, work, login="keys")
 
 
 def test_the_operators_key_sees_all(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         for tenant in ("a", "b"):
-            await make_thread(here.store, tenant=tenant)
+            await make_thread(setup.store, tenant=tenant)
         assert (await me.post("/dashboard/login", {"key": "wrong"})).status == 403
         assert (
             await me.post("/dashboard/login", {"key": "a-key-of-the-operator"})
@@ -289,14 +289,14 @@ def test_the_operators_key_sees_all(tmp_path: Path) -> None:
 
 
 def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
-        thread = await make_thread(here.store)
+        thread = await make_thread(setup.store)
         where = f"/dashboard/threads/{thread}/pin"
         form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {
             "text": "x"
         }
-        other = await here.browser().enter()
+        other = await setup.browser().enter()
         theirs = (await other.get("/")).form("/logout")["csrf"]
         for token in ("", "0" * 64, theirs, "é"):
             assert (await me.post(where, form | {"csrf": token})).status == 403
@@ -317,13 +317,13 @@ def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
 
 
 def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
         token = (await me.get("/")).form("/logout")["csrf"]
         [(name, value)] = me.http.cookies.items()
         claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
         forged = f'{name}="csrf {claims["nonce"]}.{token}"'
-        stranger = await here.browser().get(
+        stranger = await setup.browser().get(
             "/dashboard/overview", headers={"cookie": forged}
         )
         assert stranger.status == 401
@@ -332,7 +332,7 @@ def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
 
 
 def test_another_name_that_leads_here_is_refused(tmp_path: Path) -> None:
-    async def work(_here: Desk, me: Browser) -> None:
+    async def work(_here: DashboardSetup, me: Browser) -> None:
         await me.enter()
         for name in (
             "evil.example",
@@ -350,10 +350,10 @@ def test_another_name_that_leads_here_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         stranger = await me.get("/")
         await me.enter()
-        thread = await make_thread(here.store)
+        thread = await make_thread(setup.store)
         sheet = str((await me.get("/")).of("link")[-1]["href"])
         for page in [
             stranger,
@@ -375,19 +375,21 @@ def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
 
 
 def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
-        thread = (await here.store.create_session(NewSession(title="long"))).id
-        bodies = [body for number in range(500) for body in turn(number, words=200)]
-        await here.store.append(thread, [NewMessage(body) for body in bodies])
+        thread = (await setup.store.create_session(NewSession(title="long"))).id
+        bodies = [
+            body for number in range(500) for body in make_turn(number, words=200)
+        ]
+        await setup.store.append(thread, [NewMessage(body) for body in bodies])
         huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
-        await here.store.append(thread, [NewMessage(huge)])
-        await compact_thread(here.store, thread)
+        await setup.store.append(thread, [NewMessage(huge)])
+        await compact_thread(setup.store, thread)
         pages = await every_page(me, thread)
         assert max(len(page.text.encode()) for page in pages) <= PAGES
         first = await me.get(f"/dashboard/threads/{thread}?page=1")
         assert "page 1 of 67" in first.words
-        last = (await here.store.history(thread, start=2_000, limit=1))[0]
+        last = (await setup.store.history(thread, start=2_000, limit=1))[0]
         whole = await me.get(
             f"/dashboard/threads/{thread}/messages/{last.id}?start=900000"
         )
@@ -398,11 +400,11 @@ def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
 
 
 def test_a_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
-    async def work(here: Desk, me: Browser) -> None:
+    async def work(setup: DashboardSetup, me: Browser) -> None:
         await me.enter()
         await asyncio.gather(
             *(
-                here.store.create_session(NewSession(title=f"thread {n}"))
+                setup.store.create_session(NewSession(title=f"thread {n}"))
                 for n in range(1_000)
             )
         )
@@ -429,9 +431,9 @@ def test_a_gateway_serves_them_at_its_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        async with house(tmp_path) as here:
-            url = await here.gateway("keys")
-            key = await here.key("acme")
+        async with open_setup(tmp_path) as setup:
+            url = await setup.gateway("keys")
+            key = await setup.key("acme")
             async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
                 assert (
                     "Give a key of this gateway once"
@@ -456,19 +458,21 @@ def test_a_gateway_serves_them_at_its_root(
                 assert (
                     await http.post("/v1/chat/completions", json=asked, headers=shown)
                 ).status_code == 200
-                assert here.provider.log[-1].headers["cookie"] == "a=1", (
+                assert setup.provider.log[-1].headers["cookie"] == "a=1", (
                     "what opens the pages stays here"
                 )
-                (thread,) = await here.store.list_threads(tenant="acme")
+                (thread,) = await setup.store.list_threads(tenant="acme")
                 assert thread.first.client == "python-httpx2", (
                     "a client is known by its own name"
                 )
-            off = await here.gateway("passthrough", key=None)
+            off = await setup.gateway("passthrough", key=None)
             async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
                 assert "Its pages are off" in read_page(await http.get("/")).words
             closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
-            lab = [Upstream("lab", here.provider.url)]
-            async with open_gateway(closed, store=here.store, upstreams=lab) as gateway:
+            lab = [Upstream("lab", setup.provider.url)]
+            async with open_gateway(
+                closed, store=setup.store, upstreams=lab
+            ) as gateway:
                 assert gateway.page() is None
                 async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
                     assert "text/html" not in (await http.get("/")).headers.get(
@@ -478,7 +482,7 @@ def test_a_gateway_serves_them_at_its_root(
             with pytest.raises(ConfigError, match="fewer than 16 characters"):
                 async with open_gateway(
                     parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"),
-                    store=here.store,
+                    store=setup.store,
                     upstreams=lab,
                 ):
                     pass

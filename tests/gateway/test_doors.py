@@ -15,19 +15,19 @@ from everthread.gateway.auth import Caller
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.observability import TerminalLines
-from tests.gateway.house import CHAT as CHAT_MODEL
-from tests.gateway.house import house
-from tests.gateway.raw import (
+from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
+from tests.gateway.gateway_setup import open_setup
+from tests.gateway.raw_http import (
     JSON,
-    Plain,
-    ask,
-    chunk,
+    PassThroughManager,
     connect,
-    gateway,
-    post,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
     read_message,
-    say,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -52,18 +52,20 @@ async def test_a_model_name_that_is_too_long_is_refused_everywhere(
     path: str, tmp_path: Path
 ) -> None:
     """The attack: the price of a name of many slashes was looked up for 23 seconds, and everybody waited."""
-    async with house(tmp_path) as home:
-        url = await home.gateway()
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway()
         key = (
             b"authorization",
-            f"Bearer {await home.key(scopes=('proxy', 'threads'))}".encode(),
+            f"Bearer {await setup.key(scopes=('proxy', 'threads'))}".encode(),
         )
-        answer = await ask(url, post(path, body_with(LONG), key, *JSON))
-        fine = await ask(url, post(CHAT, body_with(CHAT_MODEL), key, *JSON))
+        answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
+        fine = await send_bytes(
+            url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON)
+        )
     assert (answer.status, code_of(answer.body)) == (400, "model_name_too_long")
     assert b"at most 300" in answer.body
     assert fine.status == 200
-    assert [record.body["model"] for record in home.provider.log] == [CHAT_MODEL]
+    assert [record.body["model"] for record in setup.provider.log] == [CHAT_MODEL]
 
 
 @pytest.mark.parametrize("mode", ["managed", "observe", "off"])
@@ -71,19 +73,19 @@ async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
     mode: str,
 ) -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, mode=mode) as (url, _),  # type: ignore[arg-type]
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, mode=mode) as (url, _),  # type: ignore[arg-type]
     ):
-        named = await ask(url, post(CHAT, body_with(LONG), *JSON))
-        listed = await ask(
+        named = await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
+        listed = await send_bytes(
             url,
             b"GET /v1/models/"
             + LONG.encode()
             + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         )
-        longest = await ask(url, post(CHAT, body_with("m" * 300), *JSON))
+        longest = await send_bytes(url, post_request(CHAT, body_with("m" * 300), *JSON))
     assert [answer.status for answer in (named, listed, longest)] == [400, 400, 200]
-    assert len(upstream.heard) == 1
+    assert len(upstream.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,27 +108,27 @@ async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refuse
     async def make_item(_incoming: Incoming) -> tuple[dict[str, Any], int]:
         return {}, 0
 
-    manager = Plain()
+    manager = PassThroughManager()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager, make_item=make_item) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager, make_item=make_item) as (url, _),
     ):
-        answer = await ask(url, post(path, b"{}", *JSON))
+        answer = await send_bytes(url, post_request(path, b"{}", *JSON))
         assert answer.status == 400
         assert b"means something else each time it is decoded" in answer.body
-    assert (upstream.heard, manager.prepared) == ([], [])
+    assert (upstream.received, manager.prepared) == ([], [])
 
 
 async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        answer = await ask(
-            url, post("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
+        answer = await send_bytes(
+            url, post_request("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
         )
         assert (answer.status, code_of(answer.body)) == (400, "invalid_path")
-        assert upstream.heard == []
+        assert upstream.received == []
 
 
 @pytest.mark.parametrize(
@@ -142,11 +144,11 @@ async def test_an_upstream_gets_the_bytes_of_a_path_as_the_client_wrote_them(
     path: str,
 ) -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        assert (await ask(url, post(path, b"{}", *JSON))).status == 200
-    assert upstream.heard[0].line.split()[1] == path.encode()
+        assert (await send_bytes(url, post_request(path, b"{}", *JSON))).status == 200
+    assert upstream.received[0].line.split()[1] == path.encode()
 
 
 class Keys:
@@ -171,38 +173,44 @@ async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> Non
         + b"Transfer-Encoding: chunked\r\n"
     )
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, authenticator=Keys()) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
     ):
         hidden = (
             start
             + b"\r\n"
-            + chunk(b"{}")
+            + encode_chunk(b"{}")
             + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
         )
-        refused = await ask(url, hidden)
-        shown = await ask(
+        refused = await send_bytes(url, hidden)
+        shown = await send_bytes(
             url,
             start
             + b"x-api-key: good-1\r\n\r\n"
-            + chunk(b"{}")
+            + encode_chunk(b"{}")
             + b"0\r\nx-other: a\r\n\r\n",
         )
     assert (refused.status, shown.status) == (401, 200)
-    assert ["x-other" in heard.names for heard in upstream.heard] == [False]
+    assert ["x-other" in heard.names for heard in upstream.received] == [False]
 
 
 async def test_two_credentials_in_one_header_are_refused() -> None:
     """Which of two counts each server decides for itself."""
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, authenticator=Keys()) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
     ):
-        two = await ask(
-            url, post(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2"))
+        two = await send_bytes(
+            url,
+            post_request(
+                CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2")
+            ),
         )
-        same = await ask(
-            url, post(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1"))
+        same = await send_bytes(
+            url,
+            post_request(
+                CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1")
+            ),
         )
     assert (two.status, code_of(two.body), same.status) == (
         400,
@@ -217,11 +225,13 @@ async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
 
     async def slowly(request: object, writer: asyncio.StreamWriter) -> None:
         await done.wait()
-        await say(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
+        await whole_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
     async with (
         raw_upstream(slowly) as upstream,
-        gateway(upstream.url, limits=Limits(concurrent=4), authenticator=Keys()) as (
+        open_raw_gateway(
+            upstream.url, limits=Limits(concurrent=4), authenticator=Keys()
+        ) as (
             url,
             _,
         ),
@@ -230,9 +240,9 @@ async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
         for (_, writer), key in zip(
             places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
         ):
-            writer.write(post(CHAT, b"{}", (b"x-api-key", key)))
+            writer.write(post_request(CHAT, b"{}", (b"x-api-key", key)))
         await upstream.requests(4)
-        places[4][1].write(post(CHAT, b"{}", (b"x-api-key", b"good-a-3")))
+        places[4][1].write(post_request(CHAT, b"{}", (b"x-api-key", b"good-a-3")))
         refused = await read_message(places[4][0])
         done.set()
         answers = [await read_message(reader) for reader, _ in places[:4]]
@@ -257,11 +267,11 @@ async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> N
         (b"x-ratelimit-remaining", b"7"),
     ]
     async with (
-        raw_upstream(say(200, theirs, HTML)) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, theirs, HTML)) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
         for path in (CHAT, FILES, "/v1/responses/compact"):
-            answer = await ask(url, post(path, b"{}", *JSON))
+            answer = await send_bytes(url, post_request(path, b"{}", *JSON))
             assert answer.body == HTML
             assert answer.names["content-security-policy"] == "sandbox"
             assert [
@@ -298,10 +308,10 @@ async def test_the_log_says_why_an_upstream_refused_a_request(
     )
     caplog.set_level(logging.INFO, "everthread.gateway")
     async with (
-        raw_upstream(say(400, JSON, error)) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(400, JSON, error)) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        answer = await ask(url, post(path, body_with("gpt-99"), *JSON))
+        answer = await send_bytes(url, post_request(path, body_with("gpt-99"), *JSON))
     assert (answer.status, answer.body) == (400, error)
     assert reasons(caplog) == ["Unknown model gpt-99, key [REDACTED]"]
     line = TerminalLines().format(
@@ -315,11 +325,11 @@ async def test_the_log_says_why_the_gateway_refused_a_request(
 ) -> None:
     caplog.set_level(logging.INFO, "everthread.gateway")
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        await ask(url, post(CHAT, body_with(LONG), *JSON))
-        await ask(url, post("/v1/%2563hat/completions", b"{}", *JSON))
+        await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
+        await send_bytes(url, post_request("/v1/%2563hat/completions", b"{}", *JSON))
     assert [words.split()[1] for words in reasons(caplog)] == ["model's", "path"]
 
 
@@ -327,11 +337,13 @@ async def test_bodies_that_are_not_managed_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, proxy),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, proxy),
     ):
         for _ in range(3):
-            await ask(url, post(CHAT, b"brotli", (b"content-encoding", b"br")))
+            await send_bytes(
+                url, post_request(CHAT, b"brotli", (b"content-encoding", b"br"))
+            )
         assert proxy.metrics.value("unmanaged") == 3
     warned = [
         record.getMessage()

@@ -14,27 +14,29 @@ from everthread.core.types import Reply
 from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.clients import (
+from tests.gateway.manager_setup import (
     NAMES,
-    Client,
-    Gate,
-    ask,
-    gate,
-    running,
+    HistoryClient,
+    ManagerSetup,
+    make_text,
+    open_manager_setup,
+    run_with_setup,
+    send_request,
     thread_of,
-    words,
 )
 
 TTL = 300.0
 
 
-async def fill(place: Gate, manager: ProxyManager, client: Client, share: float) -> int:
+async def fill(
+    setup: ManagerSetup, manager: ProxyManager, client: HistoryClient, share: float
+) -> int:
     """Turns until the prompt has this share of the threshold; how many tokens it has then."""
-    assert place.provider is not None
+    assert setup.provider is not None
     tokens = 0
-    while tokens < share * place.window / 2:
-        client.says(f"Note this: {words(200, 'ledger')}")
-        exchange = await ask(manager, client, place.provider)
+    while tokens < share * setup.window / 2:
+        client.add_user_message(f"Note this: {make_text(200, 'ledger')}")
+        exchange = await send_request(manager, client, setup.provider)
         tokens = int(exchange.sent.headers["x-everthread-tokens"].split("/")[1])
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
     return tokens
@@ -44,34 +46,34 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
     tmp_path: Path,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 400})
-        manager = place.manager(wall=wall, background=False)
-        await fill(place, manager, client, 0.7)
+    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 400})
+        manager = setup.manager(wall=wall, background=False)
+        await fill(setup, manager, client, 0.7)
         wall.advance(TTL - 10)
-        client.says("Still there?")
-        soon = await ask(manager, client, place.provider)
+        client.add_user_message("Still there?")
+        soon = await send_request(manager, client, setup.provider)
         assert soon.sent.headers["x-everthread-compactions"] == "0"
         assert "x-everthread-plan" not in soon.sent.headers
         wall.advance(TTL + 10)
-        client.says("Back again.")
-        late = await ask(manager, client, place.provider)
+        client.add_user_message("Back again.")
+        late = await send_request(manager, client, setup.provider)
         assert late.sent.headers["x-everthread-compactions"] == "1"
         assert (
             "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
         )
         before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
-        assert after < before < place.window / 2
-        (record,) = await place.store.compactions(thread_of(late.sent))
+        assert after < before < setup.window / 2
+        (record,) = await setup.store.compactions(thread_of(late.sent))
         assert record.record.reason == "cold-cache"
         assert (
             record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
         )
 
-        client.says("And on.")
-        other = await ask(
-            place.manager(wall=wall, background=False), client, place.provider
+        client.add_user_message("And on.")
+        other = await send_request(
+            setup.manager(wall=wall, background=False), client, setup.provider
         )
         assert other.sent.headers["x-everthread-compactions"] == "1", (
             "in every process, from then on"
@@ -84,15 +86,15 @@ async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
 ) -> None:
     monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
     wall = SteppedClock(1_760_000_000.0)
-    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-        assert place.provider is not None
+    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+        assert setup.provider is not None
         asked = {"prompt_cache_options": {"ttl": ttl}}
-        client = Client("openai_responses", extra=asked)
-        manager = place.manager(wall=wall, background=False)
-        await fill(place, manager, client, 0.7)
+        client = HistoryClient("openai_responses", extra=asked)
+        manager = setup.manager(wall=wall, background=False)
+        await fill(setup, manager, client, 0.7)
         wall.advance(6 * 3_600)
-        client.says("Back again.")
-        late = await ask(manager, client, place.provider)
+        client.add_user_message("Back again.")
+        late = await send_request(manager, client, setup.provider)
         assert late.sent.headers["x-everthread-compactions"] == compactions
 
 
@@ -117,43 +119,43 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
     alarm = Alarm()
-    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 400})
-        manager = place.manager(wall=wall, background=False, idle=True, timer=alarm)
-        await fill(place, manager, client, 0.7)
+    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 400})
+        manager = setup.manager(wall=wall, background=False, idle=True, timer=alarm)
+        await fill(setup, manager, client, 0.7)
         assert alarm.then is not None
         assert alarm.seconds == 0.8 * TTL
         wall.advance(alarm.seconds)
         alarm.then()
         await manager.settle()
-        client.says("Back again.")
-        late = await ask(manager, client, place.provider)
+        client.add_user_message("Back again.")
+        late = await send_request(manager, client, setup.provider)
         assert late.sent.headers["x-everthread-compactions"] == "1"
-        (record,) = await place.store.compactions(thread_of(late.sent))
+        (record,) = await setup.store.compactions(thread_of(late.sent))
         assert record.record.reason == "idle"
 
 
 async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
     alarm = Alarm()
-    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 400})
-        manager = place.manager(background=False, timer=alarm)
-        await fill(place, manager, client, 0.7)
+    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 400})
+        manager = setup.manager(background=False, timer=alarm)
+        await fill(setup, manager, client, 0.7)
         assert alarm.then is None
 
 
 async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 400})
-        manager = place.manager(wall=wall, economics=False)
-        await fill(place, manager, client, 0.7)
+    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 400})
+        manager = setup.manager(wall=wall, economics=False)
+        await fill(setup, manager, client, 0.7)
         wall.advance(2 * TTL)
-        client.says("Back again.")
-        exchange = await ask(manager, client, place.provider)
+        client.add_user_message("Back again.")
+        exchange = await send_request(manager, client, setup.provider)
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
 
@@ -161,18 +163,20 @@ async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(
     tmp_path: Path,
 ) -> None:
     """Twenty messages are kept, so that it leaves much more than a tail and a summary: soon again would cost more."""
-    async with gate(tmp_path, lambda _: words(1_200, "answer"), window=40_000) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 4_000})
-        manager = place.manager(markers=True, background=False)
+    async with open_manager_setup(
+        tmp_path, lambda _: make_text(1_200, "answer"), window=40_000
+    ) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 4_000})
+        manager = setup.manager(markers=True, background=False)
         made = 0
         waited = 0
         for turn in range(100):
-            client.says(f"Note {turn}.")
-            sent = (await ask(manager, client, place.provider)).sent
+            client.add_user_message(f"Note {turn}.")
+            sent = (await send_request(manager, client, setup.provider)).sent
             made = int(sent.headers["x-everthread-compactions"])
             if made == 1 and turn % 3 == 0:
-                manager = place.manager(
+                manager = setup.manager(
                     markers=True, background=False
                 )  # another process goes on with what is known
             waited += made == 1 and "not worth it yet" in sent.headers.get(
@@ -192,10 +196,10 @@ async def test_one_compaction_buys_a_number_of_calls(
     """Whatever the model's cache costs: at 12,000 tokens every third call of gpt-4o compacted."""
     result = {12_000: 220, 64_000: 700}[window]
 
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat", extra={"model": model})
-        client.says("Read all of it.")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat", extra={"model": model})
+        client.add_user_message("Read all of it.")
         compacted: list[int] = []
         for number in range(5 * least):
             turn = await manager.prepare(client.incoming())
@@ -221,9 +225,9 @@ async def test_one_compaction_buys_a_number_of_calls(
                 )
             )
             await manager.settle()
-            client.hears(reply)
-            client.returns(f"c{number}", words(result, f"page {number}"))
+            client.add_reply(reply)
+            client.add_result(f"c{number}", make_text(result, f"page {number}"))
         assert len(compacted) >= 2
         assert min(later - earlier for earlier, later in pairwise(compacted)) >= least
 
-    await running(tmp_path, run, window=window)
+    await run_with_setup(tmp_path, run, window=window)

@@ -14,7 +14,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.store.store import Store
 from tests.cli.conftest import everthread, home
-from tests.gateway.house import CHAT, CLAUDE, FILLER, house
+from tests.gateway.gateway_setup import CHAT, CLAUDE, FILLER, open_setup
 
 __all__ = ["everthread", "home"]
 READ: Any = {
@@ -108,11 +108,11 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
     tmp_path: Path, seconds: float
 ) -> None:
     async with (
-        house(tmp_path, script=answer_or_recall) as place,
+        open_setup(tmp_path, script=answer_or_recall) as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        place.store = cast("Store", SlowStore(place.store, seconds))
-        url = await place.gateway("none", key=None)
+        setup.store = cast("Store", SlowStore(setup.store, seconds))
+        url = await setup.gateway("none", key=None)
         session = Session(http, url)
         before = await session.say(SECRET_PLACE)
         await session.say("Read the importer. " + FILLER * 5)
@@ -125,15 +125,15 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
             f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report."
         )
         assert after != before
-        stored = await place.store.session(after)
+        stored = await setup.store.session(after)
         assert (stored.kind, stored.parent) == ("branch", before)
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
         history = [
-            text_of(message.body) for message in await place.store.history(after)
+            text_of(message.body) for message in await setup.store.history(after)
         ]
         assert history[0] == SECRET_PLACE
-        other = await place.gateway("none", key=None)
+        other = await setup.gateway("none", key=None)
         again = Session(http, other)
         again.messages = session.messages
         assert await again.say("Where is the key, once more?") == after, (
@@ -141,7 +141,7 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
         )
         tools = [
             tool["function"]["name"]
-            for tool in place.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
+            for tool in setup.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
         ]
         assert "recall" in tools
 
@@ -149,8 +149,8 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
 async def test_another_conversation_of_the_session_is_not_taken_for_its_continuation(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         session = Session(http, url)
         await session.say("Move the ledger into the archive. " + FILLER * 5)
         session.messages = []
@@ -158,29 +158,29 @@ async def test_another_conversation_of_the_session_is_not_taken_for_its_continua
             "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
             "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
         )
-        assert (await place.store.session(thread)).parent is None
+        assert (await setup.store.session(thread)).parent is None
 
 
 async def test_a_branch_recalls_what_only_its_parent_has(tmp_path: Path) -> None:
     """A client dropped one of two parallel calls when it resumed: its history branches off."""
 
     async with (
-        house(tmp_path, window=12_000, script=answer_or_recall) as place,
+        open_setup(tmp_path, window=12_000, script=answer_or_recall) as setup,
         httpx2.AsyncClient(timeout=120) as http,
     ):
         settings = "compression: {background: false, economics: false}\n"
-        url = await place.gateway("none", key=None, settings=settings)
+        url = await setup.gateway("none", key=None, settings=settings)
         session = Session(http, url)
         await session.say("Begin. " + FILLER * 100)
         resumed = list(session.messages)
         before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
-        await place.wait_for_texts(before, 4)
+        await setup.wait_for_texts(before, 4)
         session.messages = resumed
         branch = await session.say("Another way. " + FILLER * 100)
         assert branch != before
-        while place.provider.log[-1].request is not None and "recall" not in [
+        while setup.provider.log[-1].request is not None and "recall" not in [
             tool["function"]["name"]
-            for tool in place.provider.log[-1].request.tools or ()
+            for tool in setup.provider.log[-1].request.tools or ()
         ]:
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")
@@ -204,11 +204,11 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
     tmp_path: Path,
 ) -> None:
     async with (
-        house(tmp_path, window=12_000, script=answer_or_recall) as place,
+        open_setup(tmp_path, window=12_000, script=answer_or_recall) as setup,
         httpx2.AsyncClient(timeout=120) as http,
     ):
         settings = "compression: {background: false, economics: false}\n"
-        url = await place.gateway("none", key=None, settings=settings)
+        url = await setup.gateway("none", key=None, settings=settings)
         session = Session(http, url)
         calls = [tool_use(1, "a.txt"), tool_use(2, "b.txt")]
         results = [
@@ -223,7 +223,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
         ]
         before = await session.send()
         await session.say("Thanks.")
-        await place.wait_for_texts(before, 7)
+        await setup.wait_for_texts(before, 7)
         session.messages = [
             opening,
             {"role": "assistant", "content": calls[:1]},
@@ -232,7 +232,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
         ]
         branch = await session.say("Go on. " + FILLER * 100)
         assert branch != before
-        assert before in await place.store.family(branch)
+        assert before in await setup.store.family(branch)
         for _ in range(8):
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")
@@ -242,8 +242,8 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
 async def test_state_and_search_reach_all_threads_of_a_session(
     tmp_path: Path, everthread: Any
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         session = Session(http, url)
         thread = await session.say("Mend the parser.")
         helper = Session(http, url)
@@ -263,7 +263,7 @@ async def test_state_and_search_reach_all_threads_of_a_session(
             {"role": "user", "content": [tool_result(7, "The file was updated.")]},
         ]
         other = await helper.send()
-        await place.wait_for_texts(other, 4)
+        await setup.wait_for_texts(other, 4)
         assert other != thread
         state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
         assert "/src/parser.py" in [file["path"] for file in state["files"]]
@@ -274,7 +274,7 @@ async def test_state_and_search_reach_all_threads_of_a_session(
         stranger = await Session(http, url, "s-2").say("Mend something else.")
         apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
         assert apart["files"] == []
-    stored = ("--store", str(place.file))
+    stored = ("--store", str(setup.file))
     assert "parser.py" in everthread("sessions", "state", thread, *stored).stdout
     shown = everthread("sessions", "search", "lexer", "--thread", thread, *stored)
     assert "lexer" in shown.stdout
@@ -290,10 +290,10 @@ async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
         return f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
 
     async with (
-        house(tmp_path, script=script) as place,
+        open_setup(tmp_path, script=script) as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        url = await place.gateway("none", key=None)
+        url = await setup.gateway("none", key=None)
         messages: list[Any] = []
         threads = set()
         for turn in range(25):
@@ -316,7 +316,7 @@ async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
                 }
             )
         assert len(threads) == 1
-        stored = await place.wait_for_texts(threads.pop(), 50)
+        stored = await setup.wait_for_texts(threads.pop(), 50)
         assert stored[::2] == [f"Question {turn}" for turn in range(25)]
 
 
@@ -329,10 +329,10 @@ async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
         )
     )
     async with (
-        house(tmp_path, script=lambda _: next(said)) as place,
+        open_setup(tmp_path, script=lambda _: next(said)) as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        url = await place.gateway("none", key=None)
+        url = await setup.gateway("none", key=None)
         asked = [{"role": "user", "content": "When does it open?"}]
         body = {"model": CHAT, "messages": asked}
         answers = [
@@ -347,26 +347,26 @@ async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
         branch = answer.headers["x-everthread-thread"]
         assert threads[0] == threads[1] != branch
         stored = [
-            text_of(message.body) for message in await place.store.history(branch)
+            text_of(message.body) for message in await setup.store.history(branch)
         ]
         assert stored[1] == "The office opens at ten on every day."
 
 
 async def test_two_sessions_and_two_tenants_share_nothing(tmp_path: Path) -> None:
     async with (
-        house(tmp_path, script=answer_or_recall) as place,
+        open_setup(tmp_path, script=answer_or_recall) as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        url = await place.gateway("none", key=None)
+        url = await setup.gateway("none", key=None)
         first = Session(http, url, "s-1")
         second = Session(http, url, "s-2")
         threads = [await first.say(SECRET_PLACE), await second.say(SECRET_PLACE)]
         assert len(set(threads)) == 2
-        assert set(await place.store.family(threads[0])) == {threads[0]}
-        keys = await place.gateway("keys")
+        assert set(await setup.store.family(threads[0])) == {threads[0]}
+        keys = await setup.gateway("keys")
         for tenant in ("ann", "bob"):
-            http.headers["authorization"] = f"Bearer {await place.key(tenant)}"
+            http.headers["authorization"] = f"Bearer {await setup.key(tenant)}"
             thread = await Session(http, keys, "s-1").say(SECRET_PLACE)
             assert thread not in threads
-            assert await place.store.family(thread) == [thread]
+            assert await setup.store.family(thread) == [thread]
             threads.append(thread)

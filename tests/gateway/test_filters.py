@@ -19,19 +19,19 @@ from everthread.gateway.server import Gateway
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Answering,
-    Heard,
-    Plain,
+    PassThroughManager,
+    RawMessage,
     RawUpstream,
-    ask,
-    chunk,
-    head,
-    post,
+    WriteAnswer,
+    encode_chunk,
+    post_request,
     raw_upstream,
-    say,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -42,11 +42,13 @@ ASK = json.dumps(
 
 @asynccontextmanager
 async def gateway(
-    answer: Answering, *features: Feature
+    answer: WriteAnswer, *features: Feature
 ) -> AsyncIterator[tuple[str, RawUpstream]]:
     async with raw_upstream(answer) as upstream:
         proxy = Proxy(
-            Routes([Upstream("only", upstream.url)]), Plain(), features=features
+            Routes([Upstream("only", upstream.url)]),
+            PassThroughManager(),
+            features=features,
         )
         async with Gateway(GatewayApp(proxy), patience=1.0) as running:
             yield running.url, upstream
@@ -92,8 +94,8 @@ class NamedFilter(Filter):
         return outcome
 
 
-async def stream_one(_request: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(head(200, STREAM) + chunk(b"piece") + b"0\r\n\r\n")
+async def stream_one(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+    writer.write(response_head(200, STREAM) + encode_chunk(b"piece") + b"0\r\n\r\n")
 
 
 async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse() -> (
@@ -104,9 +106,9 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
         url,
         upstream,
     ):
-        heard = await ask(url, post(CHAT, ASK))
-    assert upstream.heard[0].body == ASK + b"AB"
-    assert upstream.heard[0].names["content-length"] == str(len(ASK) + 2)
+        heard = await send_bytes(url, post_request(CHAT, ASK))
+    assert upstream.received[0].body == ASK + b"AB"
+    assert upstream.received[0].names["content-length"] == str(len(ASK) + 2)
     assert heard.body == b"pieceBA" + b"/BA/A"
     assert moments == [
         "A request",
@@ -122,9 +124,12 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
 
 async def test_features_also_see_requests_that_are_passed_on_unread() -> None:
     moments: list[str] = []
-    async with gateway(say(200, JSON, b"[]"), Named("A", moments)) as (url, upstream):
-        heard = await ask(url, post("/v1/embeddings", b'{"model":"m"}'))
-    assert upstream.heard[0].body == b'{"model":"m"}'
+    async with gateway(whole_answer(200, JSON, b"[]"), Named("A", moments)) as (
+        url,
+        upstream,
+    ):
+        heard = await send_bytes(url, post_request("/v1/embeddings", b'{"model":"m"}'))
+    assert upstream.received[0].body == b'{"model":"m"}'
     assert heard.body == b"[]A/A"
     assert moments == ["A request", "A answer 200", "A saw []", "A done 200"]
 
@@ -145,11 +150,14 @@ class RetryOnce(Feature, Filter):
 
 async def test_a_feature_has_a_refused_request_sent_again() -> None:
     feature = RetryOnce()
-    async with gateway(say(400, JSON, b'{"error":{}}'), feature) as (url, upstream):
-        heard = await ask(url, post(CHAT, ASK))
+    async with gateway(whole_answer(400, JSON, b'{"error":{}}'), feature) as (
+        url,
+        upstream,
+    ):
+        heard = await send_bytes(url, post_request(CHAT, ASK))
     assert heard.status == 400
     assert feature.refusals == [(400, b'{"error":{}}')] * 2
-    assert len(upstream.heard) == 2
+    assert len(upstream.received) == 2
 
 
 class OwnPath(Feature, Filter):
@@ -178,9 +186,9 @@ class OwnPath(Feature, Filter):
 
 async def test_a_feature_answers_a_path_of_its_own_in_place_of_the_upstream() -> None:
     feature = OwnPath()
-    async with gateway(say(404, JSON, b"{}"), feature) as (url, _):
-        own = await ask(url, post("/v1/own", b'{"model":"m"}'))
-        other = await ask(url, post("/v1/other", b'{"model":"m"}'))
+    async with gateway(whole_answer(404, JSON, b"{}"), feature) as (url, _):
+        own = await send_bytes(url, post_request("/v1/own", b'{"model":"m"}'))
+        other = await send_bytes(url, post_request("/v1/other", b'{"model":"m"}'))
     assert (own.status, own.body, own.names[NOTICE_HEADER]) == (
         200,
         b"own",
@@ -201,10 +209,10 @@ async def test_each_feature_of_the_gateway_can_be_left_out() -> None:
     listed = make_features(make_item=_make_no_item)
     for left_out in listed:
         rest = [feature for feature in listed if feature is not left_out]
-        async with gateway(say(200, JSON, body), *rest) as (url, upstream):
-            heard = await ask(url, post(CHAT, ASK))
+        async with gateway(whole_answer(200, JSON, body), *rest) as (url, upstream):
+            heard = await send_bytes(url, post_request(CHAT, ASK))
         assert heard.body == body
-        assert upstream.heard[0].body == ASK
+        assert upstream.received[0].body == ASK
 
 
 async def _make_no_item(_incoming: object) -> tuple[dict[str, object], int]:

@@ -23,13 +23,19 @@ from everthread.gateway.observability import Metrics
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed
-from tests.gateway.clients import APIS, Client, Gate, running, words
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    make_text,
+    run_with_setup,
+)
 
 WINDOW = 40_000
-OPENING = words(900, "größer")
+OPENING = make_text(900, "größer")
 
 
-def arrive(manager: ProxyManager, client: Client) -> Incoming:
+def arrive(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
@@ -37,20 +43,20 @@ def arrive(manager: ProxyManager, client: Client) -> Incoming:
     return replace(incoming, outline=manager.locate(origin, incoming.body, match))
 
 
-async def begin(manager: ProxyManager, client: Client) -> ProxyTurn:
+async def begin(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
     incoming = arrive(manager, client)
     return manager.forward_first(incoming) or await manager.prepare(incoming)
 
 
-def outcome(client: Client, text: str = "Yes.", tokens: int = 900) -> Outcome:
+def outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Outcome:
     """Return an answer, which the client puts into its history."""
     reply = Reply({"role": "assistant", "content": text}, "stop")
-    client.hears(reply)
+    client.add_reply(reply)
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
 
-async def talk(manager: ProxyManager, client: Client, text: str) -> ProxyTurn:
-    client.says(text)
+async def talk(manager: ProxyManager, client: HistoryClient, text: str) -> ProxyTurn:
+    client.add_user_message(text)
     turn = await begin(manager, client)
     await turn.record(outcome(client))
     return turn
@@ -64,13 +70,13 @@ async def stored_texts(store: Store, thread: str) -> list[str]:
 async def test_a_known_thread_is_forwarded_before_it_is_read(
     tmp_path: Path, api: Api
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(alone=True)
-        client = Client(api)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(alone=True)
+        client = HistoryClient(api)
         first = await talk(manager, client, OPENING)
         assert isinstance(first, ManagedTurn)
         for number in range(3):
-            client.says(f"Next {number}, größer.")
+            client.add_user_message(f"Next {number}, größer.")
             incoming = arrive(manager, client)
             turn = manager.forward_first(incoming)
             assert isinstance(turn, ForwardedTurn)
@@ -81,28 +87,28 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(
         texts = [OPENING, "Yes."]
         for number in range(3):
             texts += [f"Next {number}, größer.", f"Answer {number}."]
-        assert await stored_texts(place.store, first.thread) == texts
-        assert len(await place.store.usage(first.thread)) == 4
+        assert await stored_texts(setup.store, first.thread) == texts
+        assert len(await setup.store.usage(first.thread)) == 4
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_next_request_stores_what_a_killed_gateway_did_not(
     tmp_path: Path, *, alone: bool
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(alone=alone)
-        client = Client("anthropic")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(alone=alone)
+        client = HistoryClient("anthropic")
         first = await talk(manager, client, OPENING)
-        client.says("Answered, but never stored.")
+        client.add_user_message("Answered, but never stored.")
         killed = await begin(manager, client)
         assert isinstance(killed, ForwardedTurn)
         outcome(client, "The client has this answer.")
-        other = place.manager(alone=alone)
+        other = setup.manager(alone=alone)
         third = await talk(other, client, "Is it all there?")
         assert third.thread == first.thread
-        assert await stored_texts(place.store, first.thread) == [
+        assert await stored_texts(setup.store, first.thread) == [
             OPENING,
             "Yes.",
             "Answered, but never stored.",
@@ -111,19 +117,19 @@ async def test_the_next_request_stores_what_a_killed_gateway_did_not(
             "Yes.",
         ]
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_requests_that_overtake_each_other_are_stored_in_their_order(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(alone=True)
-        client = Client("anthropic")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(alone=True)
+        client = HistoryClient("anthropic")
         first = await talk(manager, client, OPENING)
         recording = []
         for number in range(5):
-            client.says(f"Next {number}.")
+            client.add_user_message(f"Next {number}.")
             turn = await begin(manager, client)
             recorded = turn.record(outcome(client, f"Answer {number}."))
             recording.append(asyncio.create_task(recorded))
@@ -132,55 +138,55 @@ async def test_requests_that_overtake_each_other_are_stored_in_their_order(
         texts = [OPENING, "Yes."]
         for number in range(5):
             texts += [f"Next {number}.", f"Answer {number}."]
-        assert await stored_texts(place.store, first.thread) == texts
+        assert await stored_texts(setup.store, first.thread) == texts
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("anthropic")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("anthropic")
         first = await talk(manager, client, OPENING)
-        client.says("Take your time.")
+        client.add_user_message("Take your time.")
         turn = await begin(manager, client)
         assert isinstance(turn, ForwardedTurn)
         async with asyncio.timeout(60):
-            while len(await place.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+            while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
                 await asyncio.sleep(0.05)
         await turn.record(outcome(client))
-        assert len(await place.store.history(first.thread)) == 4
+        assert len(await setup.store.history(first.thread)) == 4
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_a_thread_at_half_of_its_threshold_is_read_first(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("anthropic")
-        client.says(OPENING)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("anthropic")
+        client.add_user_message(OPENING)
         turn = await begin(manager, client)
         await turn.record(outcome(client, tokens=WINDOW // 4 - 600))
-        client.says("Short.")
+        client.add_user_message("Short.")
         assert manager.forward_first(arrive(manager, client)) is not None
         client.messages.pop()
-        client.says("Long. " * 150)
+        client.add_user_message("Long. " * 150)
         assert manager.forward_first(arrive(manager, client)) is None
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_other_requests_are_read_first(tmp_path: Path) -> None:
     """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
 
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat", tools=[], extra={"temperature": 0.5})
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
         await talk(manager, client, OPENING)
         await talk(manager, client, "And then?")
-        client.says("Last.")
+        client.add_user_message("Last.")
         assert manager.forward_first(arrive(manager, client)) is not None
         *past, answer, last = client.messages
         changed: list[dict[str, Any]] = [
@@ -196,34 +202,34 @@ async def test_other_requests_are_read_first(tmp_path: Path) -> None:
             other = replace(client, **change)
             assert manager.forward_first(arrive(manager, other)) is None, change
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_a_rewritten_thread_is_read_first(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client("anthropic")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient("anthropic")
         for number in range(14):
-            client.says(words(500, f"topic {number}"))
-            client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+            client.add_user_message(make_text(500, f"topic {number}"))
+            client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
         turn = await talk(manager, client, "Go on.")
         assert turn.sent.rewritten
-        client.says("And now?")
+        client.add_user_message("And now?")
         assert manager.forward_first(arrive(manager, client)) is None
 
-    await running(tmp_path, run, window=8_000)
+    await run_with_setup(tmp_path, run, window=8_000)
 
 
 async def test_cache_marks_are_set_before_a_request_is_forwarded(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(markers=True)
-        client = Client("anthropic", system=words(4_000, "rules"))
-        client.says(OPENING)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(markers=True)
+        client = HistoryClient("anthropic", system=make_text(4_000, "rules"))
+        client.add_user_message(OPENING)
         first = await begin(manager, client)
         await first.record(outcome(client, tokens=4_000))
-        client.says("And now?")
+        client.add_user_message("And now?")
         incoming = arrive(manager, client)
         turn = manager.forward_first(incoming)
         assert turn is not None
@@ -232,18 +238,18 @@ async def test_cache_marks_are_set_before_a_request_is_forwarded(
         assert turn.sent.body.count(b'"cache_control"') == 4
         assert turn.sent.body == read.sent.body
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 async def test_a_refused_request_is_read_and_made_smaller(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client("anthropic", extra={"max_tokens": 100})
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient("anthropic", extra={"max_tokens": 100})
         for number in range(14):
-            client.says(words(500, f"topic {number}"))
-            client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+            client.add_user_message(make_text(500, f"topic {number}"))
+            client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
         await talk(manager, client, "Go on.")
-        client.says("And now?")
+        client.add_user_message("And now?")
         turn = await begin(manager, client)
         assert isinstance(turn, ForwardedTurn)
         refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
@@ -254,7 +260,7 @@ async def test_a_refused_request_is_read_and_made_smaller(tmp_path: Path) -> Non
         assert len(again.body) < len(turn.sent.body)
         await turn.record(outcome(client))
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)
 
 
 class FailingStore:
@@ -274,21 +280,21 @@ class FailingStore:
 
 
 async def test_a_failure_after_the_answer_is_visible(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        store = FailingStore(place.store)
-        place.store = cast("Store", store)
-        manager = place.manager(alone=True)
+    async def run(setup: ManagerSetup) -> None:
+        store = FailingStore(setup.store)
+        setup.store = cast("Store", store)
+        manager = setup.manager(alone=True)
         metrics = Metrics()
         guarded = FailOpenManager(manager, metrics, 60)
-        client = Client("anthropic")
+        client = HistoryClient("anthropic")
         await talk(manager, client, OPENING)
         for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
             store.error = error
-            client.says("And now?")
+            client.add_user_message("And now?")
             turn = guarded.forward_first(arrive(manager, client))
             assert turn is not None
             await turn.record(outcome(client))
-        assert [event.error for event in place.of(RecordFailed)] == ["the disk is full"]
+        assert [event.error for event in setup.of(RecordFailed)] == ["the disk is full"]
         assert metrics.value("failed_open", step="answered") == 1
 
-    await running(tmp_path, run, window=WINDOW)
+    await run_with_setup(tmp_path, run, window=WINDOW)

@@ -11,9 +11,9 @@ import httpx2
 
 from everthread import open_store
 from everthread.gateway.contracts import THREAD_HEADER
-from tests.gateway.raw import JSON, raw_upstream
-from tests.gateway.raw import say as give
-from tests.store.talk import texts
+from tests.gateway.raw_http import JSON, raw_upstream
+from tests.gateway.raw_http import whole_answer as give
+from tests.store.messages import texts_of
 from tests.torture.fleet import Fleet
 
 CHAT = "/v1/chat/completions"
@@ -63,7 +63,7 @@ async def until_stored(home: Path, thread: str, said: list[str]) -> None:
     """Until the store holds it: an answer is written down after the client has it."""
     store = open_store(home / "everthread.db")
     try:
-        while texts(await store.history(thread)) != said:  # noqa: ASYNC110 - another process writes it
+        while texts_of(await store.history(thread)) != said:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     finally:
         await store.close()
@@ -109,7 +109,7 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
     try:
         assert (await store.check()).problems == ()
         said = {
-            row.first.id: texts(await store.history(row.first.id))
+            row.first.id: texts_of(await store.history(row.first.id))
             for row in await store.list_threads()
         }
     finally:

@@ -19,8 +19,8 @@ from everthread.core.types import Api
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
-from tests.gateway.clients import PATHS
-from tests.gateway.load import NAMES, models
+from tests.gateway.load_clients import NAMES, served_models
+from tests.gateway.manager_setup import PATHS
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
 ANY = st.recursive(
@@ -224,7 +224,7 @@ def changed(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
-    async with Provider(models(4_000)) as provider:
+    async with Provider(served_models(4_000)) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
             f"store: {{url: 'sqlite:///{folder / 'gateway.db'}'}}"

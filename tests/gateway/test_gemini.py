@@ -19,7 +19,7 @@ from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Reply, Request
 from everthread.gateway.gemini import add_path, read_path, remove_path
 from everthread.lab.provider import ServedModel
-from tests.gateway.house import FILLER, House, open_house
+from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
@@ -65,17 +65,17 @@ def script(request: Request) -> Any:
 @asynccontextmanager
 async def gemini_house(
     folder: Path, answers: Any = script, window: int = WINDOW
-) -> AsyncIterator[House]:
-    async with open_house(
+) -> AsyncIterator[GatewaySetup]:
+    async with open_setup_with_models(
         folder, [ServedModel(MODEL, window, shows="inputTokenLimit")], answers
-    ) as opened:
-        yield opened
+    ) as setup:
+        yield setup
 
 
-async def client_of(house: House) -> genai.Client:
-    options = types.HttpOptions(base_url=await house.gateway())
-    client = genai.Client(api_key=await house.key(), http_options=options)
-    house.stack.push_async_callback(client.aio.aclose)
+async def client_of(setup: GatewaySetup) -> genai.Client:
+    options = types.HttpOptions(base_url=await setup.gateway())
+    client = genai.Client(api_key=await setup.key(), http_options=options)
+    setup.stack.push_async_callback(client.aio.aclose)
     return client
 
 
@@ -137,10 +137,10 @@ class Talk:
             }
 
 
-async def stored_history(house: House, thread: str, count: int) -> Any:
+async def stored_history(setup: GatewaySetup, thread: str, count: int) -> Any:
     """Wait until the thread has so many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
-        while len(history := await house.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
+        while len(history := await setup.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.02)
     return history
 
@@ -209,11 +209,11 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -
 async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> None:
     models = [ServedModel("gemini-unheard-of", 8_000)]
     async with (
-        open_house(tmp_path, models, lambda _: "Noted.") as house,
+        open_setup_with_models(tmp_path, models, lambda _: "Noted.") as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        url = await house.gateway()
-        headers = {"x-goog-api-key": await house.key()}
+        url = await setup.gateway()
+        headers = {"x-goog-api-key": await setup.key()}
         contents: list[Any] = []
         for turn in range(24):
             contents.append(
@@ -223,16 +223,19 @@ async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> 
             answer = await http.post(path, json={"contents": contents}, headers=headers)
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
-        assert [record.status for record in house.provider.log].count(400) == 1
-        [limit] = await house.store.limits()
+        assert [record.status for record in setup.provider.log].count(400) == 1
+        [limit] = await setup.store.limits()
         assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
 
 
 async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
-    async with open_house(tmp_path, models) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
-        headers = {"x-goog-api-key": await house.key()}
+    async with (
+        open_setup_with_models(tmp_path, models) as setup,
+        httpx2.AsyncClient() as http,
+    ):
+        url = await setup.gateway()
+        headers = {"x-goog-api-key": await setup.key()}
         for settings in (
             {"maxOutputTokens": 900, "topK": 4},
             {"max_output_tokens": 900},
@@ -244,7 +247,7 @@ async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
             assert (
                 await http.post(url + PATH, json=body, headers=headers)
             ).status_code == 200
-        caps = [record.body["generationConfig"] for record in house.provider.log]
+        caps = [record.body["generationConfig"] for record in setup.provider.log]
         assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
         assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
 

@@ -23,12 +23,20 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
 from everthread.thread.history import build_history, identify, is_cleared
 from everthread.wire import openai_responses
-from tests.chains import canonical_chain
-from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
+from tests.digest_chains import canonical_chain
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    make_text,
+    run_with_setup,
+    thread_of,
+)
 
 
-async def stored(place: Gate, thread: str) -> list[str]:
-    return [text_of(message.body) for message in await place.store.history(thread)]
+async def stored(setup: ManagerSetup, thread: str) -> list[str]:
+    return [text_of(message.body) for message in await setup.store.history(thread)]
 
 
 # The same conversation, whatever the client does to its looks
@@ -36,30 +44,32 @@ async def stored(place: Gate, thread: str) -> list[str]:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        managers = [place.manager(), place.manager()]
-        client = Client(api)
+    async def run(setup: ManagerSetup) -> None:
+        managers = [setup.manager(), setup.manager()]
+        client = HistoryClient(api)
         threads = set()
         for turn in range(6):
-            client.says(f"Question {turn}")
+            client.add_user_message(f"Question {turn}")
             threads.add(
-                thread_of(await answer(managers[turn % 2], client, f"Answer {turn}"))
+                thread_of(
+                    await answer_request(managers[turn % 2], client, f"Answer {turn}")
+                )
             )
         assert len(threads) == 1
         said = [
             f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
         ]
-        assert await stored(place, threads.pop()) == said
+        assert await stored(setup, threads.pop()) == said
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_looks_do_not_matter(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("anthropic")
-        client.says("Question")
-        first = await answer(manager, client)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("anthropic")
+        client.add_user_message("Question")
+        first = await answer_request(manager, client)
         blocks: list[Any] = [
             {
                 "type": "text",
@@ -78,23 +88,25 @@ async def test_looks_do_not_matter(tmp_path: Path) -> None:
         }
         client.system = "Another system prompt"
         client.extra = {"temperature": 0}
-        client.says("Next")
-        assert thread_of(await answer(manager, client)) == thread_of(first)
-        assert await stored(place, thread_of(first)) == [
+        client.add_user_message("Next")
+        assert thread_of(await answer_request(manager, client)) == thread_of(first)
+        assert await stored(setup, thread_of(first)) == [
             "Question",
             "Yes.",
             "Next",
             "Yes.",
         ]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        for manager in (place.manager(), place.manager()):
-            client = Client("anthropic", tenant=f"t{len(place.managers)}{id(manager)}")
-            client.says("Question")
+    async def run(setup: ManagerSetup) -> None:
+        for manager in (setup.manager(), setup.manager()):
+            client = HistoryClient(
+                "anthropic", tenant=f"t{len(setup.managers)}{id(manager)}"
+            )
+            client.add_user_message("Question")
             incoming = client.incoming()
             turn = await manager.prepare(incoming)
             thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
@@ -102,24 +114,24 @@ async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> N
             reply = Reply({"role": "assistant", "content": parts}, "stop")
             await turn.record(Outcome(200, reply))
             client.messages.append({"role": "assistant", "content": "Yes."})
-            client.says("Next")
-            later = await answer(place.manager(), client)
+            client.add_user_message("Next")
+            later = await answer_request(setup.manager(), client)
             assert thread_of(later) == thread_of(turn)
-            assert await stored(place, thread_of(turn)) == [
+            assert await stored(setup, thread_of(turn)) == [
                 "Question",
                 "Yes.",
                 "Next",
                 "Yes.",
             ]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_responses")
-        client.says("Question")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_responses")
+        client.add_user_message("Question")
         raw = json.dumps({**client.body(), "input": "Question"}).encode()
         incoming = client.incoming()
         only = type(incoming)(
@@ -130,11 +142,11 @@ async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
         await turn.record(
             Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop"))
         )
-        client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-        client.says("Next")
-        assert thread_of(await answer(manager, client)) == thread_of(turn)
+        client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        client.add_user_message("Next")
+        assert thread_of(await answer_request(manager, client)) == thread_of(turn)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 # Another conversation
@@ -144,72 +156,76 @@ async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
 async def test_changed_words_of_the_user_are_a_branch(
     restarted: bool, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat")
-        client.says("Question 0")
-        first = await answer(manager, client, "Answer 0")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Question 0")
+        first = await answer_request(manager, client, "Answer 0")
         for turn in (1, 2):
-            client.says(f"Question {turn}")
-            await answer(manager, client, f"Answer {turn}")
+            client.add_user_message(f"Question {turn}")
+            await answer_request(manager, client, f"Answer {turn}")
         other = copy.deepcopy(client)
         other.messages = other.messages[:4]
-        other.says("Something else")
-        branch = await answer(place.manager() if restarted else manager, other, "Fine.")
+        other.add_user_message("Something else")
+        branch = await answer_request(
+            setup.manager() if restarted else manager, other, "Fine."
+        )
         assert thread_of(branch) != thread_of(first)
         shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
-        assert await stored(place, thread_of(branch)) == [
+        assert await stored(setup, thread_of(branch)) == [
             *shared,
             "Something else",
             "Fine.",
         ]
-        assert await stored(place, thread_of(first)) == [
+        assert await stored(setup, thread_of(first)) == [
             *shared,
             "Question 2",
             "Answer 2",
         ]
-        [told] = place.of(Branched)
+        [told] = setup.of(Branched)
         assert (told.parent, told.length) == (thread_of(first), 4)
-        client.says("Go on")
-        assert thread_of(await answer(manager, client)) == thread_of(first), (
+        client.add_user_message("Go on")
+        assert thread_of(await answer_request(manager, client)) == thread_of(first), (
             "the thread goes on beside its branch"
         )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        one = Client("openai_chat")
-        two = Client("openai_chat")
-        one.says("Hi")
-        two.says("Hi")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        one = HistoryClient("openai_chat")
+        two = HistoryClient("openai_chat")
+        one.add_user_message("Hi")
+        two.add_user_message("Hi")
         threads = [
-            thread_of(await answer(manager, client, text))
+            thread_of(await answer_request(manager, client, text))
             for client, text in ((one, "Hello."), (two, "Hey."))
         ]
         assert threads[0] == threads[1]
-        one.says("I am one")
-        two.says("I am two")
-        threads = [thread_of(await answer(manager, client)) for client in (two, one)]
+        one.add_user_message("I am one")
+        two.add_user_message("I am two")
+        threads = [
+            thread_of(await answer_request(manager, client)) for client in (two, one)
+        ]
         assert threads[0] != threads[1]
-        assert await stored(place, threads[0]) == ["Hi", "Hey.", "I am two", "Yes."]
-        assert await stored(place, threads[1]) == ["Hi", "Hello.", "I am one", "Yes."]
+        assert await stored(setup, threads[0]) == ["Hi", "Hey.", "I am two", "Yes."]
+        assert await stored(setup, threads[1]) == ["Hi", "Hello.", "I am one", "Yes."]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("differs", ["tenant", "header", "claude"])
 async def test_tenants_and_client_sessions_are_apart(
     differs: str, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        one = Client("openai_chat")
-        two = Client("openai_chat")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        one = HistoryClient("openai_chat")
+        two = HistoryClient("openai_chat")
         if differs == "tenant":
             two.tenant = "other"
         else:
@@ -220,79 +236,79 @@ async def test_tenants_and_client_sessions_are_apart(
             two.headers = {name: "2"}
         threads = []
         for client in (one, two):
-            client.says("Hi")
-            threads.append(thread_of(await answer(manager, client)))
+            client.add_user_message("Hi")
+            threads.append(thread_of(await answer_request(manager, client)))
         assert threads[0] != threads[1]
-        assert (await place.store.session(threads[1])).tenant == two.tenant
+        assert (await setup.store.session(threads[1])).tenant == two.tenant
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat", headers={"x-everthread-session": "mine"})
-        client.says("Hi")
-        first = await answer(manager, client)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat", headers={"x-everthread-session": "mine"})
+        client.add_user_message("Hi")
+        first = await answer_request(manager, client)
         client.messages = []
-        client.says("Afresh")
-        second = await answer(place.manager(), client)
+        client.add_user_message("Afresh")
+        second = await answer_request(setup.manager(), client)
         assert thread_of(second) == thread_of(first)
-        assert await stored(place, thread_of(first)) == ["Hi", "Yes.", "Afresh", "Yes."]
-        stranger = Client(
+        assert await stored(setup, thread_of(first)) == ["Hi", "Yes.", "Afresh", "Yes."]
+        stranger = HistoryClient(
             "openai_chat",
             headers={"x-everthread-session": thread_of(first)},
             tenant="other",
         )
-        stranger.says("Let me in")
-        assert thread_of(await answer(manager, stranger)) != thread_of(first)
-        again = Client(
+        stranger.add_user_message("Let me in")
+        assert thread_of(await answer_request(manager, stranger)) != thread_of(first)
+        again = HistoryClient(
             "openai_chat", headers={"x-everthread-session": thread_of(first)}
         )
-        again.says("By its own id")
-        assert thread_of(await answer(manager, again)) == thread_of(first)
+        again.add_user_message("By its own id")
+        assert thread_of(await answer_request(manager, again)) == thread_of(first)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_of_two_processes_with_different_continuations_one_branches(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("Hi")
-        managers = [place.manager(), place.manager()]
-        await answer(managers[0], client)
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Hi")
+        managers = [setup.manager(), setup.manager()]
+        await answer_request(managers[0], client)
         clients = [copy.deepcopy(client) for _ in range(2)]
         for index, each in enumerate(clients):
             await managers[index].prepare(
                 client.incoming()
             )  # both know the thread's last point
-            each.says(f"I am {index}")
+            each.add_user_message(f"I am {index}")
         await asyncio.gather(
             *(
-                answer(manager, each)
+                answer_request(manager, each)
                 for manager, each in zip(managers, clients, strict=True)
             )
         )
         for manager, each in zip(managers, clients, strict=True):
-            each.says("Next")
-            thread = thread_of(await answer(manager, each))
-            assert await stored(place, thread) == [
+            each.add_user_message("Next")
+            thread = thread_of(await answer_request(manager, each))
+            assert await stored(setup, thread) == [
                 str(message["content"]) for message in each.messages
             ]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 # Known fields only
 
 
 async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_responses")
-        client.says("Look it up.")
-        turn = await place.manager().prepare(client.incoming())
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_responses")
+        client.add_user_message("Look it up.")
+        turn = await setup.manager().prepare(client.incoming())
         items = [
             {
                 "type": "function_call",
@@ -328,38 +344,38 @@ async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> No
                 "metadata": {},
             }
         )
-        later = await answer(place.manager(), client)
+        later = await answer_request(setup.manager(), client)
         assert thread_of(later) == thread_of(turn)
-        assert not place.of(Branched)
+        assert not setup.of(Branched)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_reminder_behind_the_last_message_moves_along(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        managers = [place.manager(), place.manager()]
-        client = Client("openai_chat")
+    async def run(setup: ManagerSetup) -> None:
+        managers = [setup.manager(), setup.manager()]
+        client = HistoryClient("openai_chat")
         threads = set()
         for number in range(4):
-            client.says(f"Question {number}")
+            client.add_user_message(f"Question {number}")
             reminder = {"role": "system", "content": f"Answer in full, {number}."}
-            sent = await answer(
+            sent = await answer_request(
                 managers[number % 2], Reminded(client, reminder), f"Answer {number}"
             )
-            client.hears(
+            client.add_reply(
                 Reply({"role": "assistant", "content": f"Answer {number}"}, "stop")
             )
             assert json.loads(sent.body)["messages"][-1] == reminder
             threads.add(thread_of(sent))
         assert len(threads) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
-class Reminded(Client):
+class Reminded(HistoryClient):
     """A client that puts a reminder behind what is said, for each request anew."""
 
-    def __init__(self, client: Client, reminder: dict[str, Any]) -> None:
+    def __init__(self, client: HistoryClient, reminder: dict[str, Any]) -> None:
         super().__init__(client.api, messages=[*client.messages, reminder])
 
     def hears(self, reply: Reply) -> None:
@@ -369,7 +385,7 @@ class Reminded(Client):
 RULES = "\n\n# Rules\n\n1. Answer in full.\n\n2. Reply in English.\n"
 
 
-class Ended(Client):
+class Ended(HistoryClient):
     """A client that hangs a reminder on the newest user message, in its text or as a block of its own."""
 
     as_block = False
@@ -404,64 +420,64 @@ class Ended(Client):
 async def test_a_reminder_in_the_newest_user_message_moves_along(
     api: Api, remembered: bool, as_block: bool, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
         client = Ended(api)
         threads = set()
         client.as_block = as_block
         for number in range(5):
-            client.says(f"Question {number}\n\nwith a second part")
-            sent = await answer(
-                manager if remembered else place.manager(), client, f"Answer {number}"
+            client.add_user_message(f"Question {number}\n\nwith a second part")
+            sent = await answer_request(
+                manager if remembered else setup.manager(), client, f"Answer {number}"
             )
             threads.add(thread_of(sent))
         if remembered:  # some leave it away once the history is long
             client.rules = ""
-            client.says("No reminder any more")
-            threads.add(thread_of(await answer(manager, client)))
+            client.add_user_message("No reminder any more")
+            threads.add(thread_of(await answer_request(manager, client)))
         (thread,) = threads
-        assert not place.of(Branched)
-        assert len(await stored(place, thread)) == 10 + 2 * remembered
+        assert not setup.of(Branched)
+        assert len(await stored(setup, thread)) == 10 + 2 * remembered
         client.rules = RULES
         client.messages[2:] = []
-        client.says("Another question")
-        assert thread_of(await answer(manager, client)) != thread
-        assert [event.length for event in place.of(Branched)] == [2]
+        client.add_user_message("Another question")
+        assert thread_of(await answer_request(manager, client)) != thread
+        assert [event.length for event in setup.of(Branched)] == [2]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         client = Ended("anthropic")
         threads = set()
         for number in range(3):
-            client.says(f"Question {number}")
-            turn = await place.manager().prepare(client.incoming())
+            client.add_user_message(f"Question {number}")
+            turn = await setup.manager().prepare(client.incoming())
             threads.add(thread_of(turn))
             said: Any = {"role": "assistant", "content": f"Answer {number}"}
             thought: Any = {**said, "reasoning_content": "They ask again."}
             await turn.record(Outcome(200, Reply(thought, "stop")))
-            client.hears(Reply(said, "stop"))
+            client.add_reply(Reply(said, "stop"))
         assert len(threads) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("differs", ["answer", "end", "tenant", "session"])
 async def test_words_that_only_begin_alike_are_not_the_same_conversation(
     differs: str, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        first = Client("openai_chat")
-        first.says(f"Question{RULES}")
-        thread = thread_of(await answer(place.manager(), first, "Answer"))
-        other = Client("openai_chat", tenant="u" if differs == "tenant" else "t")
+    async def run(setup: ManagerSetup) -> None:
+        first = HistoryClient("openai_chat")
+        first.add_user_message(f"Question{RULES}")
+        thread = thread_of(await answer_request(setup.manager(), first, "Answer"))
+        other = HistoryClient("openai_chat", tenant="u" if differs == "tenant" else "t")
         other.headers = {"x-session-id": "another"} if differs == "session" else {}
-        other.says("Question")
-        other.hears(
+        other.add_user_message("Question")
+        other.add_reply(
             Reply(
                 {
                     "role": "assistant",
@@ -470,23 +486,23 @@ async def test_words_that_only_begin_alike_are_not_the_same_conversation(
                 "stop",
             )
         )
-        other.says("Go on" if differs == "end" else f"Go on{RULES}")
-        assert thread_of(await answer(place.manager(), other)) != thread
+        other.add_user_message("Go on" if differs == "end" else f"Go on{RULES}")
+        assert thread_of(await answer_request(setup.manager(), other)) != thread
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("remembered", [True, False])
 async def test_calls_that_come_back_as_text_are_the_same_answer(
     remembered: bool, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat")
-        client.says("How is the weather in Rome?")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
+        client.add_user_message("How is the weather in Rome?")
         threads = set()
         for number in range(3):
-            turn = await (manager if remembered else place.manager()).prepare(
+            turn = await (manager if remembered else setup.manager()).prepare(
                 client.incoming()
             )
             threads.add(thread_of(turn))
@@ -499,11 +515,11 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
             await turn.record(Outcome(200, reply))
             text = f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
             client.messages.append({"role": "assistant", "content": text})
-            client.says(f"Observation: sunny, {number}")
+            client.add_user_message(f"Observation: sunny, {number}")
         assert len(threads) == 1
-        assert not place.of(Branched)
+        assert not setup.of(Branched)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("remembered", [True, False])
@@ -512,13 +528,13 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
 ) -> None:
     """As goose sends its newest answer; in the next request it is one message again."""
 
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat")
-        client.says("Read the files.")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Read the files.")
         threads = set()
         for number in range(3):
-            turn = await (manager if remembered else place.manager()).prepare(
+            turn = await (manager if remembered else setup.manager()).prepare(
                 client.incoming()
             )
             threads.add(thread_of(turn))
@@ -545,18 +561,18 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
             result = {"role": "tool", "tool_call_id": f"c{number}", "content": "done"}
             client.messages = [*merged, *parts, result]
         assert len(threads) == 1
-        assert not place.of(Branched)
+        assert not setup.of(Branched)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("Read the files.")
-        turn = await place.manager().prepare(client.incoming())
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Read the files.")
+        turn = await setup.manager().prepare(client.incoming())
         function = {"name": "shell", "arguments": "{}"}
         call: Any = {"id": "c1", "type": "function", "function": function}
         whole: Any = {"role": "assistant", "content": "Reading", "tool_calls": [call]}
@@ -566,86 +582,92 @@ async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "done"},
         ]
-        assert thread_of(await place.manager().prepare(client.incoming())) != thread_of(
+        assert thread_of(await setup.manager().prepare(client.incoming())) != thread_of(
             turn
         )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        told = f"The ledger has four parts, namely {words(60, 'part')}"
-        client = Client("anthropic")
-        client.says("What is in the ledger?")
-        first = await answer(place.manager(), client, told)
+    async def run(setup: ManagerSetup) -> None:
+        told = f"The ledger has four parts, namely {make_text(60, 'part')}"
+        client = HistoryClient("anthropic")
+        client.add_user_message("What is in the ledger?")
+        first = await answer_request(setup.manager(), client, told)
         short = deepcopy(client)
         other = deepcopy(client)
         short.messages[1] = {
             "role": "assistant",
             "content": "The ledger has four parts, namely item … [shortened]",
         }
-        short.says("And then?")
-        assert thread_of(await answer(place.manager(), short)) == thread_of(first)
+        short.add_user_message("And then?")
+        assert thread_of(await answer_request(setup.manager(), short)) == thread_of(
+            first
+        )
         other.messages[1] = {
             "role": "assistant",
             "content": "There is no ledger at all, I am afraid.",
         }
-        other.says("And then?")
-        assert thread_of(await answer(place.manager(), other)) != thread_of(first)
+        other.add_user_message("And then?")
+        assert thread_of(await answer_request(setup.manager(), other)) != thread_of(
+            first
+        )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("Where does the ledger listen?")
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Where does the ledger listen?")
         threads = set()
         for number in range(3):
             thought = f"<think>They ask again, for the {number}. time.</think>"
             said = (
                 f"{thought}\n**The ledger** listens on port `844{number}`, as before."
             )
-            threads.add(thread_of(await answer(place.manager(), client, said)))
+            threads.add(thread_of(await answer_request(setup.manager(), client, said)))
             client.messages[-1] = {
                 "role": "assistant",
                 "content": f"The ledger listens on port 844{number}, as before.",
             }
-            client.says(f"And the {number}. replica?")
+            client.add_user_message(f"And the {number}. replica?")
         assert len(threads) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_beginning_of_what_is_stored_is_known(tmp_path: Path) -> None:
     """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
 
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("One")
-        first = await answer(place.manager(), client, "Eins")
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("One")
+        first = await answer_request(setup.manager(), client, "Eins")
         longer = deepcopy(client)
         for text, reply in (("Two", "Zwei"), ("Three", "Drei")):
-            longer.says(text)
-            longer.hears(Reply({"role": "assistant", "content": reply}, "stop"))
-        longer.says("Four")
-        assert thread_of(await answer(place.manager(), longer)) == thread_of(first)
+            longer.add_user_message(text)
+            longer.add_reply(Reply({"role": "assistant", "content": reply}, "stop"))
+        longer.add_user_message("Four")
+        assert thread_of(await answer_request(setup.manager(), longer)) == thread_of(
+            first
+        )
         late = deepcopy(client)
-        late.says("Two")
-        turn = await place.manager().prepare(late.incoming())
+        late.add_user_message("Two")
+        turn = await setup.manager().prepare(late.incoming())
         await turn.record(Outcome(500))
         assert (await turn.response_headers())["x-everthread-thread"] == thread_of(
             first
         )
-        assert not place.of(Branched)
-        assert len(await place.store.list_threads(tenant="t")) == 1
+        assert not setup.of(Branched)
+        assert len(await setup.store.list_threads(tenant="t")) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 # Never a mix-up
@@ -659,10 +681,10 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
     """Several clients that often say the same, two tenants, two processes, answers that differ: each thread is one."""
     dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
 
-    async def run(place: Gate) -> None:
-        managers = [place.manager(threshold_tokens=400) for _ in range(2)]
+    async def run(setup: ManagerSetup) -> None:
+        managers = [setup.manager(threshold_tokens=400) for _ in range(2)]
         clients = [
-            Client("openai_chat", tenant=dice.choice("ab"), system=f"S{index}")
+            HistoryClient("openai_chat", tenant=dice.choice("ab"), system=f"S{index}")
             for index in range(5)
         ]
         for step in range(40):
@@ -672,9 +694,9 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                 client.messages = client.messages[
                     : 2 * dice.randrange(1, len(client.messages) // 2)
                 ]
-            client.says(dice.choice(SAYINGS))
-            text = f"{client.tenant}{index} {dice.choice(('yes', 'no'))} {words(80, f'{client.tenant}{index}')}"
-            sent = await answer(dice.choice(managers), client, text)
+            client.add_user_message(dice.choice(SAYINGS))
+            text = f"{client.tenant}{index} {dice.choice(('yes', 'no'))} {make_text(80, f'{client.tenant}{index}')}"
+            sent = await answer_request(dice.choice(managers), client, text)
             foreign = {name for name in ("a", "b") if name != client.tenant}
             assert not any(
                 f"{name}{number} item".encode() in sent.body
@@ -688,14 +710,14 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
             }
             assert own <= {index}, f"step {step}: another client's words went upstream"
         for index, client in enumerate(clients):
-            client.says(f"Last words of {index}")
-            sent = await answer(dice.choice(managers), client, "Bye.")
-            assert (await place.store.session(thread_of(sent))).tenant == client.tenant
+            client.add_user_message(f"Last words of {index}")
+            sent = await answer_request(dice.choice(managers), client, "Bye.")
+            assert (await setup.store.session(thread_of(sent))).tenant == client.tenant
             said = [str(message["content"]) for message in client.messages]
-            assert await stored(place, thread_of(sent)) == said
+            assert await stored(setup, thread_of(sent)) == said
 
     with tempfile.TemporaryDirectory() as folder:
-        await running(Path(folder), run)
+        await run_with_setup(Path(folder), run)
 
 
 # How a body is read
@@ -743,12 +765,12 @@ def test_what_is_no_request_is_refused_in_a_sentence(raw: bytes) -> None:
 
 
 def test_the_chain_is_the_canonical_one() -> None:
-    client = Client("anthropic")
-    client.says("One")
+    client = HistoryClient("anthropic")
+    client.add_user_message("One")
     client.messages.append(
         {"role": "assistant", "content": [{"type": "text", "text": "Two"}]}
     )
-    client.returns("call_1", "three")
+    client.add_result("call_1", "three")
     found = build_history(identify("anthropic", value) for value in client.messages)
     assert list(found.digests) == canonical_chain(client.messages)
 

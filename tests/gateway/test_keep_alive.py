@@ -13,19 +13,19 @@ import pytest
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.streaming import COMMENT
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Answering,
-    Heard,
-    Plain,
-    ask,
-    chunk,
-    gateway,
-    head,
-    post,
+    PassThroughManager,
+    RawMessage,
+    WriteAnswer,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
-    say,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LONG
 
@@ -35,7 +35,7 @@ QUICK = Limits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
 LATER = Limits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
 
 
-class Slow(Plain):
+class Slow(PassThroughManager):
     """Takes its time to prepare, until as many comments as wanted were heard."""
 
     def __init__(self, *, hold: bool = False) -> None:
@@ -62,16 +62,16 @@ class Slow(Plain):
             else None
         )
 
-    def heard(self, piece: bytes) -> None:
+    def received(self, piece: bytes) -> None:
         if COMMENT in piece:
             self.go.set()
 
 
-def streaming(*events: bytes) -> Answering:
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+def streaming(*events: bytes) -> WriteAnswer:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(
-            head(200, [*STREAM, (b"x-request-id", b"theirs")])
-            + b"".join(map(chunk, events))
+            response_head(200, [*STREAM, (b"x-request-id", b"theirs")])
+            + b"".join(map(encode_chunk, events))
             + b"0\r\n\r\n"
         )
 
@@ -82,14 +82,14 @@ async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
     manager = Slow()
     async with (
         raw_upstream(streaming(START, BLOCK)) as upstream,
-        gateway(upstream.url, manager, limits=QUICK) as (
+        open_raw_gateway(upstream.url, manager, limits=QUICK) as (
             url,
             proxy,
         ),
     ):
-        sent = post(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
-        found = await ask(url, sent, chunked=manager.heard)
-        assert upstream.heard[0].names["accept-encoding"] == "identity", (
+        sent = post_request(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
+        found = await send_bytes(url, sent, chunked=manager.received)
+        assert upstream.received[0].names["accept-encoding"] == "identity", (
             "comments cannot go between gzip"
         )
         assert proxy.metrics.value("keepalives") >= 1
@@ -106,10 +106,12 @@ async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
     manager = Slow()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
     async with (
-        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
-        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+        raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
+        open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        found = await ask(url, post(MESSAGES, b'{"stream": false}', *JSON))
+        found = await send_bytes(
+            url, post_request(MESSAGES, b'{"stream": false}', *JSON)
+        )
         assert proxy.metrics.value("keepalives") == 0
     assert (found.status, found.body) == (400, TOO_LONG)
 
@@ -122,9 +124,9 @@ async def test_a_stream_of_gemini_gets_no_comments() -> None:
     path = "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse"
     async with (
         raw_upstream(streaming(event)) as upstream,
-        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+        open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        found = await ask(url, post(path, b'{"contents": []}', *JSON))
+        found = await send_bytes(url, post_request(path, b'{"contents": []}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
     assert found.body == event
 
@@ -165,8 +167,8 @@ async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
     """The official clients raise it as the error it is."""
     manager = Slow()
     async with (
-        raw_upstream(say(400, JSON, TOO_LONG)) as upstream,
-        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+        raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
+        open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
         waiting = asyncio.create_task(begun(proxy, manager))
         with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
@@ -180,22 +182,27 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
     """Also where it is sent again after that, and where that fails."""
     manager = Slow(hold=True)
 
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if json.loads(request.body)["n"] == 2:
-            await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(
-                request, writer
-            )
+            await (
+                streaming(START, BLOCK) if again else whole_answer(400, JSON, TOO_LONG)
+            )(request, writer)
             return
-        writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + chunk(START))
+        writer.write(
+            response_head(200, [*STREAM, (b"x-request-id", b"theirs")])
+            + encode_chunk(START)
+        )
         await manager.go.wait()
-        writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
+        writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, limits=LATER) as (url, _),
+        open_raw_gateway(upstream.url, manager, limits=LATER) as (url, _),
     ):
-        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
-        assert len(upstream.heard) == 2
+        found = await send_bytes(
+            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+        )
+        assert len(upstream.received) == 2
     assert (
         found.status,
         found.names["x-request-id"],
@@ -212,23 +219,30 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
 async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
     manager = Slow(hold=True)
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM) + chunk(START))
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM) + encode_chunk(START))
         await manager.go.wait()
-        writer.write(chunk(BLOCK) + b"0\r\n\r\n")
+        writer.write(encode_chunk(BLOCK) + b"0\r\n\r\n")
 
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, limits=LATER) as (url, _),
+        open_raw_gateway(upstream.url, manager, limits=LATER) as (url, _),
     ):
-        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+        found = await send_bytes(
+            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+        )
     assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
     assert len(manager.errors) == 0
 
 
 async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
     manager = Slow()
-    async with gateway("http://127.0.0.1:9", manager, limits=QUICK) as (url, _):
-        found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
+    async with open_raw_gateway("http://127.0.0.1:9", manager, limits=QUICK) as (
+        url,
+        _,
+    ):
+        found = await send_bytes(
+            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+        )
     last = found.body.replace(COMMENT, b"")
     assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

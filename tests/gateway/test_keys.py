@@ -25,7 +25,7 @@ from everthread.gateway.contracts import Auth
 from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery
-from tests.gateway.house import (
+from tests.gateway.gateway_setup import (
     CHAT,
     CLAUDE,
     FILLER,
@@ -34,18 +34,18 @@ from tests.gateway.house import (
     Clock,
     ask_chat,
     ask_claude,
-    house,
+    open_setup,
 )
 
 
 async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as here:
-        url = await here.gateway()
-        key = await here.key()
-        await ask_chat(here.chat(url, key))
-        await ask_claude(here.claude(url, key))
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway()
+        key = await setup.key()
+        await ask_chat(setup.chat(url, key))
+        await ask_claude(setup.claude(url, key))
         asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
         async with httpx2.AsyncClient(timeout=60) as http:
             assert (
@@ -55,19 +55,19 @@ async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
             ).is_success
         shown = [
             (one.headers.get("authorization"), one.headers.get("x-api-key"))
-            for one in here.provider.log
+            for one in setup.provider.log
         ]
         assert shown == [
             (f"Bearer {UPSTREAM_KEY}", None),
             (None, UPSTREAM_KEY),
             (None, UPSTREAM_KEY),
         ]
-        assert {thread.first.tenant for thread in await here.store.list_threads()} == {
+        assert {thread.first.tenant for thread in await setup.store.list_threads()} == {
             "acme"
         }
-        off = await ask_chat(here.chat(url, await here.key("quiet", mode="off")))
+        off = await ask_chat(setup.chat(url, await setup.key("quiet", mode="off")))
         assert off.choices[0].message.content
-        assert not await here.store.list_threads(tenant="quiet"), (
+        assert not await setup.store.list_threads(tenant="quiet"), (
             "the key's mode stands before the upstream's"
         )
 
@@ -76,22 +76,22 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
     tmp_path: Path,
 ) -> None:
     clock = Clock()
-    async with house(tmp_path) as here:
-        door = KeyAuthenticator(here.store, clock=clock)
-        here.stack.push_async_callback(door.close)
-        url = await here.gateway(authenticator=door)
-        revoked = await here.key()
-        known = await here.key()
-        await ask_chat(here.chat(url, revoked))
-        await here.store.revoke_key(revoked.split("_")[1])
+    async with open_setup(tmp_path) as setup:
+        door = KeyAuthenticator(setup.store, clock=clock)
+        setup.stack.push_async_callback(door.close)
+        url = await setup.gateway(authenticator=door)
+        revoked = await setup.key()
+        known = await setup.key()
+        await ask_chat(setup.chat(url, revoked))
+        await setup.store.revoke_key(revoked.split("_")[1])
         clock.now += KEY_CACHE_SECONDS
         almost = known[:-1] + ("A" if known[-1] != "A" else "B")
         for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
             with pytest.raises(openai.AuthenticationError) as chat:
-                await ask_chat(here.chat(url, wrong))
+                await ask_chat(setup.chat(url, wrong))
             assert chat.value.code == "invalid_api_key"
             with pytest.raises(anthropic.AuthenticationError) as claude:
-                await ask_claude(here.claude(url, wrong))
+                await ask_claude(setup.claude(url, wrong))
             body: Any = claude.value.body
             assert (body["type"], body["error"]["type"]) == (
                 "error",
@@ -104,38 +104,38 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
                 "type"
             ] == "authentication_error"
             assert (await http.get("/healthz")).status_code == 200
-            other = {"authorization": f"Bearer {await here.key(scopes=('threads',))}"}
+            other = {"authorization": f"Bearer {await setup.key(scopes=('threads',))}"}
             assert (await http.get("/v1/models", headers=other)).status_code == 403
-        assert len(here.provider.log) == 1
-        await ask_chat(here.chat(url, known))
+        assert len(setup.provider.log) == 1
+        await ask_chat(setup.chat(url, known))
 
 
 async def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -> None:
-    async with house(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         other = open_store(tmp_path / "closed.db")
         await other.close()
-        url = await here.gateway(authenticator=KeyAuthenticator(other))
-        key = await here.key()
+        url = await setup.gateway(authenticator=KeyAuthenticator(other))
+        key = await setup.key()
         with pytest.raises(openai.InternalServerError) as told:
-            await ask_chat(here.chat(url, key))
+            await ask_chat(setup.chat(url, key))
         assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
             503,
             "1",
         )
-        assert not here.provider.log
+        assert not setup.provider.log
 
 
 async def test_tenants_never_cross(tmp_path: Path) -> None:
-    async with house(tmp_path, window=6_000) as here:
-        url = await here.gateway(settings="compression: {background: false}\n")
-        ours = await here.key("ann")
-        other = await here.key("bob")
+    async with open_setup(tmp_path, window=6_000) as setup:
+        url = await setup.gateway(settings="compression: {background: false}\n")
+        ours = await setup.key("ann")
+        other = await setup.key("bob")
         secret = "The harbour password is zebrafish-seven."
         history: list[Any] = [{"role": "user", "content": secret}]
         thread = ""
         compactions = ""
         for number in range(14):
-            raw = await here.claude(url, ours).messages.with_raw_response.create(
+            raw = await setup.claude(url, ours).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=history
             )
             thread, compactions = (
@@ -151,25 +151,25 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             if int(compactions) >= 1:
                 break
         assert int(compactions) >= 1
-        before = [one.body for one in await here.store.history(thread)]
+        before = [one.body for one in await setup.store.history(thread)]
 
         # The same words are another's own thread, with a rewrite of its own.
-        raw = await here.claude(url, other).messages.with_raw_response.create(
+        raw = await setup.claude(url, other).messages.with_raw_response.create(
             model=CLAUDE, max_tokens=100, messages=history[:-1]
         )
         assert raw.headers["x-everthread-thread"] != thread
         # Another's thread by its name is a new one of the client's own.
         for name in (thread, thread[:8]):
             named = {"x-everthread-session": name}
-            raw = await here.claude(url, other).messages.with_raw_response.create(
+            raw = await setup.claude(url, other).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
             )
             assert raw.headers["x-everthread-thread"] != thread
-            sent = here.provider.log[-1].body
+            sent = setup.provider.log[-1].body
             assert "zebrafish" not in str(sent)
         # The same name by the owner is the thread itself.
-        raw = await here.claude(
-            url, await here.key("ann")
+        raw = await setup.claude(
+            url, await setup.key("ann")
         ).messages.with_raw_response.create(
             model=CLAUDE,
             max_tokens=100,
@@ -177,40 +177,40 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             extra_headers={"x-everthread-session": thread},
         )
         assert raw.headers["x-everthread-thread"] == thread
-        assert [one.body for one in await here.store.history(thread)][
+        assert [one.body for one in await setup.store.history(thread)][
             : len(before)
         ] == before
-        assert (await here.store.session(thread)).tenant == "ann"
+        assert (await setup.store.session(thread)).tenant == "ann"
         for tenant in ("ann", "bob"):
-            hits = await here.store.search(SearchQuery("zebrafish", tenant=tenant))
+            hits = await setup.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
-            assert {(await here.store.session(hit.session)).tenant for hit in hits} == {
-                tenant
-            }
-        assert not await here.store.search(SearchQuery("zebrafish", tenant="default"))
+            assert {
+                (await setup.store.session(hit.session)).tenant for hit in hits
+            } == {tenant}
+        assert not await setup.store.search(SearchQuery("zebrafish", tenant="default"))
 
 
 async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> None:
-    async with house(tmp_path) as here:
-        urls = [await here.gateway("passthrough", key=None) for _ in range(2)]
+    async with open_setup(tmp_path) as setup:
+        urls = [await setup.gateway("passthrough", key=None) for _ in range(2)]
         threads = []
         for credential in ("sk-ann-1", "sk-bob-2"):
             await ask_claude(
-                here.claude(urls[0], credential)
+                setup.claude(urls[0], credential)
             )  # the first one goes as it came
             for url in urls:
-                raw = await here.claude(
+                raw = await setup.claude(
                     url, credential
                 ).messages.with_raw_response.create(
                     model=CLAUDE, max_tokens=100, messages=HELLO
                 )
                 threads.append(raw.headers["x-everthread-thread"])
                 assert (
-                    here.provider.log[-1].headers["authorization"]
+                    setup.provider.log[-1].headers["authorization"]
                     == f"Bearer {credential}"
                 )
         assert threads[0] == threads[1] != threads[2] == threads[3]
-        tenants = {thread.first.tenant for thread in await here.store.list_threads()}
+        tenants = {thread.first.tenant for thread in await setup.store.list_threads()}
         assert len(tenants) == 2
         assert all(tenant.startswith("up_") for tenant in tenants)
         async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
@@ -220,48 +220,48 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
                     401,
                     "authentication_error",
                 )
-        assert len(here.provider.log) == 6
+        assert len(setup.provider.log) == 6
 
 
 async def test_without_keys_the_clients_own_goes_and_none_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(tmp_path) as here:
-        url = await here.gateway("none", key=UPSTREAM_KEY)
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway("none", key=UPSTREAM_KEY)
         assert "lab" in caplog.text
         assert "api_key_env" in caplog.text
-        await ask_chat(here.chat(url, "sk-theirs"))
+        await ask_chat(setup.chat(url, "sk-theirs"))
         async with httpx2.AsyncClient(timeout=60) as http:
             for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
                 await http.post(
                     f"{url}{path}",
                     json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO},
                 )
-        sent = [one.headers for one in here.provider.log]
+        sent = [one.headers for one in setup.provider.log]
         assert sent[0]["authorization"] == "Bearer sk-theirs"
         assert not [headers for headers in sent if UPSTREAM_KEY in str(headers)]
     assert UPSTREAM_KEY not in caplog.text
 
 
 async def test_where_it_may_listen(tmp_path: Path) -> None:
-    async with house(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         for auth, reason in (
             ("none", "without API keys"),
             ("keys", "everthread keys create"),
         ):
             with pytest.raises(InputError, match=reason):
-                await here.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
+                await setup.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
         with pytest.raises(InputError, match="api_key_env"):
-            await here.gateway("passthrough")
-        token = await here.key()
+            await setup.gateway("passthrough")
+        token = await setup.key()
         revoked = token.split("_")[1]
-        await here.store.revoke_key(revoked)
+        await setup.store.revoke_key(revoked)
         with pytest.raises(InputError, match="everthread keys create"):
-            await here.gateway(host="0.0.0.0")  # noqa: S104
-        key = await here.key()
-        url = await here.gateway(host="0.0.0.0")  # noqa: S104  the rule is about it
-        await ask_chat(here.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
-        await here.gateway("passthrough", key=None, host="0.0.0.0")  # noqa: S104
+            await setup.gateway(host="0.0.0.0")  # noqa: S104
+        key = await setup.key()
+        url = await setup.gateway(host="0.0.0.0")  # noqa: S104  the rule is about it
+        await ask_chat(setup.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
+        await setup.gateway("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
 @pytest.mark.parametrize("auth", ["keys", "passthrough"])
@@ -271,15 +271,15 @@ async def test_a_credential_is_found_nowhere_afterwards(
     seen: list[str] = []
 
     async def run() -> str:
-        async with house(tmp_path) as here:
+        async with open_setup(tmp_path) as setup:
             key = (
-                await here.key(tokens=10_000, requests=7)
+                await setup.key(tokens=10_000, requests=7)
                 if auth == "keys"
                 else "recognisable-credential-4711"
             )
             own = UPSTREAM_KEY if auth == "keys" else None
-            url = await here.gateway(auth, key=own)
-            gone = await here.gateway(
+            url = await setup.gateway(auth, key=own)
+            gone = await setup.gateway(
                 auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)]
             )
             async with httpx2.AsyncClient(timeout=120) as http:
@@ -314,12 +314,12 @@ async def test_a_credential_is_found_nowhere_afterwards(
                 )
             assert [
                 one
-                for one in here.provider.log
+                for one in setup.provider.log
                 if one.headers.get("x-api-key") == (own or key)
             ]
             assert not [
                 one
-                for one in here.provider.log
+                for one in setup.provider.log
                 if auth == "keys" and key in str(one.headers)
             ]
             return key

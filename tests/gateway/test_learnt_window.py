@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.house import FILLER
+from tests.gateway.gateway_setup import FILLER
 from tests.torture.fleet import Fleet
 
 MODEL = "house-model"

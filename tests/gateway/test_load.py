@@ -13,15 +13,15 @@ from everthread.config import parse_config
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
-from tests.gateway.load import (
-    Numbered,
+from tests.gateway.load_clients import (
+    LoadClient,
+    NumberedAnswers,
     Sdk,
-    Talker,
-    compactions,
-    failed_open,
-    models,
-    plan,
-    problems,
+    count_compactions,
+    fault_plan,
+    find_problems,
+    list_fail_open_metrics,
+    served_models,
 )
 
 CLIENTS = 64
@@ -33,7 +33,9 @@ SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 
 
 async def test_nothing_is_lost(tmp_path: Path) -> None:
-    async with Provider(models(WINDOW), Numbered(), faults=plan(SEED)) as provider:
+    async with Provider(
+        served_models(WINDOW), NumberedAnswers(), faults=fault_plan(SEED)
+    ) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
             "compression: {economics: false}\n"
@@ -42,7 +44,7 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
         async with open_gateway(config) as gateway:
             sdk = Sdk()
             talkers = [
-                Talker(
+                LoadClient(
                     number,
                     lambda: gateway.url,
                     sdk,
@@ -57,12 +59,12 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
             await sdk.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 metrics = (await http.get(f"{gateway.url}/metrics")).text
-        assert failed_open(metrics) == []
+        assert list_fail_open_metrics(metrics) == []
         assert "everthread_in_flight 0" in metrics
         store = open_store(tmp_path / "gateway.db")
         try:
-            assert await problems(store, provider.log, talkers) == {}
-            assert await compactions(store) >= CLIENTS // 4
+            assert await find_problems(store, provider.log, talkers) == {}
+            assert await count_compactions(store) >= CLIENTS // 4
         finally:
             await store.close()
         assert Counter(record.fault for record in provider.log).keys() >= {

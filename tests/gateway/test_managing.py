@@ -19,16 +19,16 @@ from everthread.thread.caller.replacement import replacement_messages
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone
 from everthread.thread.wire_messages import decode_messages
-from tests.gateway.clients import (
+from tests.gateway.manager_setup import (
     APIS,
     CODECS,
     NAMES,
-    Client,
-    Gate,
-    ask,
-    gate,
+    HistoryClient,
+    ManagerSetup,
+    make_text,
+    open_manager_setup,
+    send_request,
     thread_of,
-    words,
 )
 
 TOOL: dict[str, Any] = {
@@ -65,24 +65,24 @@ def script(request: Request) -> Any:
             {"role": "assistant", "content": "Let me look.", "tool_calls": [call]},
             "tool_calls",
         )
-    return f"Noted: {words(60, 'answer')}"
+    return f"Noted: {make_text(60, 'answer')}"
 
 
 async def talk(
-    place: Gate, manager: Any, client: Client, turns: int, start: int = 0
+    setup: ManagerSetup, manager: Any, client: HistoryClient, turns: int, start: int = 0
 ) -> list[Any]:
     done = []
-    assert place.provider is not None
+    assert setup.provider is not None
     for turn in range(start, start + turns):
-        client.says(
-            f"Please look at ledger {turn}{'.' * turn} {words(300, f'ledger {turn}')}"
+        client.add_user_message(
+            f"Please look at ledger {turn}{'.' * turn} {make_text(300, f'ledger {turn}')}"
         )
-        exchange = await ask(manager, client, place.provider)
+        exchange = await send_request(manager, client, setup.provider)
         assert exchange.reply is not None, exchange.error
         done.append(exchange)
         for call in exchange.reply.message.get("tool_calls", []):
-            client.returns(call["id"], words(400, f"line of {turn}"))
-        exchange = await ask(manager, client, place.provider)
+            client.add_result(call["id"], make_text(400, f"line of {turn}"))
+        exchange = await send_request(manager, client, setup.provider)
         assert exchange.reply is not None, exchange.error
         done.append(exchange)
     return done
@@ -92,23 +92,23 @@ async def talk(
 async def test_a_conversation_goes_on_far_past_the_window(
     api: Api, tmp_path: Path
 ) -> None:
-    async with gate(tmp_path, script) as place:
-        client = Client(
+    async with open_manager_setup(tmp_path, script) as setup:
+        client = HistoryClient(
             api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
         )
-        manager = place.manager()
-        done = await talk(place, manager, client, 25)
-        assert place.provider is not None
-        log = place.provider.log
+        manager = setup.manager()
+        done = await talk(setup, manager, client, 25)
+        assert setup.provider is not None
+        log = setup.provider.log
         assert all(record.status == 200 for record in log), (
             "upstream never saw a request it refuses"
         )
         assert (
             sum(len(json.dumps(message)) for message in client.messages)
-            > 3 * 4 * place.window
+            > 3 * 4 * setup.window
         )
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
-        rewrites = len(place.of(CompactionDone))
+        rewrites = len(setup.of(CompactionDone))
         assert rewrites >= 3
         compactions = [
             int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done
@@ -121,7 +121,7 @@ async def test_a_conversation_goes_on_far_past_the_window(
         before, after = map(
             int, done[-1].sent.headers["x-everthread-tokens"].split("/")
         )
-        assert before > 2 * place.window > 2 * after
+        assert before > 2 * setup.window > 2 * after
 
 
 def assert_prefix_stable(api: Api, done: list[Any]) -> None:
@@ -141,45 +141,47 @@ def assert_prefix_stable(api: Api, done: list[Any]) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
-    async with gate(tmp_path, script) as place:
-        client = Client(
+    async with open_manager_setup(tmp_path, script) as setup:
+        client = HistoryClient(
             api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
         )
-        manager = place.manager()
-        done = await talk(place, manager, client, 8)
+        manager = setup.manager()
+        done = await talk(setup, manager, client, 8)
         thread = thread_of(done[0].sent)
-        stored = [message.body for message in await place.store.history(thread)]
+        stored = [message.body for message in await setup.store.history(thread)]
         core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
         assert [(body["role"], text_of(body)) for body in stored] == [
             (body["role"], text_of(body)) for body in core
         ]
-        session = await place.store.session(thread)
+        session = await setup.store.session(thread)
         assert (session.platform, session.tenant, session.system) == (
             "gateway",
             "t",
             "Be brief.",
         )
-        records = await place.store.usage(thread)
+        records = await setup.store.usage(thread)
         assert [record.task for record in records] == ["main"] * len(done)
-        assert place.provider is not None
+        assert setup.provider is not None
         assert [record.usage.prompt_tokens for record in records] == [
-            record.prompt_tokens for record in place.provider.log
+            record.prompt_tokens for record in setup.provider.log
         ]
 
 
-async def ask_after_a_compaction(place: Gate) -> tuple[Client, ProxyTurn]:
-    client = Client("openai_chat", tools=[TOOL])
-    manager = place.manager()
-    await talk(place, manager, client, 12)
+async def ask_after_a_compaction(
+    setup: ManagerSetup,
+) -> tuple[HistoryClient, ProxyTurn]:
+    client = HistoryClient("openai_chat", tools=[TOOL])
+    manager = setup.manager()
+    await talk(setup, manager, client, 12)
     await manager.settle()
-    client.says("And now?")
+    client.add_user_message("And now?")
     return client, await manager.prepare(client.incoming())
 
 
 async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
-    async with gate(tmp_path, script) as place:
-        client, first = await ask_after_a_compaction(place)
-        other = await place.manager().prepare(client.incoming())
+    async with open_manager_setup(tmp_path, script) as setup:
+        client, first = await ask_after_a_compaction(setup)
+        other = await setup.manager().prepare(client.incoming())
         assert first.sent.rewritten
         assert other.sent.body == first.sent.body
         assert other.thread == first.thread
@@ -187,8 +189,8 @@ async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> Non
 
 async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
     """The process that makes a rewrite counts it, so that no request has to."""
-    async with gate(tmp_path, script) as place:
-        _, turn = await ask_after_a_compaction(place)
+    async with open_manager_setup(tmp_path, script) as setup:
+        _, turn = await ask_after_a_compaction(setup)
         assert isinstance(turn, ManagedTurn)
         used = turn.call.used
         assert used is not None
@@ -202,28 +204,28 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
 
 
 async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
-    async with gate(tmp_path, script) as place:
-        client = Client("anthropic", tools=[TOOL], extra={"max_tokens": 400})
-        managers = [place.manager(), place.manager()]
+    async with open_manager_setup(tmp_path, script) as setup:
+        client = HistoryClient("anthropic", tools=[TOOL], extra={"max_tokens": 400})
+        managers = [setup.manager(), setup.manager()]
         done = []
         for turn in range(16):
-            done += await talk(place, managers[turn % 2], client, 1, start=turn)
+            done += await talk(setup, managers[turn % 2], client, 1, start=turn)
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
         assert_prefix_stable("anthropic", done)
         thread = thread_of(done[0].sent)
         stored = [
-            text_of(message.body) for message in await place.store.history(thread)
+            text_of(message.body) for message in await setup.store.history(thread)
         ]
         core = CODECS["anthropic"].decode_messages(client.messages)
         assert stored == [text_of(body) for body in core]
 
 
 async def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
-    async with gate(tmp_path, script) as place:
-        client = Client("openai_chat", tools=[TOOL])
-        await talk(place, place.manager(enabled=False), client, 6)
-        client.says("And now?")
-        managers = [place.manager(background=False) for _ in range(3)]
+    async with open_manager_setup(tmp_path, script) as setup:
+        client = HistoryClient("openai_chat", tools=[TOOL])
+        await talk(setup, setup.manager(enabled=False), client, 6)
+        client.add_user_message("And now?")
+        managers = [setup.manager(background=False) for _ in range(3)]
         turns = await asyncio.gather(
             *(manager.prepare(client.incoming()) for manager in managers)
         )

@@ -11,7 +11,15 @@ from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing
 from everthread.thread.facts import add_pin
-from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    make_text,
+    run_with_setup,
+    thread_of,
+)
 
 MENTION = "can be read again word for word"
 
@@ -27,17 +35,17 @@ OURS = [tool("mcp__everthread__search"), tool("mcp__everthread__expand")]
 OTHERS = [tool("mcp__files__search"), tool("bash")]
 
 
-def client(api: Api, tools: list[dict[str, Any]], turns: int) -> Client:
-    made = Client(api, tools=tools)
+def client(api: Api, tools: list[dict[str, Any]], turns: int) -> HistoryClient:
+    made = HistoryClient(api, tools=tools)
     for turn in range(turns):
-        made.says(f"Question {turn}: {words(300, f'entry {turn}')}")
+        made.add_user_message(f"Question {turn}: {make_text(300, f'entry {turn}')}")
         made.messages.append(
             {
                 "role": "assistant",
-                "content": f"Answer {turn}: {words(300, f'reply {turn}')}",
+                "content": f"Answer {turn}: {make_text(300, f'reply {turn}')}",
             }
         )
-    made.says("And now?")
+    made.add_user_message("And now?")
     return made
 
 
@@ -51,8 +59,8 @@ def summary(sent: Outgoing) -> str:
 async def test_the_tools_are_named_only_where_the_request_has_them(
     api: Api, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
         having = client(api, [*OTHERS, *OURS], 12)
         lacking = client(api, OTHERS, 12)
         shown = [
@@ -69,21 +77,23 @@ async def test_the_tools_are_named_only_where_the_request_has_them(
             summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
         )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
         talk = client("openai_chat", [], 4)
-        sent = await answer(manager, talk)
+        sent = await answer_request(manager, talk)
         assert not sent.rewritten
         thread = thread_of(sent)
-        await add_pin(place.store, thread, "The vault's code is 4711-B.")
+        await add_pin(setup.store, thread, "The vault's code is 4711-B.")
         for depth in (1, 2):
             while True:
-                talk.says(f"More: {words(900, f'page {len(talk.messages)}')}")
-                sent = await answer(manager, talk)
+                talk.add_user_message(
+                    f"More: {make_text(900, f'page {len(talk.messages)}')}"
+                )
+                sent = await answer_request(manager, talk)
                 if (
                     sent.rewritten
                     and int(sent.headers["x-everthread-compactions"]) == depth
@@ -91,4 +101,4 @@ async def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> Non
                     break
             assert summary(sent).count("4711-B") == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)

@@ -25,7 +25,15 @@ from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.filters.telemetry import Telemetry
 from everthread.gateway.observability import JsonLines
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    open_raw_gateway,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 
 KEY = "sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
 SECRET = "the ledger of the northern branch"
@@ -56,12 +64,14 @@ async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
     """The upstream's own stays; ours is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
     async with (
-        raw_upstream(say(200, theirs, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, theirs, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        passed = await ask(url, post("/v1/messages", b"{}", *JSON))
-        ours = await ask(url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        refused = await ask(
+        passed = await send_bytes(url, post_request("/v1/messages", b"{}", *JSON))
+        ours = await send_bytes(
+            url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        refused = await send_bytes(
             url, b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"
         )
     assert passed.names["x-request-id"] == "theirs"
@@ -124,7 +134,7 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
     assert KEY not in whole
 
 
-class Compacted(Plain):
+class Compacted(PassThroughManager):
     thread = "t1"
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
@@ -160,8 +170,11 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
         (429, b'{"error": {"message": "slow down"}}'),
     ):
         async with (
-            raw_upstream(say(status, JSON, body)) as upstream,
-            gateway(upstream.url, Compacted(), telemetry=telemetry) as (url, _),
+            raw_upstream(whole_answer(status, JSON, body)) as upstream,
+            open_raw_gateway(upstream.url, Compacted(), telemetry=telemetry) as (
+                url,
+                _,
+            ),
             openai.AsyncOpenAI(
                 base_url=f"{url}/v1", api_key=KEY, max_retries=0
             ) as client,
@@ -173,9 +186,9 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
                 await create(model="gpt-4o", messages=asked, extra_headers=headers)
             except openai.RateLimitError:
                 assert status == 429
-            assert upstream.heard[0].names["traceparent"] == headers["traceparent"], (
-                "passed on as it came"
-            )
+            assert (
+                upstream.received[0].names["traceparent"] == headers["traceparent"]
+            ), "passed on as it came"
     fine, failed = spans.get_finished_spans()
     assert (fine.name, fine.kind, f"{fine.context.trace_id:032x}") == (
         "chat gpt-4o",

@@ -11,20 +11,20 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
-from tests.gateway.oddities import (
+from tests.gateway.odd_requests import (
     ANSWER_ODDITIES,
     HEADER_ODDITIES,
     JSON_ODDITIES,
     PLAIN,
 )
-from tests.gateway.raw import (
-    Heard,
-    ask,
+from tests.gateway.raw_http import (
+    RawMessage,
     connect,
-    head,
-    post,
+    post_request,
     raw_upstream,
     read_message,
+    response_head,
+    send_bytes,
 )
 
 APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -38,11 +38,11 @@ class Echo:
     def __init__(self) -> None:
         self.odd = b""
 
-    async def __call__(self, request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"honest" in request.body:
             body = request.body
             writer.write(
-                head(
+                response_head(
                     200,
                     [
                         (b"content-length", b"%d" % len(body)),
@@ -55,7 +55,7 @@ class Echo:
             writer.write(self.odd)
         else:
             writer.write(
-                head(
+                response_head(
                     200,
                     [(b"content-type", b"application/json"), (b"content-length", b"2")],
                 )
@@ -76,8 +76,8 @@ async def check_honest(url: str, number: int) -> None:
             "messages": [{"role": "user", "content": f"honest {number}"}],
         }
     ).encode()
-    answer = await ask(
-        url, post("/v1/chat/completions", body, (b"X-Of", b"%d" % number))
+    answer = await send_bytes(
+        url, post_request("/v1/chat/completions", body, (b"X-Of", b"%d" % number))
     )
     assert (answer.status, answer.body, answer.names["x-of"]) == (
         200,
@@ -86,10 +86,10 @@ async def check_honest(url: str, number: int) -> None:
     )
 
 
-async def send(url: str, request: bytes) -> list[Heard]:
+async def send(url: str, request: bytes) -> list[RawMessage]:
     """What comes back, of however many answers; the other side may just end the connection."""
     reader, writer = await connect(url)
-    heard: list[Heard] = []
+    heard: list[RawMessage] = []
     # The connection stays open for a next request: of two the second may be none, and no body follows a HEAD.
     may_wait = request.startswith(b"HEAD")
     try:
@@ -132,29 +132,31 @@ async def test_odd_requests(tmp_path: Path) -> None:
                 await check_honest(gateway.url, number)
             for number, (what, body) in enumerate(JSON_ODDITIES.items()):
                 for path in APIS:
-                    before = len(upstream.heard)
-                    answer = await ask(
+                    before = len(upstream.received)
+                    answer = await send_bytes(
                         gateway.url,
-                        post(path, body, (b"Content-Type", b"application/json")),
+                        post_request(
+                            path, body, (b"Content-Type", b"application/json")
+                        ),
                     )
                     assert answer.status in (200, 400, 413), (what, answer)
                     if answer.status == 200:
                         sent = [
                             heard.body
-                            for heard in upstream.heard[before:]
+                            for heard in upstream.received[before:]
                             if heard.line.startswith(b"POST")
                             and b"/api/show" not in heard.line  # asks for the window
                         ]
                         assert sent == [body], what
                 await check_honest(gateway.url, number)
             metrics = (
-                await ask(
+                await send_bytes(
                     gateway.url, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
                 )
             ).body
     assert not [
         heard.line
-        for heard in upstream.heard
+        for heard in upstream.received
         if heard.line.startswith(b"GET") and b"passwd" in heard.line
     ]
     assert b"everthread_failed_open_total{" not in metrics, (
@@ -175,7 +177,7 @@ async def test_odd_answers(tmp_path: Path) -> None:
             for number, (what, odd) in enumerate(ANSWER_ODDITIES.items()):
                 echo.odd = odd
                 asked = [
-                    send(gateway.url, post(path, PLAIN))
+                    send(gateway.url, post_request(path, PLAIN))
                     for path in (*APIS, "/v1/models")
                 ]
                 for answer in chain.from_iterable(await asyncio.gather(*asked)):

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
-from tests.gateway.house import FILLER, House, open_house
+from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 
 UNKNOWN = "orchid-unheard-of-1"
 WINDOW = 8_000
@@ -18,8 +18,8 @@ CALLS = 24
 Ask = Callable[[list[Any]], Awaitable[str]]
 
 
-async def chat_client(house: House, cap: int) -> Ask:
-    client = house.chat(await house.gateway(), await house.key())
+async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
+    client = setup.chat(await setup.gateway(), await setup.key())
 
     async def ask(messages: list[Any]) -> str:
         reply = await client.chat.completions.create(
@@ -30,8 +30,8 @@ async def chat_client(house: House, cap: int) -> Ask:
     return ask
 
 
-async def claude_client(house: House, cap: int, thinking: int = 0) -> Ask:
-    client = house.claude(await house.gateway(), await house.key())
+async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask:
+    client = setup.claude(await setup.gateway(), await setup.key())
     more: Any = (
         {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
     )
@@ -72,15 +72,17 @@ async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
     tmp_path: Path, dialect: str, cap: int, tokenizer: str | None
 ) -> None:
     served = [ServedModel(UNKNOWN, WINDOW, dialect, tokenizer=tokenizer)]
-    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
+    async with open_setup_with_models(
+        tmp_path, served, script=lambda _: "Noted."
+    ) as setup:
         ask = await (claude_client if dialect == "anthropic" else chat_client)(
-            house, cap
+            setup, cap
         )
         await talk(ask)
         await talk(ask, calls=2, about="Another thread, entry")
-        assert len(accepted(house.provider)) == CALLS + 2
-        assert len(refused(house.provider)) <= 1, "the first refusal states the window"
-        for record in accepted(house.provider):
+        assert len(accepted(setup.provider)) == CALLS + 2
+        assert len(refused(setup.provider)) <= 1, "the first refusal states the window"
+        for record in accepted(setup.provider):
             room = WINDOW - record.prompt_tokens
             assert record.body["max_tokens"] >= 0.8 * min(cap, room), (
                 "every call gets what the window leaves"
@@ -91,13 +93,15 @@ async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
     tmp_path: Path,
 ) -> None:
     served = [ServedModel(UNKNOWN, 64_000, "openai", max_output=2_000)]
-    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
-        await talk(await chat_client(house, 9_000), calls=6)
-        assert len(refused(house.provider)) == 1
-        assert {record.body["max_tokens"] for record in accepted(house.provider)} == {
+    async with open_setup_with_models(
+        tmp_path, served, script=lambda _: "Noted."
+    ) as setup:
+        await talk(await chat_client(setup, 9_000), calls=6)
+        assert len(refused(setup.provider)) == 1
+        assert {record.body["max_tokens"] for record in accepted(setup.provider)} == {
             2_000
         }
-        limits = await house.store.limits()
+        limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
 
@@ -105,25 +109,31 @@ async def test_the_room_that_one_prompt_left_is_not_stored_as_the_model_s_maximu
     tmp_path: Path,
 ) -> None:
     served = [ServedModel(UNKNOWN, WINDOW, "vllm")]
-    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
-        await talk(await chat_client(house, 7_900), calls=3)
-        limits = await house.store.limits()
+    async with open_setup_with_models(
+        tmp_path, served, script=lambda _: "Noted."
+    ) as setup:
+        await talk(await chat_client(setup, 7_900), calls=3)
+        limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
 
 async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> None:
     served = [ServedModel(UNKNOWN, WINDOW, "anthropic")]
-    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
-        await talk(await claude_client(house, cap=7_900, thinking=3_000))
-        assert len(accepted(house.provider)) == CALLS
-        assert all(record.body["max_tokens"] > 3_000 for record in house.provider.log)
-        assert len(refused(house.provider)) <= 1
+    async with open_setup_with_models(
+        tmp_path, served, script=lambda _: "Noted."
+    ) as setup:
+        await talk(await claude_client(setup, cap=7_900, thinking=3_000))
+        assert len(accepted(setup.provider)) == CALLS
+        assert all(record.body["max_tokens"] > 3_000 for record in setup.provider.log)
+        assert len(refused(setup.provider)) <= 1
 
 
 async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
     served = [ServedModel(UNKNOWN, 200_000, "openai", max_images=5)]
-    async with open_house(tmp_path, served, script=lambda _: "Seen.") as house:
-        client = house.chat(await house.gateway(), await house.key())
+    async with open_setup_with_models(
+        tmp_path, served, script=lambda _: "Seen."
+    ) as setup:
+        client = setup.chat(await setup.gateway(), await setup.key())
         messages: list[Any] = []
         for turn in range(14):
             image = {
@@ -142,8 +152,8 @@ async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
             messages.append(
                 {"role": "assistant", "content": reply.choices[0].message.content}
             )
-        last = accepted(house.provider)[-1]
+        last = accepted(setup.provider)[-1]
         assert "Picture 0" in str(last.body)
         assert str(last.body).count("data:image") <= 5
         assert f"{13:04}" in str(last.body)
-        assert 1 <= len(refused(house.provider)) <= 4
+        assert 1 <= len(refused(setup.provider)) <= 4

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from tests.gateway.house import CHAT, house
+from tests.gateway.gateway_setup import CHAT, open_setup
 
 FORWARDED = [
     {"forwarded": "for=192.0.2.1"},
@@ -42,16 +42,16 @@ class Talk:
 async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        talk = Talk(http, await place.gateway("none", key=None))
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        talk = Talk(http, await setup.gateway("none", key=None))
         threads = [
             await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
         ]
         assert len(set(threads)) == 1
-        stored = await place.wait_for_texts(threads[0], 6)
+        stored = await setup.wait_for_texts(threads[0], 6)
         assert stored == [text_of(message) for message in talk.messages]
-        assert (await place.store.session(threads[0])).tenant == "default"
-        assert {record.headers["authorization"] for record in place.provider.log} == {
+        assert (await setup.store.session(threads[0])).tenant == "default"
+        assert {record.headers["authorization"] for record in setup.provider.log} == {
             f"Bearer sk-login-{turn}" for turn in range(3)
         }, "each goes upstream"
 
@@ -60,8 +60,8 @@ async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
 async def test_people_behind_another_server_have_a_tenant_each(
     headers: dict[str, str], tmp_path: Path
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         person = Talk(http, url)
         one = Talk(http, url)
         other = Talk(http, url)
@@ -72,7 +72,7 @@ async def test_people_behind_another_server_have_a_tenant_each(
         ]
         assert len(set(threads)) == 3
         assert await one.say("Go on", "sk-one", **headers) == threads[1]
-        tenants = {(await place.store.session(thread)).tenant for thread in threads}
+        tenants = {(await setup.store.session(thread)).tenant for thread in threads}
         assert len(tenants) == 3
         assert "default" in tenants
 
@@ -80,12 +80,12 @@ async def test_people_behind_another_server_have_a_tenant_each(
 async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        talk = Talk(http, await place.gateway("passthrough", key=None))
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        talk = Talk(http, await setup.gateway("passthrough", key=None))
         before = await talk.say("Hello", "sk-one")
         after = await talk.say("Go on", "sk-two")
         assert before != after
         tenants = {
-            (await place.store.session(thread)).tenant for thread in (before, after)
+            (await setup.store.session(thread)).tenant for thread in (before, after)
         }
         assert len(tenants) == 2

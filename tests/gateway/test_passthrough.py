@@ -14,19 +14,19 @@ from everthread.factory import open_store
 from everthread.gateway.auth import AcceptedCredentials, PassthroughAuthenticator
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
-from tests.gateway.house import Clock
-from tests.gateway.raw import (
+from tests.gateway.gateway_setup import Clock
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Heard,
-    Plain,
-    ask,
-    chunk,
-    gateway,
-    head,
-    post,
+    PassThroughManager,
+    RawMessage,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
-    say,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -35,27 +35,27 @@ FINE = b'{"id": "x", "model": "gpt-4o", "choices": [{"message": {"role": "assist
 
 
 def shown(key: bytes) -> bytes:
-    return post(CHAT, BODY, (b"authorization", b"Bearer " + key), *JSON)
+    return post_request(CHAT, BODY, (b"authorization", b"Bearer " + key), *JSON)
 
 
-async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
     """Accepts `good` keys; refuses the size of a request that is not smaller."""
     key = request.names.get("authorization", "")
     if "good" not in key:
-        await say(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(
-            request, writer
-        )
+        await whole_answer(
+            401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}'
+        )(request, writer)
     elif "large" in key and request.body == BODY:
-        await say(
+        await whole_answer(
             400,
             JSON,
             b'{"error": {"code": "context_length_exceeded", "message": "large"}}',
         )(request, writer)
     else:
-        await say(200, JSON, FINE)(request, writer)
+        await whole_answer(200, JSON, FINE)(request, writer)
 
 
-class Smaller(Plain):
+class Smaller(PassThroughManager):
     """Sends less after a refusal, and notes whether it could have used the operator's key for that."""
 
     def __init__(self) -> None:
@@ -80,15 +80,15 @@ class Smaller(Plain):
 
 async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s.db")
-    manager = Plain()
+    manager = PassThroughManager()
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
     ):
         for key in (b"made-up", b"forbidden", b"made-up"):
-            assert (await ask(url, shown(key))).status in (401, 403)
-    assert len(upstream.heard) == 3
+            assert (await send_bytes(url, shown(key))).status in (401, 403)
+    assert len(upstream.received) == 3
     assert manager.prepared == []
     assert await store.list_sessions(limit=10) == []
     await store.close()
@@ -98,19 +98,19 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path / "s.db")
-    manager = Plain()
+    manager = PassThroughManager()
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
     ):
         for _ in range(2):
-            heard = await ask(url, shown(b"good"))
+            heard = await send_bytes(url, shown(b"good"))
             assert (heard.status, heard.body) == (200, FINE)
     assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], (
         "the first is recorded"
     )
-    assert [request.body for request in upstream.heard] == [BODY, BODY]
+    assert [request.body for request in upstream.received] == [BODY, BODY]
     await store.close()
 
 
@@ -119,18 +119,20 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
 ) -> None:
     """A client that goes on at the last event of a stream does not wait for its end."""
     store = open_store(tmp_path / "s.db")
-    manager = Plain()
+    manager = PassThroughManager()
     enough = asyncio.Event()
 
-    async def slowly(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n'))
+    async def slowly(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            response_head(200, STREAM) + encode_chunk(b'data: {"choices": []}\n\n')
+        )
         await enough.wait()
-        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        writer.write(encode_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(slowly) as upstream,
-        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
     ):
         seen: list[list[str]] = []
 
@@ -138,7 +140,7 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
             seen.append([incoming.mode for incoming in manager.prepared])
             enough.set()
 
-        assert (await ask(url, shown(b"good"), chunked=look)).status == 200
+        assert (await send_bytes(url, shown(b"good"), chunked=look)).status == 200
     assert seen[0] == ["observe"]
     await store.close()
 
@@ -151,13 +153,13 @@ async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
     ):
-        assert (await ask(url, shown(b"good-large"))).status == 200
+        assert (await send_bytes(url, shown(b"good-large"))).status == 200
         assert manager.may_spend == [False], (
             "it counts as accepted only after the answer"
         )
-        assert (await ask(url, shown(b"good-large"))).status == 200
+        assert (await send_bytes(url, shown(b"good-large"))).status == 200
     assert manager.may_spend == [False, True]
     assert [incoming.mode for incoming in manager.prepared] == ["managed", "managed"]
     await store.close()
@@ -203,8 +205,8 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
         "input": [{"role": "user", "content": "Hi"}, {"type": "compaction_trigger"}],
     }
     async with (
-        raw_upstream(say(status, JSON, body)) as upstream,
-        gateway(
+        raw_upstream(whole_answer(status, JSON, body)) as upstream,
+        open_raw_gateway(
             upstream.url, manager, authenticator=auth, make_item=manager.make_item
         ) as (url, _),
     ):
@@ -215,10 +217,10 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
                 ("/v1/responses", json.dumps(trigger).encode()),
                 ("/v1/responses/compact", json.dumps(trigger).encode()),
             ):
-                heard = await ask(url, post(path, sent, key, *JSON))
+                heard = await send_bytes(url, post_request(path, sent, key, *JSON))
                 assert (heard.status, heard.body) == (status, body)
     assert (manager.prepared, manager.items, manager.may_spend) == ([], [], [])
-    assert len(upstream.heard) == 9
+    assert len(upstream.received) == 9
     await accepted.close()
     assert not (tmp_path / "s.db").exists() or await store.list_sessions(limit=10) == []
     await store.close()
@@ -251,8 +253,8 @@ async def test_without_a_credential_nobody_is_let_in(
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, authenticator=auth) as (url, _),
+        open_raw_gateway(upstream.url, authenticator=auth) as (url, _),
     ):
-        heard = await ask(url, post(CHAT, BODY, (b"x-other", broken)))
-    assert (heard.status, upstream.heard) == (401, [])
+        heard = await send_bytes(url, post_request(CHAT, BODY, (b"x-other", broken)))
+    assert (heard.status, upstream.received) == (401, [])
     await store.close()

@@ -12,7 +12,15 @@ from everthread.factory.gateways import upstreams_of, with_keys
 from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.observability import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
-from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    open_raw_gateway,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 from tests.gateway.test_proxy_safety import Keys
 
 
@@ -47,23 +55,23 @@ def test_a_path_as_it_is_meant(raw: bytes, meant: bytes) -> None:
 async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> (
     None
 ):
-    manager = Plain()
+    manager = PassThroughManager()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
         for path in (
             "/chat/completions",
             "//v1/chat/completions",
             "/v1/v1/chat/completions",
         ):
-            assert (await ask(url, post(path, b"{}"))).status == 200
+            assert (await send_bytes(url, post_request(path, b"{}"))).status == 200
         for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
-            answer = await ask(
+            answer = await send_bytes(
                 url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
             )
             assert b"everthread_" in answer.body
-    assert [heard.line.split()[1] for heard in upstream.heard] == [
+    assert [heard.line.split()[1] for heard in upstream.received] == [
         b"/v1/chat/completions"
     ] * 3
     assert len(manager.prepared) == 3
@@ -74,9 +82,9 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
     key = token.encode()
 
     async def run() -> None:
-        async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+        async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
             known = [Upstream("only", upstream.url, api_key="sk-upstream")]
-            async with gateway(known, authenticator=Keys()) as (url, _):
+            async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
                 fields = (
                     (b"Authorization", b"Bearer et-good"),
                     (b"Cookie", b"a=1;everthread_x=y; key=" + key),
@@ -89,11 +97,12 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
                         "".join(f"%{ord(sign):02X}" for sign in token),
                     ):
                         assert (
-                            await ask(
-                                url, post(f"{path}?key={spelt}&a=1", b"{}", *fields)
+                            await send_bytes(
+                                url,
+                                post_request(f"{path}?key={spelt}&a=1", b"{}", *fields),
                             )
                         ).status == 200
-        for heard in upstream.heard:
+        for heard in upstream.received:
             assert key not in unquote_to_bytes(heard.line) + b"".join(
                 value for _, value in heard.headers
             )
@@ -120,29 +129,31 @@ def test_a_path_forges_no_line_of_the_log() -> None:
 
 async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as keys,
-        raw_upstream(say(200, JSON, b"{}")) as logins,
+        raw_upstream(whole_answer(200, JSON, b"{}")) as keys,
+        raw_upstream(whole_answer(200, JSON, b"{}")) as logins,
     ):
         known = [
             Upstream("openai", keys.url, family="openai"),
             Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
         ]
-        async with gateway(known) as (url, _):
-            await ask(
+        async with open_raw_gateway(known) as (url, _):
+            await send_bytes(
                 url,
-                post(
+                post_request(
                     "/v1/responses",
                     b'{"model": "gpt-5"}',
                     (b"chatgpt-account-id", b"account-1"),
                 ),
             )
-            await ask(url, post("/v1/responses", b'{"model": "gpt-5"}'))
-            await ask(url, post("/v1/messages", b'{"model": "claude-opus-5"}'))
-    assert [heard.line for heard in logins.heard] == [
+            await send_bytes(url, post_request("/v1/responses", b'{"model": "gpt-5"}'))
+            await send_bytes(
+                url, post_request("/v1/messages", b'{"model": "claude-opus-5"}')
+            )
+    assert [heard.line for heard in logins.received] == [
         b"POST /backend-api/codex/responses HTTP/1.1"
     ]
-    assert logins.heard[0].names["chatgpt-account-id"] == "account-1"
-    assert [heard.line.split()[1] for heard in keys.heard] == [
+    assert logins.received[0].names["chatgpt-account-id"] == "account-1"
+    assert [heard.line.split()[1] for heard in keys.received] == [
         b"/v1/responses",
         b"/v1/messages",
     ]

@@ -19,16 +19,16 @@ from everthread.lab.provider import Fault
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionDone, Notice, Slimmed
 from everthread.thread.policy import CompactionPause
-from tests.gateway.clients import (
+from tests.gateway.manager_setup import (
     APIS,
     CODECS,
-    Client,
-    Gate,
-    ask,
-    gate,
-    running,
+    HistoryClient,
+    ManagerSetup,
+    make_text,
+    open_manager_setup,
+    run_with_setup,
+    send_request,
     thread_of,
-    words,
 )
 
 MAX_BYTES = 60_000
@@ -49,11 +49,13 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
     api: Api, tmp_path: Path
 ) -> None:
     """Every request is answered, the latest picture is always there, and no summary is written for it."""
-    async with gate(tmp_path, limited, window=100_000) as place:
-        provider = place.provider
+    async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
+        provider = setup.provider
         assert provider is not None
-        client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
-        manager = place.manager()
+        client = HistoryClient(
+            api, extra={"max_tokens": 500} if api == "anthropic" else {}
+        )
+        manager = setup.manager()
         sent = b""
         for number in range(10):
             said: Any = {
@@ -64,13 +66,13 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
                 ],
             }
             client.messages += CODECS[api].encode_messages([said], model=client.model)
-            exchange = await ask(manager, client, provider)
+            exchange = await send_request(manager, client, provider)
             assert exchange.reply is not None, exchange.error
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
-        assert place.of(Slimmed)
-        assert not place.of(CompactionDone)
+        assert setup.of(Slimmed)
+        assert not setup.of(CompactionDone)
         refused = [record.status for record in provider.log].count(413)
         assert 1 <= refused <= 4, (
             "what was made smaller once is used by the requests that follow"
@@ -81,11 +83,11 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
 
 
 async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
-    async with gate(tmp_path, limited, window=100_000) as place:
-        assert place.provider is not None
-        client = Client("openai_chat")
-        manager = place.manager()
-        client.says("Read it.")
+    async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("openai_chat")
+        manager = setup.manager()
+        client.add_user_message("Read it.")
         call: Any = {
             "id": "c1",
             "type": "function",
@@ -94,14 +96,16 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
         client.messages.append(
             {"role": "assistant", "content": None, "tool_calls": [call]}
         )
-        client.returns("c1", words(16_000, "line"))
-        exchange = await ask(manager, client, place.provider)
+        client.add_result("c1", make_text(16_000, "line"))
+        exchange = await send_request(manager, client, setup.provider)
         assert exchange.reply is not None
-        [made] = place.of(Slimmed)
+        [made] = setup.of(Slimmed)
         assert made.stored == 1
-        [stored] = await place.store.outputs(thread_of(exchange.sent))
+        [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
-        assert await place.store.output(stored.id, tenant="t") == words(16_000, "line")
+        assert await setup.store.output(stored.id, tenant="t") == make_text(
+            16_000, "line"
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,13 +118,13 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
 async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
     api: Api, system: Any, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client(api, system=system)
-        manager = place.manager(background=False)
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient(api, system=system)
+        manager = setup.manager(background=False)
         notes: list[str] = []
         body: dict[str, Any] = {}
         for turn in range(16):
-            client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
+            client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
             asked = await manager.prepare(client.incoming())
             sent = asked.sent
             client.messages.append({"role": "assistant", "content": "Yes."})
@@ -144,24 +148,24 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
         )
         assert "compacted" in notes[-1]
         assert notes == sorted(notes, key=len)
-        assert len(place.of(CompactionDone)) >= 3
+        assert len(setup.of(CompactionDone)) >= 3
         if api == "anthropic":
             assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
                 "a block of its own"
             )
 
-    await running(tmp_path, run, window=8_000)
+    await run_with_setup(tmp_path, run, window=8_000)
 
 
 async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""
 
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        manager = place.manager(background=False)
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        manager = setup.manager(background=False)
 
         async def turn(text: str) -> None:
-            client.says(text)
+            client.add_user_message(text)
             asked = await manager.prepare(incoming := client.incoming())
             client.messages.append({"role": "assistant", "content": "Yes."})
             await asked.record(
@@ -169,19 +173,19 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> 
             )
 
         def told() -> int:
-            return sum("paused" in event.text for event in place.of(Notice))
+            return sum("paused" in event.text for event in setup.of(Notice))
 
         while not told():
-            assert len(place.of(CompactionDone)) < 5
-            await turn(words(300, f"note {len(client.messages)}"))
-        made = len(place.of(CompactionDone))
+            assert len(setup.of(CompactionDone)) < 5
+            await turn(make_text(300, f"note {len(client.messages)}"))
+        made = len(setup.of(CompactionDone))
         for _ in range(3):
             await turn("And on.")
-        assert (len(place.of(CompactionDone)), told()) == (made, 1)
-        await turn(words(900, "much more"))
-        assert len(place.of(CompactionDone)) > made, "a tenth more ends it"
+        assert (len(setup.of(CompactionDone)), told()) == (made, 1)
+        await turn(make_text(900, "much more"))
+        assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
 
-    await running(tmp_path, run, window=8_000)
+    await run_with_setup(tmp_path, run, window=8_000)
 
 
 def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
@@ -220,21 +224,21 @@ class Paid:
 
 
 async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("anthropic")
-        manager = place.manager(background=False, summarizer=Paid())
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("anthropic")
+        manager = setup.manager(background=False, summarizer=Paid())
         sent = Outgoing(b"")
         thread = ""
         for turn in range(12):
-            client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
+            client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
             asked = await manager.prepare(client.incoming())
             sent = asked.sent
             thread = thread_of(asked)
             client.messages.append({"role": "assistant", "content": "Yes."})
             await asked.record(Outcome(200))
         assert SUMMARY_START in sent.body.decode()
-        made = place.of(CompactionDone)
-        records = [entry.record for entry in await place.store.compactions(thread)]
+        made = setup.of(CompactionDone)
+        records = [entry.record for entry in await setup.store.compactions(thread)]
         assert [record.tokens_before for record in records] == [
             event.tokens_before for event in made
         ]
@@ -245,14 +249,14 @@ async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
         )
         usage = [
             entry
-            for entry in await place.store.usage(thread)
+            for entry in await setup.store.usage(thread)
             if entry.task == "auxiliary"
         ]
         assert len(usage) == len(made) >= 2
-        told = await place.store.insights(since=0, until=1e12, tenant="t")
+        told = await setup.store.insights(since=0, until=1e12, tenant="t")
         assert told.compactions == len(made)
-        fading = [event.text for event in place.of(Notice) if "may fade" in event.text]
+        fading = [event.text for event in setup.of(Notice) if "may fade" in event.text]
         assert len(fading) == len(made) - 1
         assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]
 
-    await running(tmp_path, run, window=8_000)
+    await run_with_setup(tmp_path, run, window=8_000)

@@ -22,17 +22,17 @@ from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
-    Heard,
-    Plain,
-    ask,
+    PassThroughManager,
+    RawMessage,
     connect,
-    gateway,
-    post,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
     read_message,
-    say,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -42,8 +42,8 @@ CHAT = "/v1/chat/completions"
 async def test_slow_bodies_take_no_places(path: str) -> None:
     limits = Limits(concurrent=3)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
         slow = [await connect(url) for _ in range(6)]
         for _, writer in slow:
@@ -54,7 +54,7 @@ async def test_slow_bodies_take_no_places(path: str) -> None:
             )
             await writer.drain()
         for _ in range(3):
-            assert (await ask(url, post(CHAT, b"{}"))).status == 200
+            assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
         for _, writer in slow:
             writer.close()
 
@@ -103,8 +103,11 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
     """The attack: each slow body has another credential, so that no share per key ends it."""
     limits = Limits(concurrent=2)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits, authenticator=Credentials()) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits, authenticator=Credentials()) as (
+            url,
+            _,
+        ),
     ):
         slow = [await connect(url) for _ in range(12)]
         for number, (_, writer) in enumerate(slow):
@@ -116,7 +119,9 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
         assert {answer.status for answer in refused} == {429}
         for _ in range(3):
             assert (
-                await ask(url, post("/v1/messages", b"{}", (b"x-api-key", b"good")))
+                await send_bytes(
+                    url, post_request("/v1/messages", b"{}", (b"x-api-key", b"good"))
+                )
             ).status == 200
         for _, writer in slow:
             writer.close()
@@ -130,32 +135,34 @@ async def test_the_bytes_of_all_bodies_are_bounded() -> None:
         % CHAT.encode()
     )
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
         slow = [await connect(url) for _ in range(40)]
         for _, writer in slow:
             writer.write(head + b"x" * 99_000)
             await writer.drain()
         waiting = {asyncio.create_task(read_message(reader)) for reader, _ in slow}
-        done: set[asyncio.Task[Heard]] = set()
+        done: set[asyncio.Task[RawMessage]] = set()
         while len(done) < 8:
             done, _ = await asyncio.wait(waiting, timeout=0.1)
         assert {task.result().status for task in done} == {429}
         for _, writer in slow:
             writer.close()
         await asyncio.gather(*waiting, return_exceptions=True)
-        while (await ask(url, post(CHAT, b"{}"))).status != 200:  # noqa: ASYNC110 - as a client tries again
+        while (await send_bytes(url, post_request(CHAT, b"{}"))).status != 200:  # noqa: ASYNC110 - as a client tries again
             await asyncio.sleep(0.01)
 
 
 async def test_idle_connections_give_way_to_new_ones() -> None:
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
-        proxy = Proxy(Routes([Upstream("only", upstream.url)]), Plain())
+    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
+        proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
         async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
-                assert (await ask(running.url, post(CHAT, b"{}"))).status == 200
+                assert (
+                    await send_bytes(running.url, post_request(CHAT, b"{}"))
+                ).status == 200
             ended = [reader.at_eof() for reader, _ in idle]
             for _, writer in idle:
                 writer.close()
@@ -191,8 +198,8 @@ async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
 
     limits = Limits(body_bytes=10_000)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
         answer = await asyncio.to_thread(send, url)
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -214,7 +221,7 @@ async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
         (max(soft, 4_096) if soft != resource.RLIM_INFINITY else soft, hard),
     )
     log = tmp_path / "log"
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
         command = [
             sys.executable,
             "-m",
@@ -247,7 +254,7 @@ async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
         idle = [await connect(url) for _ in range(1_100)]
         try:
             for _ in range(5):
-                assert (await ask(url, post(CHAT, b"{}"))).status == 200
+                assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
         finally:
             for _, writer in idle:
                 writer.close()

@@ -17,10 +17,16 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
-from tests.gateway.raw import JSON, Answering, Heard, RawUpstream, raw_upstream
-from tests.gateway.raw import say as give
+from tests.gateway.raw_http import (
+    JSON,
+    RawMessage,
+    RawUpstream,
+    WriteAnswer,
+    raw_upstream,
+)
+from tests.gateway.raw_http import whole_answer as give
+from tests.store.messages import texts_of
 from tests.store.postgres_server import Server
-from tests.store.talk import texts
 
 MODEL = "gpt-4o"
 CHAT = "/v1/chat/completions"
@@ -69,7 +75,7 @@ ANSWER = json.dumps(
 
 @asynccontextmanager
 async def running(
-    server: Server, auth: str = "none", answer: Answering | None = None
+    server: Server, auth: str = "none", answer: WriteAnswer | None = None
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, RawUpstream]]:
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE work")
@@ -145,7 +151,7 @@ async def test_requests_go_through_and_everything_else_says_so(
         ):  # what was found out about the store holds for a second
             again = await http.post(CHAT, json=say("hello"))
         assert again.headers["x-everthread-thread"] == thread
-        assert upstream.heard[-1].body == again.request.content
+        assert upstream.received[-1].body == again.request.content
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
@@ -172,7 +178,7 @@ async def test_it_goes_away_while_the_upstream_answers(
     """The thread is not told, for it is not stored; it is once the server is back."""
     leave, come_back = outages(own_server)[outage]
 
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"leave now" in request.body:
             await asyncio.to_thread(leave)
         await give(200, JSON, ANSWER)(request, writer)
@@ -191,7 +197,7 @@ async def test_it_goes_away_while_the_upstream_answers(
             stored: dict[str, list[str]] = {}
             while not any("leave now" in said for said in stored.values()):
                 threads = [row.first.id for row in await store.list_threads()]
-                stored = {name: texts(await store.history(name)) for name in threads}
+                stored = {name: texts_of(await store.history(name)) for name in threads}
         finally:
             await store.close()
     (thread,) = [name for name, said in stored.items() if "leave now" in said]

@@ -19,7 +19,13 @@ from everthread.gateway.exchange import Exchange
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Fault, Provider
-from tests.gateway.raw import JSON, Plain, gateway, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    open_raw_gateway,
+    raw_upstream,
+    whole_answer,
+)
 
 MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, "claude-opus-4-8": 200_000}
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
@@ -33,7 +39,7 @@ class Stage:
     """Provider, gateway, manager, and both clients."""
 
     def __init__(
-        self, provider: Provider, url: str, proxy: Proxy, manager: Plain
+        self, provider: Provider, url: str, proxy: Proxy, manager: PassThroughManager
     ) -> None:
         self.provider = provider
         self.url = url
@@ -53,12 +59,12 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    script: Any = None, manager: Plain | None = None, **settings: Any
+    script: Any = None, manager: PassThroughManager | None = None, **settings: Any
 ) -> AsyncIterator[Stage]:
-    manager = manager or Plain()
+    manager = manager or PassThroughManager()
     async with (
         Provider(MODELS, script) as provider,
-        gateway(provider.url, manager, **settings) as (url, proxy),
+        open_raw_gateway(provider.url, manager, **settings) as (url, proxy),
     ):
         made = Stage(provider, url, proxy, manager)
         try:
@@ -194,14 +200,14 @@ async def test_errors_are_the_providers_own() -> None:
     assert on.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
-class Unready(Plain):
+class Unready(PassThroughManager):
     """Fails before anything is sent."""
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         raise ValueError(f"no {incoming.api}")
 
 
-class Broken(Plain):
+class Broken(PassThroughManager):
     """Fails at every later step."""
 
     async def instead(
@@ -245,7 +251,7 @@ async def test_models_choose_the_upstream() -> None:
             Upstream("b", second.url, ("claude-*",), "anthropic"),
         ]
         async with (
-            gateway(upstreams) as (url, _),
+            open_raw_gateway(upstreams) as (url, _),
             httpx2.AsyncClient(timeout=60) as client,
         ):
             sent = {"messages": HELLO, "max_tokens": 5}
@@ -261,19 +267,19 @@ async def test_models_choose_the_upstream() -> None:
                 await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})
             ).status_code == 200
         async with (
-            raw_upstream(say(200, JSON, b"{}")) as one,
-            raw_upstream(say(200, JSON, b"{}")) as other,
+            raw_upstream(whole_answer(200, JSON, b"{}")) as one,
+            raw_upstream(whole_answer(200, JSON, b"{}")) as other,
         ):
             asked = [
                 Upstream("a", one.url, ("gpt-*",)),
                 Upstream("b", other.url, ("claude-*",)),
             ]
             async with (
-                gateway(asked) as (url, _),
+                open_raw_gateway(asked) as (url, _),
                 httpx2.AsyncClient(timeout=60) as client,
             ):
                 await client.get(f"{url}/v1/models/claude-opus-4-8")
-            assert (len(one.heard), other.heard[0].line) == (
+            assert (len(one.received), other.received[0].line) == (
                 0,
                 b"GET /v1/models/claude-opus-4-8 HTTP/1.1",
             )

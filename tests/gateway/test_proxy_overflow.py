@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Answering,
-    Heard,
-    Plain,
-    ask,
-    chunk,
-    gateway,
-    head,
-    post,
+    PassThroughManager,
+    RawMessage,
+    WriteAnswer,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
+    response_head,
+    send_bytes,
 )
 
 TOO_LONG = b'{"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}}'
@@ -32,7 +32,7 @@ START = b'event: message_start\ndata: {"type": "message_start", "message": {"usa
 BLOCK = b'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}}\n\n'
 
 
-class Shrinking(Plain):
+class Shrinking(PassThroughManager):
     """Sends a number that goes down; holds streams."""
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
@@ -56,16 +56,21 @@ class Shrinking(Plain):
         )
 
 
-def fits_at(size: int, *, streamed: bool) -> Answering:
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+def fits_at(size: int, *, streamed: bool) -> WriteAnswer:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         fits = json.loads(request.body)["size"] <= size
         if streamed:
             last = BLOCK if fits else ERROR_EVENT
-            writer.write(head(200, STREAM) + chunk(START) + chunk(last) + b"0\r\n\r\n")
+            writer.write(
+                response_head(200, STREAM)
+                + encode_chunk(START)
+                + encode_chunk(last)
+                + b"0\r\n\r\n"
+            )
         else:
             body = b"{}" if fits else TOO_LONG
             writer.write(
-                head(
+                response_head(
                     200 if fits else 400,
                     [*JSON, (b"content-length", str(len(body)).encode())],
                 )
@@ -84,10 +89,12 @@ async def test_it_is_sent_again_at_most_three_times(
     answer = fits_at(size, streamed=streamed)
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager) as (url, proxy),
+        open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
-        heard = await ask(url, post("/v1/messages", b'{"stream": true}', *JSON))
-        assert len(upstream.heard) == requests
+        heard = await send_bytes(
+            url, post_request("/v1/messages", b'{"stream": true}', *JSON)
+        )
+        assert len(upstream.received) == requests
     if size == 5:
         assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
     else:
@@ -103,69 +110,78 @@ async def test_it_is_sent_again_at_most_three_times(
 async def test_observing_never_sends_again() -> None:
     manager = Shrinking()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(
-            head(400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())])
+            response_head(
+                400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())]
+            )
             + TOO_LONG
         )
 
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager, mode="observe") as (url, _),
+        open_raw_gateway(upstream.url, manager, mode="observe") as (url, _),
     ):
-        heard = await ask(url, post("/v1/messages", b'{"a": 1}', *JSON))
-        assert [request.body for request in upstream.heard] == [b'{"a": 1}']
+        heard = await send_bytes(url, post_request("/v1/messages", b'{"a": 1}', *JSON))
+        assert [request.body for request in upstream.received] == [b'{"a": 1}']
     assert heard.body == TOO_LONG
 
 
 async def test_a_stream_is_held_only_so_long() -> None:
     heard = asyncio.Event()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM) + chunk(START))
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM) + encode_chunk(START))
         await heard.wait()
-        writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
+        writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     limits = Limits(hold_seconds=0.05)
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, Shrinking(), limits=limits) as (url, _),
+        open_raw_gateway(upstream.url, Shrinking(), limits=limits) as (url, _),
     ):
-        found = await ask(
-            url, post("/v1/messages", b"{}", *JSON), chunked=lambda _: heard.set()
+        found = await send_bytes(
+            url,
+            post_request("/v1/messages", b"{}", *JSON),
+            chunked=lambda _: heard.set(),
         )
     assert found.chunks == [START, ERROR_EVENT]
 
 
 async def test_an_upstream_without_stream_options_is_asked_without() -> None:
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         body: Any = json.loads(request.body)
         said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
         if "stream_options" in body:
             writer.write(
-                head(400, [*JSON, (b"content-length", str(len(said)).encode())]) + said
+                response_head(
+                    400, [*JSON, (b"content-length", str(len(said)).encode())]
+                )
+                + said
             )
         else:
             writer.write(
-                head(200, STREAM) + chunk(b'data: {"choices": []}\n\n') + b"0\r\n\r\n"
+                response_head(200, STREAM)
+                + encode_chunk(b'data: {"choices": []}\n\n')
+                + b"0\r\n\r\n"
             )
 
-    manager = Plain()
+    manager = PassThroughManager()
     sent = b'{"stream": true, "messages": []}'
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
         for _ in range(2):
             assert (
-                await ask(url, post("/v1/chat/completions", sent, *JSON))
+                await send_bytes(url, post_request("/v1/chat/completions", sent, *JSON))
             ).status == 200
-        assert [b"stream_options" in request.body for request in upstream.heard] == [
+        assert [b"stream_options" in request.body for request in upstream.received] == [
             True,
             False,
             False,
         ]
-        assert upstream.heard[1].body == sent
+        assert upstream.received[1].body == sent
     assert manager.errors == []
     assert [(outcome.usage, outcome.estimated) for outcome in manager.outcomes] == [
         (None, True)

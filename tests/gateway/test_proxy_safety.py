@@ -19,20 +19,20 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Heard,
-    Plain,
-    ask,
-    chunk,
+    PassThroughManager,
+    RawMessage,
     connect,
-    gateway,
-    head,
-    post,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
     read_message,
-    say,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -56,25 +56,27 @@ def get(path: str, *, host: bytes = b"127.0.0.1") -> bytes:
 
 
 async def test_a_key_of_ours_never_goes_upstream() -> None:
-    manager = Plain()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+    manager = PassThroughManager()
+    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-upstream")]
-        async with gateway(known, manager, authenticator=Keys()) as (url, _):
+        async with open_raw_gateway(known, manager, authenticator=Keys()) as (url, _):
             for path in (CHAT, MESSAGES, "/v1/files"):
-                await ask(
+                await send_bytes(
                     url,
-                    post(
+                    post_request(
                         path,
                         b"{}",
                         (b"Authorization", b"Bearer et-good"),
                         (b"x-api-key", b"et-x"),
                     ),
                 )
-        async with gateway(upstream.url, authenticator=Keys()) as (url, _):
-            await ask(url, post(CHAT, b"{}", (b"Authorization", b"Bearer et-good")))
+        async with open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _):
+            await send_bytes(
+                url, post_request(CHAT, b"{}", (b"Authorization", b"Bearer et-good"))
+            )
     keys = [
         (heard.names.get("authorization"), heard.names.get("x-api-key"))
-        for heard in upstream.heard
+        for heard in upstream.received
     ]
     bearer = "Bearer sk-upstream"
     assert keys == [(bearer, None), (None, "sk-upstream"), (bearer, None), (None, None)]
@@ -84,15 +86,15 @@ async def test_a_key_of_ours_never_goes_upstream() -> None:
 @pytest.mark.parametrize(("key", "status"), [(b"et-bad", 401), (b"et-other", 403)])
 async def test_who_is_not_let_in(key: bytes, status: int) -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, authenticator=Keys()) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
     ):
         authorization = (b"Authorization", b"Bearer " + key)
-        chat = await ask(url, post(CHAT, b"{}", authorization))
-        messages = await ask(url, post(MESSAGES, b"{}", authorization))
-        assert (await ask(url, get("/healthz"))).status == 200
-        assert (await ask(url, get("/metrics"))).status == 401
-        assert upstream.heard == []
+        chat = await send_bytes(url, post_request(CHAT, b"{}", authorization))
+        messages = await send_bytes(url, post_request(MESSAGES, b"{}", authorization))
+        assert (await send_bytes(url, get("/healthz"))).status == 200
+        assert (await send_bytes(url, get("/metrics"))).status == 401
+        assert upstream.received == []
     assert chat.status == messages.status == status
     assert json.loads(chat.body)["error"]["code"]
     assert json.loads(messages.body)["type"] == "error"
@@ -103,7 +105,9 @@ async def test_who_is_not_let_in(key: bytes, status: int) -> None:
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("192.0.2.1", False)],
 )
 async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
-    proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
+    proxy = Proxy(
+        Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
+    )
     if fine:
         Gateway(GatewayApp(proxy), host=host)
     else:
@@ -115,30 +119,34 @@ async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
 
 async def test_a_page_in_a_browser_cannot_use_a_name_of_its_own() -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
         assert (
-            await ask(url, get("/v1/models", host=b"evil.example:80"))
+            await send_bytes(url, get("/v1/models", host=b"evil.example:80"))
         ).status == 403
-        assert upstream.heard == []
+        assert upstream.received == []
         for host in (b"localhost:1", b"[::1]:2", b"127.0.0.1"):
-            assert (await ask(url, get("/v1/models", host=host))).status == 200
+            assert (await send_bytes(url, get("/v1/models", host=host))).status == 200
 
 
 async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -> None:
     limits = Limits(body_bytes=10_000)
     packed = gzip.compress(b" " * 10_001)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
-        plain = await ask(url, post(MESSAGES, b" " * 10_001))
-        zipped = await ask(url, post(MESSAGES, packed, (b"content-encoding", b"gzip")))
+        plain = await send_bytes(url, post_request(MESSAGES, b" " * 10_001))
+        zipped = await send_bytes(
+            url, post_request(MESSAGES, packed, (b"content-encoding", b"gzip"))
+        )
         headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        chunked = await ask(url, headers + chunk(b" " * 6_000) * 2)
-        assert upstream.heard == []
-        assert (await ask(url, post(MESSAGES, b" " * 10_000))).status == 200
+        chunked = await send_bytes(url, headers + encode_chunk(b" " * 6_000) * 2)
+        assert upstream.received == []
+        assert (
+            await send_bytes(url, post_request(MESSAGES, b" " * 10_000))
+        ).status == 200
     for heard in (plain, zipped, chunked):
         assert heard.status == 413
         assert json.loads(heard.body)["error"]["type"] == "request_too_large"
@@ -147,14 +155,14 @@ async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -
 async def test_slow_requests_are_not_waited_for() -> None:
     limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, limits=limits) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
         for path in (
             b"/v1/messages",
             b"/v1/files",
         ):  # one that is read, and one that goes on as it comes
-            late = await ask(
+            late = await send_bytes(
                 url,
                 b"POST "
                 + path
@@ -166,42 +174,42 @@ async def test_slow_requests_are_not_waited_for() -> None:
             writer.write(begun)
             assert await reader.read() == b""
             writer.close()
-        large = await ask(
+        large = await send_bytes(
             url,
             b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n",
         )
         assert large.status == 431
-        assert upstream.heard == []
+        assert upstream.received == []
 
 
 async def test_a_connection_outlasts_a_pause_of_its_client() -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
         reader, writer = await connect(url)
         for pause in (0.0, 5.5):  # longer than uvicorn waits by itself
             await asyncio.sleep(pause)
-            writer.write(post(MESSAGES, b"{}"))
+            writer.write(post_request(MESSAGES, b"{}"))
             assert (await read_message(reader)).status == 200
         writer.close()
 
 
 async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
-    async def endless(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM))
+    async def endless(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM))
         while True:
-            writer.write(chunk(b"data: " + b"x" * 60_000 + b"\n\n"))
+            writer.write(encode_chunk(b"data: " + b"x" * 60_000 + b"\n\n"))
             await writer.drain()
 
     async with (
         raw_upstream(endless) as upstream,
-        gateway(upstream.url, limits=Limits(write_seconds=0.1)) as (url, _),
+        open_raw_gateway(upstream.url, limits=Limits(write_seconds=0.1)) as (url, _),
     ):
         for path in (MESSAGES, "/v1/files"):
             _, writer = await connect(url)
             cast("asyncio.Transport", writer.transport).pause_reading()
-            writer.write(post(path, b'{"stream": true}', *JSON))
+            writer.write(post_request(path, b'{"stream": true}', *JSON))
             async with asyncio.timeout(60):
                 await upstream.left.wait()
             upstream.left.clear()
@@ -214,23 +222,26 @@ async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
 async def test_too_many_at_once_are_told_when_to_come_again() -> None:
     go = asyncio.Event()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         await go.wait()
-        writer.write(head(200, [(b"content-length", b"2")]) + b"{}")
+        writer.write(response_head(200, [(b"content-length", b"2")]) + b"{}")
 
     limits = Limits(concurrent=2)
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, limits=limits) as (url, proxy),
+        open_raw_gateway(upstream.url, limits=limits) as (url, proxy),
     ):
-        first = [asyncio.create_task(ask(url, post(MESSAGES, b"{}"))) for _ in range(2)]
+        first = [
+            asyncio.create_task(send_bytes(url, post_request(MESSAGES, b"{}")))
+            for _ in range(2)
+        ]
         await upstream.requests(2)
-        third = await ask(url, post(CHAT, b"{}"))
+        third = await send_bytes(url, post_request(CHAT, b"{}"))
         assert (third.status, third.names["retry-after"]) == (429, "1")
-        assert (await ask(url, get("/healthz"))).status == 200
+        assert (await send_bytes(url, get("/healthz"))).status == 200
         go.set()
         assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
-        assert (await ask(url, post(CHAT, b"{}"))).status == 200
+        assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
         assert proxy.metrics.value("requests", status="429") == 1
 
 
@@ -242,32 +253,34 @@ async def test_too_many_at_once_are_told_when_to_come_again() -> None:
 async def test_a_client_that_leaves_ends_the_upstreams_work(
     path: str, begun: bool, size: int
 ) -> None:
-    manager = Plain()
+    manager = PassThroughManager()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if begun:
-            writer.write(head(200, STREAM) + chunk(b'data: {"type": "ping"}\n\n'))
+            writer.write(
+                response_head(200, STREAM) + encode_chunk(b'data: {"type": "ping"}\n\n')
+            )
 
     async with (
         raw_upstream(answer) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
         reader, writer = await connect(url)
-        writer.write(post(path, b"{}" + b" " * size))
+        writer.write(post_request(path, b"{}" + b" " * size))
         if begun:
             await reader.readuntil(b"ping")
         await upstream.requests(1)
         writer.transport.abort()
         await asyncio.wait_for(upstream.left.wait(), 10)
         if begun and path == MESSAGES:
-            await asyncio.wait_for(manager.told.wait(), 10)
+            await asyncio.wait_for(manager.recorded.wait(), 10)
             assert manager.outcomes[0].status == 200
 
 
 async def test_an_upstream_that_is_not_there() -> None:
-    async with gateway("http://127.0.0.1:9") as (url, _):
-        chat = await ask(url, post(CHAT, b"{}"))
-        messages = await ask(url, post(MESSAGES, b"{}"))
+    async with open_raw_gateway("http://127.0.0.1:9") as (url, _):
+        chat = await send_bytes(url, post_request(CHAT, b"{}"))
+        messages = await send_bytes(url, post_request(MESSAGES, b"{}"))
     assert chat.status == messages.status == 502
     assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
     assert json.loads(messages.body)["error"]["type"] == "api_error"
@@ -276,16 +289,16 @@ async def test_an_upstream_that_is_not_there() -> None:
 async def test_credentials_stay_out_of_logs_and_errors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Leaking(Plain):
+    class Leaking(PassThroughManager):
         async def outgoing(self, incoming: Incoming) -> Outgoing:
             raise ValueError(incoming.headers["authorization"])
 
     key = b"sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
 
     async def run() -> None:
-        async with gateway("http://127.0.0.1:9", Leaking()) as (url, _):
-            heard = await ask(
-                url, post(CHAT, b"{}", (b"Authorization", b"Bearer " + key))
+        async with open_raw_gateway("http://127.0.0.1:9", Leaking()) as (url, _):
+            heard = await send_bytes(
+                url, post_request(CHAT, b"{}", (b"Authorization", b"Bearer " + key))
             )
         assert key not in heard.body
 
@@ -309,11 +322,16 @@ async def test_an_unexpected_failure_is_logged_without_its_words(
 
     async with Gateway(
         GatewayApp(
-            Proxy(BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]), Plain())
+            Proxy(
+                BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]),
+                PassThroughManager(),
+            )
         )
     ) as running:
         with caplog.at_level(logging.ERROR, "everthread"):
-            answer = await ask(running.url, post("/v1/chat/completions", b"{}"))
+            answer = await send_bytes(
+                running.url, post_request("/v1/chat/completions", b"{}")
+            )
     assert answer.status == 500
     [line] = [
         record.getMessage()
@@ -327,13 +345,13 @@ async def test_an_unexpected_failure_is_logged_without_its_words(
 async def test_our_pages() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
     async with (
-        raw_upstream(say(200, JSON, usage)) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, JSON, usage)) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
-        await ask(url, post(CHAT, b"{}"))
-        assert (await ask(url, get("/readyz"))).status == 200
-        text = (await ask(url, get("/metrics"))).body.decode()
-        assert [heard.line for heard in upstream.heard] == [
+        await send_bytes(url, post_request(CHAT, b"{}"))
+        assert (await send_bytes(url, get("/readyz"))).status == 200
+        text = (await send_bytes(url, get("/metrics"))).body.decode()
+        assert [heard.line for heard in upstream.received] == [
             b"POST /v1/chat/completions HTTP/1.1"
         ]
     assert 'everthread_requests_total{api="openai_chat",status="200"} 1' in text
@@ -341,18 +359,18 @@ async def test_our_pages() -> None:
 
 
 async def test_what_is_being_answered_is_finished_when_it_ends() -> None:
-    manager = Plain()
+    manager = PassThroughManager()
     ending = asyncio.Event()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, STREAM) + chunk(b"data: 1\n\n"))
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
+        writer.write(response_head(200, STREAM) + encode_chunk(b"data: 1\n\n"))
         await ending.wait()
-        writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
+        writer.write(encode_chunk(b"data: 2\n\n") + b"0\r\n\r\n")
 
     async with raw_upstream(answer) as upstream:
-        async with gateway(upstream.url, manager) as (url, _):
+        async with open_raw_gateway(upstream.url, manager) as (url, _):
             reader, writer = await connect(url)
-            writer.write(post(MESSAGES, b"{}"))
+            writer.write(post_request(MESSAGES, b"{}"))
             await reader.readuntil(b"data: 1\n\n")
             asyncio.get_running_loop().call_later(0.02, ending.set)
         assert b"data: 2\n\n" in await reader.read()

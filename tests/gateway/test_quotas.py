@@ -27,7 +27,7 @@ from everthread.gateway.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, KeyUse
 from everthread.store.store import Store
-from tests.gateway.house import (
+from tests.gateway.gateway_setup import (
     CHAT,
     FILLER,
     HELLO,
@@ -36,44 +36,55 @@ from tests.gateway.house import (
     Clock,
     ask_chat,
     ask_claude,
-    house,
+    open_setup,
 )
-from tests.gateway.raw import JSON, Heard, ask, chunk, head, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    RawMessage,
+    encode_chunk,
+    post_request,
+    raw_upstream,
+    response_head,
+    send_bytes,
+    whole_answer,
+)
 
 
 async def test_requests_a_day_are_counted_by_all_gateways_together(
     tmp_path: Path,
 ) -> None:
     wall = Clock()
-    async with house(tmp_path) as here:
+    async with open_setup(tmp_path) as setup:
         doors = [
-            KeyAuthenticator(here.store, ledger=KeyLedger(here.store, wall=wall), ttl=0)
+            KeyAuthenticator(
+                setup.store, ledger=KeyLedger(setup.store, wall=wall), ttl=0
+            )
             for _ in range(2)
         ]
-        key = await here.key(requests=4)
-        free = await here.key()
-        urls = [await here.gateway(authenticator=door) for door in doors]
+        key = await setup.key(requests=4)
+        free = await setup.key()
+        urls = [await setup.gateway(authenticator=door) for door in doors]
         for url in urls * 2:
-            await ask_chat(here.chat(url, key))
+            await ask_chat(setup.chat(url, key))
             for door in doors:
                 await door.close()  # what was counted is written
         for url in urls:
             with pytest.raises(openai.RateLimitError) as chat:
-                await ask_chat(here.chat(url, key))
+                await ask_chat(setup.chat(url, key))
             assert chat.value.code == "requests_per_day_exceeded"
             assert "4 of 4 requests" in chat.value.message
             assert chat.value.response.headers["retry-after"] == "400"
         with pytest.raises(anthropic.RateLimitError) as claude:
-            await ask_claude(here.claude(urls[0], key))
+            await ask_claude(setup.claude(urls[0], key))
         body: Any = claude.value.body
         assert body["error"]["type"] == "rate_limit_error"
-        await ask_chat(here.chat(urls[0], free))
-        assert len(here.provider.log) == 5
+        await ask_chat(setup.chat(urls[0], free))
+        assert len(setup.provider.log) == 5
         wall.now = MIDNIGHT + 86_400
-        await ask_chat(here.chat(urls[0], key))
+        await ask_chat(setup.chat(urls[0], key))
         await doors[0].close()
         days = [
-            await here.store.list_keys(day, tenant="acme")
+            await setup.store.list_keys(day, tenant="acme")
             for day in ("2024-10-04", "2024-10-05")
         ]
         limited = [next(one for one in day if one.key.limits.requests) for day in days]
@@ -81,17 +92,17 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(
 
 
 async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
-    async with house(tmp_path) as here:
-        url = await here.gateway()
-        key = await here.key(requests=10)
-        client = here.chat(url, key)
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway()
+        key = await setup.key(requests=10)
+        client = setup.chat(url, key)
         answers = await asyncio.gather(
             *(ask_chat(client) for _ in range(30)), return_exceptions=True
         )
         assert (
             sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
         )
-        assert len(here.provider.log) == 10
+        assert len(setup.provider.log) == 10
 
 
 @pytest.mark.parametrize(
@@ -105,10 +116,10 @@ async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
 async def test_tokens_and_dollars_a_day(
     mode: Mode, limit: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with house(tmp_path) as here:
-        url = await here.gateway()
-        key = await here.key(mode=mode, **limit)
-        client = here.chat(url, key)
+    async with open_setup(tmp_path) as setup:
+        url = await setup.gateway()
+        key = await setup.key(mode=mode, **limit)
+        client = setup.chat(url, key)
         long: Any = [{"role": "user", "content": FILLER * 3}]
         async for _ in await ask_chat(client, long, stream=True):
             pass
@@ -117,19 +128,19 @@ async def test_tokens_and_dollars_a_day(
         (what,) = limit
         assert told.value.code == f"{what}_per_day_exceeded"
         assert 0 < int(told.value.response.headers["retry-after"]) <= 86_400
-        assert len(here.provider.log) == 1
+        assert len(setup.provider.log) == 1
 
 
 async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
+    async with open_setup(tmp_path, window=6_000) as setup, AsyncExitStack() as serving:
         writer = (
-            f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+            f"{{provider: custom, base_url: '{setup.provider.url}/v1', model: {CHAT}}}"
         )
         settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
-        url = await replace(here, stack=serving).gateway(settings=settings)
-        client = here.claude(url, await here.key(tokens=10**9))
+        url = await replace(setup, stack=serving).gateway(settings=settings)
+        client = setup.claude(url, await setup.key(tokens=10**9))
         history = list(HELLO)
         for number in range(12):
             said = await ask_claude(client, history)
@@ -140,13 +151,14 @@ async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
         await serving.aclose()
         reported = [
             normalize_usage(one.usage, api=one.api).total_tokens
-            for one in here.provider.log
+            for one in setup.provider.log
             if one.usage
         ]
-        assert {one.api for one in here.provider.log} == {"anthropic", "openai_chat"}, (
-            "summaries were written"
-        )
-        (key,) = await here.store.list_keys(utc_day(time.time()))
+        assert {one.api for one in setup.provider.log} == {
+            "anthropic",
+            "openai_chat",
+        }, "summaries were written"
+        (key,) = await setup.store.list_keys(utc_day(time.time()))
         assert (key.today.requests, key.today.tokens) == (12, sum(reported))
         assert key.today.dollars > 0
 
@@ -155,16 +167,16 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
     tmp_path: Path,
 ) -> None:
     """The first prompt of an unknown credential is too long: the journal shortens it, and no model is paid for that."""
-    async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
+    async with open_setup(tmp_path, window=6_000) as setup, AsyncExitStack() as serving:
         writer = (
-            f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+            f"{{provider: custom, base_url: '{setup.provider.url}/v1', model: {CHAT}}}"
         )
         settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
-        known = [Upstream("lab", here.provider.url)]
-        url = await replace(here, stack=serving).gateway(
+        known = [Upstream("lab", setup.provider.url)]
+        url = await replace(setup, stack=serving).gateway(
             "passthrough", upstreams=known, settings=settings
         )
-        client = here.claude(url, "sk-ant-unknown")
+        client = setup.claude(url, "sk-ant-unknown")
         history = list(HELLO)
         for number in range(14):
             history += [
@@ -172,8 +184,8 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
                 {"role": "user", "content": f"Entry {number}: {FILLER * 24}"},
             ]
         await ask_claude(client, history)
-        assert [one.status for one in here.provider.log] == [400, 200]
-        assert {one.api for one in here.provider.log} == {"anthropic"}, (
+        assert [one.status for one in setup.provider.log] == [400, 200]
+        assert {one.api for one in setup.provider.log} == {"anthropic"}, (
             "no summary was paid"
         )
         for number in range(14):
@@ -182,15 +194,15 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
                 {"role": "user", "content": f"Later {number}: {FILLER * 24}"},
             ]
         await ask_claude(client, history)
-        assert "openai_chat" in {one.api for one in here.provider.log}, "now one is"
+        assert "openai_chat" in {one.api for one in setup.provider.log}, "now one is"
 
 
 async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as here:
-        token = await here.key(tokens=1_000, dollars=Decimal("0.01"))
-        caller = await KeyAuthenticator(here.store).authenticate({"x-api-key": token})
+    async with open_setup(tmp_path) as setup:
+        token = await setup.key(tokens=1_000, dollars=Decimal("0.01"))
+        caller = await KeyAuthenticator(setup.store).authenticate({"x-api-key": token})
         await caller.authorize(CanonicalUsage(900), CHAT)
         await caller.authorize(CanonicalUsage(900), CHAT)
         with pytest.raises(Refused, match="tokens"):
@@ -210,9 +222,9 @@ async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
 
 
 async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None:
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"embeddings" in request.line:
-            await say(
+            await whole_answer(
                 200,
                 JSON,
                 b'{"data": [], "usage": {"prompt_tokens": 70, "total_tokens": 70}}',
@@ -225,21 +237,23 @@ async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -
             (b"content-type", b"text/event-stream"),
             (b"transfer-encoding", b"chunked"),
         ]
-        writer.write(head(200, kind) + chunk(event))
+        writer.write(response_head(200, kind) + encode_chunk(event))
         await writer.drain()
         writer.close()
 
-    async with house(tmp_path) as here, raw_upstream(answer) as upstream:
-        url = await here.gateway(
+    async with open_setup(tmp_path) as setup, raw_upstream(answer) as upstream:
+        url = await setup.gateway(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
         for path, tokens in (("/v1/chat/completions", 100), ("/v1/embeddings", 70)):
-            token = await here.key(path[4:8], tokens=tokens)
+            token = await setup.key(path[4:8], tokens=tokens)
             body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
-            request = post(path, body, (b"Authorization", b"Bearer " + token.encode()))
+            request = post_request(
+                path, body, (b"Authorization", b"Bearer " + token.encode())
+            )
             with contextlib.suppress(ValueError):  # broken off as the upstream's was
-                assert (await ask(url, request)).status == 200
-            assert (await ask(url, request)).status == 429
+                assert (await send_bytes(url, request)).status == 200
+            assert (await send_bytes(url, request)).status == 429
 
 
 _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
@@ -272,39 +286,39 @@ async def test_streams_and_long_answers_of_other_endpoints_are_charged(
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
     headers = [(b"content-type", kind)]
     async with (
-        house(tmp_path) as here,
-        raw_upstream(say(200, headers, answer)) as upstream,
+        open_setup(tmp_path) as setup,
+        raw_upstream(whole_answer(200, headers, answer)) as upstream,
     ):
-        url = await here.gateway(
+        url = await setup.gateway(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
-        token = await here.key(tokens=70)
-        request = post(
+        token = await setup.key(tokens=70)
+        request = post_request(
             "/v1/completions",
             b'{"prompt": "Go"}',
             (b"Authorization", b"Bearer " + token.encode()),
         )
-        assert [(await ask(url, request)).status for _ in range(2)] == [200, 429]
+        assert [(await send_bytes(url, request)).status for _ in range(2)] == [200, 429]
 
 
 async def test_a_slash_at_the_end_evades_no_limit(tmp_path: Path) -> None:
     """Some upstreams take it, so it is the conversation that it is there: read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
     async with (
-        house(tmp_path) as here,
-        raw_upstream(say(200, JSON, answer)) as upstream,
+        open_setup(tmp_path) as setup,
+        raw_upstream(whole_answer(200, JSON, answer)) as upstream,
     ):
-        url = await here.gateway(
+        url = await setup.gateway(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
-        token = await here.key(tokens=1)
+        token = await setup.key(tokens=1)
         body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
-        request = post(
+        request = post_request(
             "/v1/chat/completions/",
             body,
             (b"Authorization", b"Bearer " + token.encode()),
         )
-        heard = [await ask(url, request) for _ in range(2)]
+        heard = [await send_bytes(url, request) for _ in range(2)]
     assert [one.status for one in heard] == [200, 429]
     assert heard[0].names["x-everthread-thread"]
 

@@ -23,7 +23,15 @@ from everthread.gateway.reading import (
 )
 from everthread.gateway.request_reader import RequestReader, SizeCache
 from tests.core.test_pattern_growth import cpu_limit
-from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    open_raw_gateway,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 
 CHAT = "/v1/chat/completions"
 LIMIT = 64 * 1024 * 1024
@@ -35,7 +43,7 @@ def body_of(size: int) -> bytes:
     ).encode()
 
 
-class Watched(Plain):
+class Watched(PassThroughManager):
     """Notes in which thread a body is looked into."""
 
     def __init__(self) -> None:
@@ -63,14 +71,16 @@ async def test_a_large_body_is_read_in_another_thread(
 ) -> None:
     manager = Watched()
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, manager) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, manager) as (url, _),
     ):
         assert (
-            await ask(url, post(CHAT, body, *JSON, (b"content-encoding", encoding)))
+            await send_bytes(
+                url, post_request(CHAT, body, *JSON, (b"content-encoding", encoding))
+            )
         ).status == 200
     assert [thread != threading.get_ident() for thread in manager.threads] == [is_apart]
-    assert upstream.heard[0].body == body or encoding == b"identity"
+    assert upstream.received[0].body == body or encoding == b"identity"
 
 
 class WatchedSizes(SizeCache):
@@ -160,13 +170,13 @@ async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
         "model": "gpt-4o",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}}],
     }
-    reply = say(200, JSON, json.dumps(answer).encode())
+    reply = whole_answer(200, JSON, json.dumps(answer).encode())
     body = json.dumps(
         {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
     ).encode()
     async with (
         raw_upstream(reply) as upstream,
-        gateway(upstream.url, authenticator=Keys(), mode=mode) as (url, _),
+        open_raw_gateway(upstream.url, authenticator=Keys(), mode=mode) as (url, _),
     ):
-        assert (await ask(url, post(CHAT, body, *JSON))).status == 200
+        assert (await send_bytes(url, post_request(CHAT, body, *JSON))).status == 200
     assert account.spent == [len(body) // 4]

@@ -28,17 +28,17 @@ from everthread.testing import SteppedClock
 from everthread.thread.caller import hidden_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
-from tests.gateway.clients import (
+from tests.gateway.gateway_setup import GatewaySetup, open_setup
+from tests.gateway.manager_setup import (
     APIS,
     NAMES,
     PATHS,
-    Client,
-    Gate,
-    answer,
-    running,
-    words,
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    make_text,
+    run_with_setup,
 )
-from tests.gateway.house import House, house
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -112,16 +112,16 @@ def script(request: Request) -> Any:
                 }
             )
         return "I do not know."
-    return f"Noted: {words(60, 'answer')}"
+    return f"Noted: {make_text(60, 'answer')}"
 
 
 @dataclass
 class Talk:
     """A client over HTTP, whole or streaming."""
 
-    house: House
+    house: GatewaySetup
     url: str
-    client: Client
+    client: HistoryClient
     streams: bool
     events: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Talk:
 
     async def ask(self, text: str = "", **more: Any) -> Reply:
         if text:
-            self.client.says(text)
+            self.client.add_user_message(text)
         body = {**self.client.body(), **more, "stream": self.streams}
         codec = CODECS[self.client.api]
         sent = {
@@ -159,7 +159,7 @@ class Talk:
             for event in self.events:
                 decoder.feed(event)
             reply = decoder.reply()
-        self.client.hears(reply)
+        self.client.add_reply(reply)
         return reply
 
     async def wait_until_recorded(self) -> None:
@@ -174,7 +174,7 @@ class Talk:
         """Until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
-            await self.ask(f"Ledger {turn}: {words(3_000, f'ledger {turn}')}")
+            await self.ask(f"Ledger {turn}: {make_text(3_000, f'ledger {turn}')}")
             if (
                 self.house.provider.log[-1].prompt_tokens
                 < self.house.provider.log[-2].prompt_tokens
@@ -214,17 +214,17 @@ async def talking(
     models = [
         ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()
     ]
-    async with house(folder) as place, Provider(models, script) as provider:
-        place.provider = provider
+    async with open_setup(folder) as setup, Provider(models, script) as provider:
+        setup.provider = provider
         settings += "compression: {background: false}\n"
-        url = await place.gateway("none", key=None, settings=settings)
-        client = Client(
+        url = await setup.gateway("none", key=None, settings=settings)
+        client = HistoryClient(
             api,
             tools=[TOOL],
             extra={"max_tokens": 500} if api == "anthropic" else {},
             **more,
         )
-        yield Talk(place, url, client, streams)
+        yield Talk(setup, url, client, streams)
 
 
 def has_usage(api: Api, streams: bool) -> bool:
@@ -292,7 +292,7 @@ async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_resul
         assert [one.name for one in found] == ["terminal"]
         assert reply.stop == "tool_calls"
         before = talk.messages()
-        talk.client.returns(found[0].id, "Monday")
+        talk.client.add_result(found[0].id, "Monday")
         reply = await talk.ask()
         assert "Wilhelmina" in text_of(reply.message)
         after = talk.messages()
@@ -421,7 +421,7 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
     api: Api, tmp_path: Path
 ) -> None:
     """And the call after it reads all but what is new."""
-    system = "You keep the ledger. " + words(2_000, "rules")
+    system = "You keep the ledger. " + make_text(2_000, "rules")
     async with talking(tmp_path, api, streams=False, system=system) as talk:
         await talk.fill()
         first = talk.house.provider.log[-1]
@@ -478,12 +478,12 @@ def test_a_stream_is_watched_for_the_tools_name(
     assert bool(passed) is not found
 
 
-async def compacted(manager: ProxyManager, client: Client) -> None:
+async def compacted(manager: ProxyManager, client: HistoryClient) -> None:
     """Until the client's history is rewritten, without a provider."""
     for turn in range(20):
-        client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
-        if (await answer(manager, client)).rewritten:
-            client.says("And now?")
+        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+        if (await answer_request(manager, client)).rewritten:
+            client.add_user_message("And now?")
             return
     raise AssertionError("nothing was compacted")
 
@@ -492,9 +492,9 @@ async def compacted(manager: ProxyManager, client: Client) -> None:
 async def test_it_is_not_offered_beside_our_mcp_server(
     name: str, tmp_path: Path
 ) -> None:
-    async def work(here: Gate) -> None:
-        manager = here.manager(recall=True, background=False)
-        client = Client(
+    async def work(setup: ManagerSetup) -> None:
+        manager = setup.manager(recall=True, background=False)
+        client = HistoryClient(
             "openai_chat",
             tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
         )
@@ -503,19 +503,19 @@ async def test_it_is_not_offered_beside_our_mcp_server(
         assert turn.sent.rewritten
         assert not turn.sent.recall
 
-    await running(tmp_path, work)
+    await run_with_setup(tmp_path, work)
 
 
 async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
     tmp_path: Path,
 ) -> None:
-    async def work(here: Gate) -> None:
-        manager = here.manager(recall=True, background=False)
+    async def work(setup: ManagerSetup) -> None:
+        manager = setup.manager(recall=True, background=False)
         inner = [
             {"type": "function", "name": name, "parameters": {"type": "object"}}
             for name in ("search", "expand")
         ]
-        client = Client(
+        client = HistoryClient(
             "openai_responses",
             tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
         )
@@ -527,7 +527,7 @@ async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
             b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
         )
 
-    await running(tmp_path, work)
+    await run_with_setup(tmp_path, work)
 
 
 def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
@@ -544,9 +544,9 @@ def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
 async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:
     clock = SteppedClock(1_000.0)
 
-    async def work(here: Gate) -> None:
-        manager = here.manager(recall=True, background=False, clock=clock)
-        client = Client("openai_chat", tools=[TOOL])
+    async def work(setup: ManagerSetup) -> None:
+        manager = setup.manager(recall=True, background=False, clock=clock)
+        client = HistoryClient("openai_chat", tools=[TOOL])
         await compacted(manager, client)
         turn = await manager.prepare(client.incoming())
         assert turn.sent.recall
@@ -563,7 +563,7 @@ async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:
             assert following.recall is (number == 0)
             clock.now += 100.0
 
-    await running(tmp_path, work)
+    await run_with_setup(tmp_path, work)
 
 
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:

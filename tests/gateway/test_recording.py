@@ -25,10 +25,16 @@ from everthread.store.store import Store
 from everthread.thread.caller import recorder
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed
-from tests.gateway.clients import Client, Gate, answer, running, thread_of
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    run_with_setup,
+    thread_of,
+)
 
 
-class Troubled:
+class FailingStore:
     """A store that is slow to keep what was said, and fails where it is told to."""
 
     def __init__(self, store: Any, fails: set[int], seconds: float = 0.01) -> None:
@@ -75,15 +81,15 @@ class Watched:
 @asynccontextmanager
 async def gateway_alone(
     folder: Path,
-) -> AsyncIterator[tuple[Watched, ProxyManager, Client]]:
+) -> AsyncIterator[tuple[Watched, ProxyManager, HistoryClient]]:
     """A gateway that has its store for itself, and a client whose first question is answered."""
     store = open_store(folder / "store.db")
     watched = Watched(store)
-    place = Gate(cast("Store", watched))
+    place = ManagerSetup(cast("Store", watched))
     manager = place.manager(alone=True)
-    client = Client("anthropic")
-    client.says("Where do we go?")
-    await answer(manager, client, "Left or right.")
+    client = HistoryClient("anthropic")
+    client.add_user_message("Where do we go?")
+    await answer_request(manager, client, "Left or right.")
     assert watched.written == [["user"], ["assistant"]], (
         "a new thread is stored before it is told"
     )
@@ -97,7 +103,7 @@ async def gateway_alone(
 
 async def test_a_gateway_alone_stores_a_request_with_its_answer(tmp_path: Path) -> None:
     async with gateway_alone(tmp_path) as (store, manager, client):
-        client.says("Left.")
+        client.add_user_message("Left.")
         turn = await manager.prepare(client.incoming())
         told = await turn.response_headers()
         assert store.written == [], (
@@ -120,11 +126,11 @@ async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(
     tmp_path: Path,
 ) -> None:
     async with gateway_alone(tmp_path) as (_, manager, client):
-        client.says("Left.")
+        client.add_user_message("Left.")
         gc.collect()
         gc.disable()
         try:
-            await answer(manager, client, "Done.")
+            await answer_request(manager, client, "Done.")
             await asyncio.sleep(0)
             assert not [one for one in gc.get_objects() if isinstance(one, ManagedTurn)]
         finally:
@@ -136,7 +142,7 @@ async def test_a_gateway_alone_stores_what_is_not_answered_soon(
 ) -> None:
     monkeypatch.setattr(recorder, "_DELAY_SECONDS", 0.0)
     async with gateway_alone(tmp_path) as (store, manager, client):
-        client.says("Left.")
+        client.add_user_message("Left.")
         turn = await manager.prepare(client.incoming())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -151,11 +157,11 @@ async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(
 ) -> None:
     async with gateway_alone(tmp_path) as (store, manager, client):
         other = deepcopy(client)
-        client.says("Left.")
-        other.says("Left.")
+        client.add_user_message("Left.")
+        other.add_user_message("Left.")
         first = await manager.prepare(client.incoming())
         other.messages.append({"role": "assistant", "content": "In another window."})
-        other.says("And on.")
+        other.add_user_message("And on.")
         second = await manager.prepare(other.incoming())
         await manager.threads.store(cast("ManagedTurn", second).call)
         assert store.written == [["user"], ["assistant", "user"]]
@@ -168,12 +174,12 @@ async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_requ
 ) -> None:
     async with gateway_alone(tmp_path) as (store, manager, client):
         whole = store._store
-        store._store = Troubled(store._store, {1})
-        client.says("Left.")
-        await answer(manager, client, "Done.")
+        store._store = FailingStore(store._store, {1})
+        client.add_user_message("Left.")
+        await answer_request(manager, client, "Done.")
         store._store = whole
-        client.says("Further.")
-        sent = await answer(manager, client, "There.")
+        client.add_user_message("Further.")
+        sent = await answer_request(manager, client, "There.")
         stored = [
             text_of(message.body)
             for message in await store.history(sent.headers[THREAD_HEADER])
@@ -192,26 +198,26 @@ async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_requ
 async def test_a_client_quicker_than_the_store_stays_in_its_thread(
     fails: set[int], tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        whole = place.store
-        place.store = cast(
-            "Store", Troubled(whole, fails)
+    async def run(setup: ManagerSetup) -> None:
+        whole = setup.store
+        setup.store = cast(
+            "Store", FailingStore(whole, fails)
         )  # everything else is the store's own
-        manager = place.manager()
-        client = Client("anthropic")
+        manager = setup.manager()
+        client = HistoryClient("anthropic")
         telling = []
         threads = set()
         for turn in range(6):
-            client.says(f"Question {turn}")
+            client.add_user_message(f"Question {turn}")
             incoming = client.incoming()
             asked = await manager.prepare(incoming)
             threads.add(thread_of(asked))
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
-            client.hears(reply)
+            client.add_reply(reply)
             telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
             await asyncio.sleep(0)  # the client has its answer, and goes on at once
         await asyncio.gather(*telling)
-        place.store = whole
+        setup.store = whole
         rows = await whole.list_threads(tenant="t")
         stored = [
             [text_of(message.body) for message in await whole.history(row.first.id)]
@@ -220,11 +226,11 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
         assert [
             f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
         ] in stored
-        assert bool(place.of(RecordFailed)) == bool(fails)
+        assert bool(setup.of(RecordFailed)) == bool(fails)
         if not fails:
             assert len(rows) == len(threads) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai_chat", "openai_responses"])
@@ -233,19 +239,19 @@ async def test_three_processes_and_late_writes_make_no_branch(
 ) -> None:
     """Each turn meets another process, while what the one before stores is on its way; some are asked twice."""
 
-    async def run(place: Gate) -> None:
-        whole = place.store
+    async def run(setup: ManagerSetup) -> None:
+        whole = setup.store
         managers = []
         for number in range(3):
-            place.store = cast(
-                "Store", Troubled(whole, set(), seconds=0.03 * (number + 1))
+            setup.store = cast(
+                "Store", FailingStore(whole, set(), seconds=0.03 * (number + 1))
             )
-            managers.append(place.manager())
-        place.store = whole
-        client = Client(api)
+            managers.append(setup.manager())
+        setup.store = whole
+        client = HistoryClient(api)
         telling = []
         for turn in range(12):
-            client.says(f"Question {turn}")
+            client.add_user_message(f"Question {turn}")
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
             for manager in managers[
                 turn % 3 : turn % 3 + 1 + turn % 2
@@ -253,7 +259,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
                 asked = await manager.prepare(client.incoming())
                 telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
                 await asyncio.sleep(0)
-            client.hears(reply)
+            client.add_reply(reply)
             if not turn:  # what nobody has stored yet, no other process can know
                 await asyncio.gather(*telling)
         await asyncio.gather(*telling)
@@ -266,24 +272,24 @@ async def test_three_processes_and_late_writes_make_no_branch(
             [f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]
         ]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
     """Two processes know the same last point, and a client goes on from it in both: one of them is a branch."""
 
-    async def run(place: Gate) -> None:
-        managers = [place.manager(), place.manager()]
-        client = Client("anthropic")
-        client.says("Where do we go?")
+    async def run(setup: ManagerSetup) -> None:
+        managers = [setup.manager(), setup.manager()]
+        client = HistoryClient("anthropic")
+        client.add_user_message("Where do we go?")
         reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
         for manager in managers:
             await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
-        client.hears(reply)
+        client.add_reply(reply)
         ways = {"Left.": deepcopy(client), "Right.": deepcopy(client)}
         asked = []
         for manager, (word, way) in zip(managers, ways.items(), strict=True):
-            way.says(word)
+            way.add_user_message(word)
             asked.append(await manager.prepare(way.incoming()))
         assert len({thread_of(turn) for turn in asked}) == 1, (
             "both expect to go on in the same thread"
@@ -292,30 +298,30 @@ async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None
         for turn, word, said in zip(asked, ways, told, strict=True):
             stored = [
                 text_of(one.body)
-                for one in await place.store.history(said[THREAD_HEADER])
+                for one in await setup.store.history(said[THREAD_HEADER])
             ]
             assert stored == ["Where do we go?", "Left or right.", word]
             await turn.record(Outcome(500))
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        whole = place.store
-        place.store = cast("Store", Troubled(whole, {1}))
-        manager = place.manager()
-        client = Client("openai_chat")
-        client.says("Is anybody there?")
+    async def run(setup: ManagerSetup) -> None:
+        whole = setup.store
+        setup.store = cast("Store", FailingStore(whole, {1}))
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Is anybody there?")
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
         told = await turn.response_headers()
         assert THREAD_HEADER not in told
         assert told["x-everthread-compactions"] == "0"
         await turn.record(Outcome(500))
-        place.store = whole
+        setup.store = whole
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 class Counted:
@@ -333,13 +339,13 @@ class Counted:
 async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        whole = place.store
-        counted = Counted(place.store)
-        place.store = cast("Store", counted)
-        manager = place.manager()
-        client = Client("anthropic")
-        client.says("Once more, please.")
+    async def run(setup: ManagerSetup) -> None:
+        whole = setup.store
+        counted = Counted(setup.store)
+        setup.store = cast("Store", counted)
+        manager = setup.manager()
+        client = HistoryClient("anthropic")
+        client.add_user_message("Once more, please.")
         reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
         first = await manager.prepare(client.incoming())
         await first.record(Outcome(200, reply))
@@ -348,9 +354,9 @@ async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store
         await again.record(Outcome(200, reply))
         assert counted.searches == before
         assert thread_of(again) == thread_of(first)
-        place.store = whole
+        setup.store = whole
         [row] = await whole.list_threads(tenant="t")
         said = [text_of(message.body) for message in await whole.history(row.first.id)]
         assert said == ["Once more, please.", "Gladly."]
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)

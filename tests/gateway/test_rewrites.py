@@ -28,73 +28,80 @@ from everthread.thread.events import (
     Unmanaged,
 )
 from everthread.thread.history import build_history, identify
-from tests.gateway.clients import (
+from tests.gateway.manager_setup import (
     APIS,
-    Client,
-    Gate,
-    answer,
-    ask,
-    gate,
-    running,
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    make_text,
+    open_manager_setup,
+    run_with_setup,
+    send_request,
     thread_of,
-    words,
 )
 
 
-def long_talk(client: Client, turns: int, size: int = 300) -> None:
+def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
     """A history that never went through the gateway."""
     for turn in range(turns):
-        client.says(f"Question {turn}: {words(size, f'entry {turn}')}")
+        client.add_user_message(f"Question {turn}: {make_text(size, f'entry {turn}')}")
         client.messages.append(
             {
                 "role": "assistant",
-                "content": f"Answer {turn}: {words(size, f'reply {turn}')}",
+                "content": f"Answer {turn}: {make_text(size, f'reply {turn}')}",
             }
         )
-    client.says("And now?")
+    client.add_user_message("And now?")
 
 
 async def test_a_compaction_has_one_receipt(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client("openai_chat")
-        client.says("Hello")
-        sent = await answer(manager, client)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Hello")
+        sent = await answer_request(manager, client)
         while not sent.rewritten:
-            client.says(f"Ledger: {words(600, f'ledger {len(client.messages)}')}")
-            sent = await answer(manager, client)
+            client.add_user_message(
+                f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}"
+            )
+            sent = await answer_request(manager, client)
         receipt = sent.headers["x-everthread-receipt"]
         assert receipt.startswith("compaction 1: ")
-        assert [event.text for event in place.of(CompactionReceipt)] == [receipt]
-        client.says("And now?")
-        assert "x-everthread-receipt" not in (await answer(manager, client)).headers
+        assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
+        client.add_user_message("And now?")
+        assert (
+            "x-everthread-receipt"
+            not in (await answer_request(manager, client)).headers
+        )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
         raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
-        incoming = replace(Client("openai_chat").incoming(), raw=b"zipped", body=raw)
+        incoming = replace(
+            HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw
+        )
         turn = await manager.prepare(incoming)
         sent = turn.sent
         assert (sent.body, sent.rewritten) == (b"zipped", False)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
     api: Api, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client(
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient(
             api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}}
         )
         long_talk(client, 12)
         incoming = client.incoming()
-        turn = await place.manager(background=False).prepare(incoming)
+        turn = await setup.manager(background=False).prepare(incoming)
         sent = turn.sent
         assert sent.rewritten
         assert SUMMARY_START.encode() in sent.body
@@ -104,14 +111,14 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
         assert after.elements[-1].text == before.elements[-1].text
         assert after.elements[0].text == before.elements[0].text
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
 async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client("openai_chat", mode=mode)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient("openai_chat", mode=mode)
         long_talk(client, 12)
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
@@ -122,12 +129,12 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
             is None
         )
         await turn.record(Outcome(400))
-        threads = await place.store.list_threads(tenant="t")
+        threads = await setup.store.list_threads(tenant="t")
         assert len(threads) == (1 if mode == "observe" else 0), (
             "observed is recorded, off is not"
         )
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +167,9 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
 async def test_history_the_provider_keeps_is_only_recorded(
     api: Api, field: dict[str, Any], tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(markers=True, background=False)
-        client = Client(api, extra=field)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(markers=True, background=False)
+        client = HistoryClient(api, extra=field)
         long_talk(client, 12)
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
@@ -173,16 +180,16 @@ async def test_history_the_provider_keeps_is_only_recorded(
             is None
         )
         await turn.record(Outcome(200))
-        assert (await place.store.list_threads(tenant="t"))[0].messages == len(
+        assert (await setup.store.list_threads(tenant="t"))[0].messages == len(
             client.messages
         )
-        (left,) = place.of(Unmanaged)
+        (left,) = setup.of(Unmanaged)
         assert left.why in field
         assert (await turn.response_headers())[
             "x-everthread-notice"
         ] == f"passed on unmanaged: {left.why}"
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -203,24 +210,24 @@ async def test_history_the_provider_keeps_is_only_recorded(
 async def test_what_changes_no_history_is_managed(
     api: Api, field: dict[str, Any], tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client(api, extra=field)
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient(api, extra=field)
         long_talk(client, 12)
-        turn = await place.manager(background=False).prepare(client.incoming())
+        turn = await setup.manager(background=False).prepare(client.incoming())
         assert turn.sent.rewritten
-        assert not place.of(Unmanaged)
+        assert not setup.of(Unmanaged)
         await turn.record(Outcome(200))
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_compaction_of_the_client_s_own_is_never_covered(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client("openai_responses")
-        client.says("The beginning, before the client compacted.")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient("openai_responses")
+        client.add_user_message("The beginning, before the client compacted.")
         item = {
             "type": "compaction",
             "id": "cmp_1",
@@ -237,7 +244,7 @@ async def test_a_compaction_of_the_client_s_own_is_never_covered(
             place for place, one in enumerate(sent) if SUMMARY_START in str(one)
         )
         await turn.record(Outcome(200))
-        asked = Client(
+        asked = HistoryClient(
             "openai_responses",
             messages=[*client.messages, {"type": "compaction_trigger"}],
         )
@@ -247,18 +254,18 @@ async def test_a_compaction_of_the_client_s_own_is_never_covered(
         assert thread_of(passed) == thread_of(turn)
         await passed.record(Outcome(200))
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         writer = ScriptedSummarizer()
-        manager = place.manager(summarizer=writer)
-        client = Client("openai_chat")
+        manager = setup.manager(summarizer=writer)
+        client = HistoryClient("openai_chat")
         long_talk(client, 5, 260)
-        sent = await answer(manager, client)
+        sent = await answer_request(manager, client)
         before = int(sent.headers["x-everthread-tokens"].split("/")[0])
         assert 0.8 * 4_000 <= before < 4_000, (
             "between 80 % of the threshold and the threshold"
@@ -266,15 +273,15 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
         await manager.settle()
         asked = len(writer.requests)
         assert asked
-        client.says("Short.")
-        assert not (await answer(manager, client)).rewritten, "not due yet"
-        client.says(words(700, "more"))
-        assert (await answer(manager, client)).rewritten
-        [made] = place.of(CompactionDone)
+        client.add_user_message("Short.")
+        assert not (await answer_request(manager, client)).rewritten, "not due yet"
+        client.add_user_message(make_text(700, "more"))
+        assert (await answer_request(manager, client)).rewritten
+        [made] = setup.of(CompactionDone)
         assert made.background
         assert len(writer.requests) == asked, "the prepared summary was used"
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -284,23 +291,25 @@ async def test_messages_since_a_prepared_summary_are_shortened(
 ) -> None:
     """The model's summary stays, and what goes upstream is as small as after any compaction."""
 
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         writer = ScriptedSummarizer({"Goal": "Keep the books."})
-        manager = place.manager(summarizer=writer)
-        client = Client(api)
+        manager = setup.manager(summarizer=writer)
+        client = HistoryClient(api)
         for turn in range(5):
-            client.says(f"Question {turn}: {words(490, f'entry {turn}')}")
-            client.hears(
+            client.add_user_message(
+                f"Question {turn}: {make_text(490, f'entry {turn}')}"
+            )
+            client.add_reply(
                 Reply(
                     {
                         "role": "assistant",
-                        "content": f"Reply {turn}: {words(490, f'reply {turn}')}",
+                        "content": f"Reply {turn}: {make_text(490, f'reply {turn}')}",
                     },
                     "stop",
                 )
             )
-        client.says("And now read all of it.")
-        assert not (await answer(manager, client)).rewritten
+        client.add_user_message("And now read all of it.")
+        assert not (await answer_request(manager, client)).rewritten
         await manager.settle()
         for number in range(4):
             calls: Any = [
@@ -310,41 +319,42 @@ async def test_messages_since_a_prepared_summary_are_shortened(
                     "function": {"name": "read", "arguments": "{}"},
                 }
             ]
-            text = words(600, f"note {number}") if says_much else None
-            client.hears(
+            text = make_text(600, f"note {number}") if says_much else None
+            client.add_reply(
                 Reply(
                     {"role": "assistant", "content": text, "tool_calls": calls},
                     "tool_calls",
                 )
             )
-            client.returns(
-                f"since_{number}", words(30 if says_much else 1_200, f"page {number}")
+            client.add_result(
+                f"since_{number}",
+                make_text(30 if says_much else 1_200, f"page {number}"),
             )
-        sent = await answer(manager, client)
+        sent = await answer_request(manager, client)
         assert sent.rewritten
         assert int(sent.headers["x-everthread-tokens"].split("/")[1]) <= 0.6 * 8_000
         assert b"Keep the books." in sent.body
         assert len(writer.requests) == 1, "the model is not asked again"
         assert b"page 3 item" in sent.body
-        client.says("Go on.")
-        again = await answer(place.manager(summarizer=writer), client)
+        client.add_user_message("Go on.")
+        again = await answer_request(setup.manager(summarizer=writer), client)
         listed = slice_body(sent.body, api).elements
         assert [
             one.value for one in slice_body(again.body, api).elements[: len(listed)]
         ] == [one.value for one in listed]
 
-    await running(tmp_path, run, window=16_000)
+    await run_with_setup(tmp_path, run, window=16_000)
 
 
 async def test_a_journal_is_never_made_ahead(tmp_path: Path) -> None:
     """Messages between its making and its use would stay in the prompt."""
 
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
         prompt = 0
-        while not place.of(CompactionDone):
-            client.says(words(120, f"entry {prompt}"))
+        while not setup.of(CompactionDone):
+            client.add_user_message(make_text(120, f"entry {prompt}"))
             turn = await manager.prepare(client.incoming())
             before, after = map(
                 int, turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")
@@ -352,7 +362,7 @@ async def test_a_journal_is_never_made_ahead(tmp_path: Path) -> None:
             assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
             prompt = after
             reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
-            client.hears(reply)
+            client.add_reply(reply)
             await turn.record(
                 Outcome(
                     200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)
@@ -360,37 +370,37 @@ async def test_a_journal_is_never_made_ahead(tmp_path: Path) -> None:
             )
             await manager.settle()
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
     tmp_path: Path,
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
         long_talk(client, 12)
         incoming = client.incoming()
-        turn = await place.manager(
+        turn = await setup.manager(
             background=False, summarizer=ScriptedSummarizer(fails="no")
         ).prepare(incoming)
         sent = turn.sent
         assert sent.rewritten
         assert b"Journal of" in sent.body
-        assert not place.of(events.CompactionFailed)
+        assert not setup.of(events.CompactionFailed)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
-def clearing(client: Client, cleared: str) -> None:
+def clearing(client: HistoryClient, cleared: str) -> None:
     for message in client.messages:
         if message.get("role") == "tool" and len(message["content"]) > 500:
             message["content"] = cleared
 
 
-def with_tools(turns: int = 10) -> Client:
-    client = Client("openai_chat")
+def with_tools(turns: int = 10) -> HistoryClient:
+    client = HistoryClient("openai_chat")
     for turn in range(turns):
-        client.says(f"Look at {turn}. {words(60, f'entry {turn}')}")
+        client.add_user_message(f"Look at {turn}. {make_text(60, f'entry {turn}')}")
         function = {"name": "terminal", "arguments": "{}"}
         call = {"id": f"call_{turn}", "type": "function", "function": function}
         thought = f"I think of {turn}."
@@ -402,86 +412,86 @@ def with_tools(turns: int = 10) -> Client:
                 "reasoning_content": thought,
             }
         )
-        client.returns(f"call_{turn}", words(400, f"line {turn}"))
+        client.add_result(f"call_{turn}", make_text(400, f"line {turn}"))
         client.messages.append({"role": "assistant", "content": f"Done {turn}."})
-    client.says("And now?")
+    client.add_user_message("And now?")
     return client
 
 
 async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         client = with_tools()
-        manager = place.manager(background=False)
-        first = await answer(manager, client)
-        [made] = place.of(CompactionDone)
+        manager = setup.manager(background=False)
+        first = await answer_request(manager, client)
+        [made] = setup.of(CompactionDone)
         for message in client.messages[: made.covered]:
             message.pop("reasoning_content", None)
         clearing(client, "[Old tool result content cleared]")
-        client.says("Go on.")
-        client.says(words(900, "much"))
+        client.add_user_message("Go on.")
+        client.add_user_message(make_text(900, "much"))
         turn = await manager.prepare(client.incoming())
         second = turn.sent
         assert second.rewritten
-        assert place.of(Drifted)
+        assert setup.of(Drifted)
         assert turn.thread == thread_of(first)
         slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
         heads = [sliced.elements[1].text for sliced in slices]
         assert SUMMARY_START in heads[0]
         assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_another_result_is_another_conversation(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
         client = with_tools()
-        first = await answer(manager, client)
+        first = await answer_request(manager, client)
         other = with_tools()
-        clearing(other, words(400, "something else altogether"))
-        second = await answer(manager, other)
+        clearing(other, make_text(400, "something else altogether"))
+        second = await answer_request(manager, other)
         assert (
             second.headers["x-everthread-thread"]
             != first.headers["x-everthread-thread"]
         )
-        assert not place.of(Drifted)
+        assert not setup.of(Drifted)
         assert b"line 3 item" not in second.body
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(
     tmp_path: Path,
 ) -> None:
-    async with gate(tmp_path, window=100_000, served=8_000) as place:
-        assert place.provider is not None
-        client = Client("openai_chat")
+    async with open_manager_setup(tmp_path, window=100_000, served=8_000) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("openai_chat")
         long_talk(client, 14)
-        exchange = await ask(place.manager(), client, place.provider)
+        exchange = await send_request(setup.manager(), client, setup.provider)
         assert exchange.reply is not None, exchange.error
         assert exchange.tries > 1
         assert exchange.sent.rewritten
         limit = (
-            await place.store.limits_for(
-                place.provider.url, client.model, tenant=client.tenant
+            await setup.store.limits_for(
+                setup.provider.url, client.model, tenant=client.tenant
             )
         ).window
         assert limit is not None
         assert limit.limit == 8_000
-        client.says("Once more.")
-        assert (await ask(place.manager(), client, place.provider)).tries == 1, (
-            "another process knows the limit"
-        )
+        client.add_user_message("Once more.")
+        assert (
+            await send_request(setup.manager(), client, setup.provider)
+        ).tries == 1, "another process knows the limit"
 
 
 async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
     tmp_path: Path,
 ) -> None:
-    async with gate(tmp_path, window=100_000, served=500) as place:
-        assert place.provider is not None
-        client = Client("openai_chat", system=words(6_000, "rule"))
+    async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("openai_chat", system=make_text(6_000, "rule"))
         long_talk(client, 10)
-        exchange = await ask(place.manager(), client, place.provider)
+        exchange = await send_request(setup.manager(), client, setup.provider)
         assert exchange.status == 400
         assert "maximum context length" in exchange.error
         assert exchange.tries <= 4
@@ -490,47 +500,47 @@ async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
 async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    async with gate(tmp_path, window=8_000) as place:
-        assert place.provider is not None
-        client = Client("anthropic", extra={"max_tokens": 7_990})
-        client.says(words(400, "entry"))
-        exchange = await ask(place.manager(), client, place.provider)
+    async with open_manager_setup(tmp_path, window=8_000) as setup:
+        assert setup.provider is not None
+        client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
+        client.add_user_message(make_text(400, "entry"))
+        exchange = await send_request(setup.manager(), client, setup.provider)
         assert exchange.reply is not None, exchange.error
         before = json.loads(exchange.incoming.body)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
-        assert place.of(CompactionDone) == []
+        assert setup.of(CompactionDone) == []
 
 
 async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(
     tmp_path: Path,
 ) -> None:
-    async with gate(tmp_path, window=8_000) as place:
-        assert place.provider is not None
-        manager = place.manager(economics=False, background=False)
+    async with open_manager_setup(tmp_path, window=8_000) as setup:
+        assert setup.provider is not None
+        manager = setup.manager(economics=False, background=False)
         tries = []
         for number, size in enumerate((2_000, 2_600)):
-            client = Client("anthropic", extra={"max_tokens": 7_800})
-            client.says(words(size, f"entry {number}"))
-            exchange = await ask(manager, client, place.provider)
+            client = HistoryClient("anthropic", extra={"max_tokens": 7_800})
+            client.add_user_message(make_text(size, f"entry {number}"))
+            exchange = await send_request(manager, client, setup.provider)
             assert exchange.reply is not None, exchange.error
             tries.append(exchange.tries)
         assert tries == [2, 1]
 
 
 async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager()
-        client = Client("openai_chat")
-        client.says("Hi")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager()
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Hi")
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
         error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
         assert await turn.recover(429, error) is None
         assert await turn.recover(500, b"oops") is None
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 TOOLS = [
@@ -539,18 +549,18 @@ TOOLS = [
 
 
 async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
-    async with gate(tmp_path, window=200_000) as place:
-        assert place.provider is not None
-        manager = place.manager(markers=True)
-        client = Client(
-            "anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500}
+    async with open_manager_setup(tmp_path, window=200_000) as setup:
+        assert setup.provider is not None
+        manager = setup.manager(markers=True)
+        client = HistoryClient(
+            "anthropic", system=make_text(3_000, "rule"), extra={"max_tokens": 500}
         )
         for turn in range(4):
-            client.says(words(600, f"entry {turn}"))
-            exchange = await ask(manager, client, place.provider)
+            client.add_user_message(make_text(600, f"entry {turn}"))
+            exchange = await send_request(manager, client, setup.provider)
             assert exchange.reply is not None, exchange.error
             assert exchange.sent.rewritten == (turn > 0)
-        last = place.provider.log[-1]
+        last = setup.provider.log[-1]
         assert last.cached_tokens > 0.7 * last.prompt_tokens
         assert "cache_control" not in json.dumps(client.messages)
 
@@ -559,9 +569,9 @@ async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
 async def test_a_client_that_sets_marks_keeps_its_own_way(
     where: str, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
+    async def run(setup: ManagerSetup) -> None:
         mark = {"type": "ephemeral"}
-        client = Client(
+        client = HistoryClient(
             "anthropic", extra={"cache_control": mark} if where == "top" else {}
         )
         client.messages.append(
@@ -571,25 +581,25 @@ async def test_a_client_that_sets_marks_keeps_its_own_way(
             client.messages[0]["content"][0]["cache_control"] = mark
         incoming = client.incoming()
         assert (
-            await place.manager(markers=True).prepare(incoming)
+            await setup.manager(markers=True).prepare(incoming)
         ).sent.body is incoming.raw
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("anthropic", tools=TOOLS)
-        client.says(words(1_500, "entry"))
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("anthropic", tools=TOOLS)
+        client.add_user_message(make_text(1_500, "entry"))
         incoming = client.incoming()
         assert (
-            await place.manager(markers=False).prepare(incoming)
+            await setup.manager(markers=False).prepare(incoming)
         ).sent.body is incoming.raw
         assert (
-            await place.manager(markers=True).prepare(incoming)
+            await setup.manager(markers=True).prepare(incoming)
         ).sent.body != incoming.raw
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -610,30 +620,30 @@ async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
 async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
     count: int, has_tools: bool, is_answered: bool, is_marked: bool, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("anthropic", tools=TOOLS if has_tools else [])
-        client.says(words(count, "entry"))
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
+        client.add_user_message(make_text(count, "entry"))
         if is_answered:
             client.messages.append({"role": "assistant", "content": "Fine."})
-            client.says("Go on.")
+            client.add_user_message("Go on.")
         incoming = client.incoming()
-        sent = (await place.manager(markers=True).prepare(incoming)).sent.body
+        sent = (await setup.manager(markers=True).prepare(incoming)).sent.body
         assert (b"cache_control" in sent) == is_marked
         assert is_marked or sent is incoming.raw
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("Hi")
-        manager = place.manager(enabled=False)
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Hi")
+        manager = setup.manager(enabled=False)
         assert not (await manager.prepare(client.incoming())).sent.hold
-        client.messages[-1]["content"] = words(7_000, "entry")
+        client.messages[-1]["content"] = make_text(7_000, "entry")
         assert (await manager.prepare(client.incoming())).sent.hold
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
@@ -651,23 +661,25 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
 ) -> None:
     """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
 
-    async def run(place: Gate) -> None:
-        manager = place.manager(economics=False, protect_last_n=2)
-        client = Client("openai_chat", tools=[])
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(economics=False, protect_last_n=2)
+        client = HistoryClient("openai_chat", tools=[])
         heads = []
         for number in range(60):
-            client.says(f"Question {number}: {words(120, f'entry {number}')}")
-            sent = await answer(
-                manager, client, f"Answer {number}. {words(60, f'reply {number}')}"
+            client.add_user_message(
+                f"Question {number}: {make_text(120, f'entry {number}')}"
+            )
+            sent = await answer_request(
+                manager, client, f"Answer {number}. {make_text(60, f'reply {number}')}"
             )
             sliced = slice_body(sent.body, "openai_chat")
             heads.append(sliced.elements[1].text if sent.rewritten else "")
         breaks = sum(one != other for one, other in itertools.pairwise(heads))
-        depth = max(made.count for made in place.of(CompactionDone))
+        depth = max(made.count for made in setup.of(CompactionDone))
         assert depth > 2
         assert breaks <= depth
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
@@ -682,19 +694,21 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 
     written = asyncio.Event()
 
-    async def run(place: Gate) -> None:
-        manager = place.manager(
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(
             economics=False,
             protect_last_n=2,
             summarizer=Late({"Goal": "Compare the entries."}),
         )
-        client = Client("openai_chat")
+        client = HistoryClient("openai_chat")
         heads = []
         long_talk(client, 5, 260)
         for number in range(8):
-            client.says(f"Question {number}: {words(160, f'entry {number}')}")
-            sent = await answer(
-                manager, client, f"Answer {number}. {words(30, f'reply {number}')}"
+            client.add_user_message(
+                f"Question {number}: {make_text(160, f'entry {number}')}"
+            )
+            sent = await answer_request(
+                manager, client, f"Answer {number}. {make_text(30, f'reply {number}')}"
             )
             sliced = slice_body(sent.body, "openai_chat")
             heads.append(sliced.elements[1].text if sent.rewritten else "")
@@ -705,7 +719,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
         assert any(heads)
         assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:

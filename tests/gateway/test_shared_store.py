@@ -15,7 +15,7 @@ from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.clients import Client, Gate
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 from tests.store.conftest import Clock, close_sound, open_at
 
 NAMED = {"x-everthread-session": "mine"}
@@ -49,14 +49,14 @@ class HeldStore:
 class Conversation:
     """A client that hears its answers before they are stored."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HistoryClient) -> None:
         self.client = client
         self.said: list[str] = []
         self._count = 0
 
     async def ask(self, manager: ProxyManager) -> ProxyTurn:
         self._count += 1
-        self.client.says(f"Question {self._count}")
+        self.client.add_user_message(f"Question {self._count}")
         self.said.append(f"Question {self._count}")
         return await manager.prepare(self.client.incoming())
 
@@ -65,7 +65,7 @@ class Conversation:
         text = f"Answer {self._count}"
         self.said.append(text)
         reply = Reply({"role": "assistant", "content": text}, "stop")
-        self.client.hears(reply)
+        self.client.add_reply(reply)
         return asyncio.create_task(turn.record(Outcome(200, reply)))
 
 
@@ -76,8 +76,8 @@ async def two_processes(
     """The first one's store can be held; `alone`: it believes that nobody else writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
-    first = Gate(cast("Store", held)).manager(alone=alone)
-    second = Gate(stores[1]).manager()
+    first = ManagerSetup(cast("Store", held)).manager(alone=alone)
+    second = ManagerSetup(stores[1]).manager()
     try:
         yield held, first, second, stores[1]
     finally:
@@ -110,7 +110,7 @@ async def test_an_answer_that_another_process_stored_first_is_no_base(
 ) -> None:
     """The client is quicker than the store: its answer comes back through another process before it is stored."""
     async with two_processes(url, alone=alone) as (held, first, second, store):
-        talk = Conversation(Client("anthropic", headers=headers))
+        talk = Conversation(HistoryClient("anthropic", headers=headers))
         for _ in range(2):
             await talk.hear(await talk.ask(first))
         turn = await talk.ask(first)
@@ -139,7 +139,7 @@ async def test_a_first_request_that_comes_late_into_the_store_begins_no_second_t
 ) -> None:
     """The answer was quicker than the store; another process has stored the whole conversation by then."""
     async with two_processes(url, alone=False) as (held, first, second, store):
-        talk = Conversation(Client("openai_chat", headers=headers))
+        talk = Conversation(HistoryClient("openai_chat", headers=headers))
         storing = held.hold("extend_thread")
         late = talk.hear(await talk.ask(first))
         await settle()

@@ -19,8 +19,8 @@ from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.cli.conftest import everthread, home
-from tests.gateway.clients import Client, Gate, running
-from tests.gateway.house import CHAT, CLAUDE, house
+from tests.gateway.gateway_setup import CHAT, CLAUDE, open_setup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, run_with_setup
 
 __all__ = ["everthread", "home"]
 
@@ -110,10 +110,10 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
     tmp_path: Path, everthread: Any
 ) -> None:
     async with (
-        house(tmp_path, script=script) as place,
+        open_setup(tmp_path, script=script) as setup,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        url = await place.gateway("none", key=None)
+        url = await setup.gateway("none", key=None)
         thread = await talk(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
         assert [
@@ -125,8 +125,8 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
         assert len(detail["side_calls"]) == 3
         side = (await http.get(f"{url}/api/threads/{detail['side_calls'][0]}")).json()
         assert (side["kind"], side["parent"]) == ("side", thread)
-        rows = await place.store.list_threads()
-    stored = ("--store", str(place.file))
+        rows = await setup.store.list_threads()
+    stored = ("--store", str(setup.file))
     shown = everthread("sessions", "list", *stored).stdout
     assert "side calls" in shown, shown
     assert re.search(r"\b3\b", shown), shown
@@ -145,8 +145,8 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
 async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         threads = []
         for key in ("one", "two", "one"):
             body = {"model": CHAT, "messages": [said("hello")], "prompt_cache_key": key}
@@ -164,8 +164,8 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
         "The conversation history before this point was compacted into the following summary:\n<summary>## Context",
         "<state_snapshot>## Context</state_snapshot>",
     )
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         for words in beginnings:
             body = {"model": CHAT, "messages": [said(words), said("Now the printer")]}
             await http.post(f"{url}/v1/chat/completions", json=body)
@@ -182,8 +182,8 @@ async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
     tmp_path: Path,
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
+        url = await setup.gateway("none", key=None)
         middle = [
             {"role": "assistant", "content": f"Round {number}."} for number in range(9)
         ]
@@ -264,14 +264,14 @@ async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(
     session = {"x-claude-code-session-id": UUID}
     tool = {"type": "function", "function": {"name": "Bash"}}
 
-    async def run(place: Gate) -> None:
-        held: Any = HeldStore(place.store)
-        place.store = held
-        manager = place.manager()
+    async def run(setup: ManagerSetup) -> None:
+        held: Any = HeldStore(setup.store)
+        setup.store = held
+        manager = setup.manager()
         client, helper = (
-            Client("anthropic", tools=[tool], headers=session) for _ in range(2)
+            HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2)
         )
-        client.says("Mend the parser")
+        client.add_user_message("Mend the parser")
         parent = await manager.prepare(client.incoming())
         thread = (await parent.response_headers())["x-everthread-thread"]
         reply = script(
@@ -281,13 +281,13 @@ async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(
             parent.record(Outcome(200, replace(reply, stop="tool_calls")))
         )
         await asyncio.sleep(0)
-        helper.says("Look for the parser's tests")
+        helper.add_user_message("Look for the parser's tests")
         child = await manager.prepare(helper.incoming())
         told = asyncio.create_task(child.response_headers())
         assert not (await asyncio.wait({told}, timeout=0.1))[0]
         held.go.set()
-        stored = await place.store.session((await told)["x-everthread-thread"])
+        stored = await setup.store.session((await told)["x-everthread-thread"])
         await answered
         assert (stored.kind, stored.parent) == ("side", thread)
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)

@@ -10,7 +10,14 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.router import Upstream
-from tests.gateway.raw import JSON, ask, gateway, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    open_raw_gateway,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 from tests.gateway.test_proxy_safety import Keys
 
 CHAT = "/v1/chat/completions"
@@ -27,9 +34,9 @@ APP = "https://app.example"
 
 async def test_a_web_page_cannot_use_the_users_gateway() -> None:
     """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
-    async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
+    async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-operator")]
-        async with gateway(known) as (url, _):
+        async with open_raw_gateway(known) as (url, _):
             for path in (
                 CHAT,
                 FILES,
@@ -51,19 +58,22 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
                         (b"Origin", b"https://evil.example"),
                     ],
                 ):
-                    answer = await ask(
-                        url, post(path, b"{}", (b"content-type", b"text/plain"), *page)
+                    answer = await send_bytes(
+                        url,
+                        post_request(
+                            path, b"{}", (b"content-type", b"text/plain"), *page
+                        ),
                     )
                     assert answer.status == 403
                     assert b"gateway.allowed_origins" in answer.body
                     assert "access-control-allow-origin" not in answer.names
-        assert upstream.heard == []
+        assert upstream.received == []
 
 
 async def test_programs_and_our_own_pages_may_send_anything() -> None:
     async with (
-        raw_upstream(say(200, OPEN, b"{}")) as upstream,
-        gateway(upstream.url) as (url, _),
+        raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
     ):
         form = (b"content-type", b"multipart/form-data; boundary=x")
         for page in (
@@ -72,12 +82,12 @@ async def test_programs_and_our_own_pages_may_send_anything() -> None:
             [(b"Origin", b"https://127.0.0.1"), (b"Sec-Fetch-Site", b"same-origin")],
             [(b"Sec-Fetch-Site", b"none")],
         ):
-            answer = await ask(url, post(FILES, b"--x--", form, *page))
+            answer = await send_bytes(url, post_request(FILES, b"--x--", form, *page))
             assert answer.status == 200
             assert not [
                 name for name in answer.names if name.startswith("access-control-")
             ]
-        assert len(upstream.heard) == 4
+        assert len(upstream.received) == 4
 
 
 @pytest.mark.parametrize(
@@ -103,18 +113,21 @@ async def test_listed_origins_get_our_own_cors_answers(
         "Access-Control-Request-Private-Network: true\r\n\r\n"
     ).encode()
     sites = SitePolicy((listed,))
-    async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
+    async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
         for authenticator in (None, Keys()):  # a preflight carries no key
-            async with gateway(
+            async with open_raw_gateway(
                 upstream.url, sites=sites, authenticator=authenticator
             ) as (url, _):
-                asked = await ask(url, preflight)
+                asked = await send_bytes(url, preflight)
                 fields = (
                     (b"Origin", origin.encode()),
                     (b"Authorization", b"Bearer et-good"),
                 )
-                answer = await ask(
-                    url, post(CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site"))
+                answer = await send_bytes(
+                    url,
+                    post_request(
+                        CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
+                    ),
                 )
             assert (asked.status, answer.status) == (
                 (204, 200) if allowed else (403, 403)
@@ -133,7 +146,7 @@ async def test_listed_origins_get_our_own_cors_answers(
                 )
                 assert asked.names["access-control-allow-private-network"] == "true"
                 assert "access-control-allow-credentials" not in answer.names
-        assert len(upstream.heard) == (2 if allowed else 0)
+        assert len(upstream.received) == (2 if allowed else 0)
 
 
 @pytest.mark.parametrize(
@@ -155,18 +168,18 @@ async def test_listed_origins_get_our_own_cors_answers(
 async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
     sites = SitePolicy(allowed_hosts=("gateway.example",))
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, sites=sites) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, sites=sites) as (url, _),
     ):
-        answer = await ask(
+        answer = await send_bytes(
             url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
         )
-        twice = await ask(
+        twice = await send_bytes(
             url,
             f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode(),
         )
         assert twice.status == 403
-        assert len(upstream.heard) == fine
+        assert len(upstream.received) == fine
     assert answer.status == (200 if fine else 403)
     if not fine:
         assert "gateway.allowed_hosts" in json.loads(answer.body)["error"]["message"]
@@ -174,13 +187,19 @@ async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None
 
 async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
     async with (
-        raw_upstream(say(200, JSON, b"{}")) as upstream,
-        gateway(upstream.url, authenticator=Keys()) as (url, _),
+        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
     ):
         fields = b"Host: proxy.corp.example\r\nAuthorization: Bearer et-good\r\n\r\n"
-        assert (await ask(url, b"GET /v1/models HTTP/1.1\r\n" + fields)).status == 200
-        assert (await ask(url, b"GET /metrics HTTP/1.1\r\n" + fields)).status == 403
-        assert (await ask(url, b"GET /healthz HTTP/1.1\r\n" + fields)).status == 200
+        assert (
+            await send_bytes(url, b"GET /v1/models HTTP/1.1\r\n" + fields)
+        ).status == 200
+        assert (
+            await send_bytes(url, b"GET /metrics HTTP/1.1\r\n" + fields)
+        ).status == 403
+        assert (
+            await send_bytes(url, b"GET /healthz HTTP/1.1\r\n" + fields)
+        ).status == 200
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
-    Heard,
-    ask,
-    chunk,
+    RawMessage,
     connect,
-    gateway,
-    post,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
     raw_upstream,
     read_message,
-    say,
+    send_bytes,
+    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -37,9 +37,9 @@ OFFERS = [
 ]
 
 
-async def echo(request: Heard, writer: asyncio.StreamWriter) -> None:
+async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
     """Answers with what it was sent."""
-    await say(200, JSON, request.line + b"|" + request.body)(request, writer)
+    await whole_answer(200, JSON, request.line + b"|" + request.body)(request, writer)
 
 
 @pytest.mark.parametrize("offer", OFFERS)
@@ -48,10 +48,15 @@ async def test_an_offered_upgrade_changes_nothing(
     path: str, offer: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
-    hidden = post(CHAT, b'{"model":"evil-1"}') + post(CHAT, b'{"model":"evil-2"}')
-    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-        request = post(path, hidden, *offer)
-        whole = await ask(url, request)
+    hidden = post_request(CHAT, b'{"model":"evil-1"}') + post_request(
+        CHAT, b'{"model":"evil-2"}'
+    )
+    async with (
+        raw_upstream(echo) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
+        request = post_request(path, hidden, *offer)
+        whole = await send_bytes(url, request)
         reader, writer = await connect(url)
         cut = len(request) - len(hidden)
         for piece in (request[:cut], request[cut : cut + 5], request[cut + 5 :]):
@@ -59,16 +64,16 @@ async def test_an_offered_upgrade_changes_nothing(
             await writer.drain()
             await asyncio.sleep(0.01)
         pieces = await read_message(reader)
-        writer.write(post(CHAT, b'{"model":"next"}'))  # the connection goes on
+        writer.write(post_request(CHAT, b'{"model":"next"}'))  # the connection goes on
         following = await read_message(reader)
         writer.close()
-        victim = await ask(url, post(CHAT, b'{"model":"victim"}'))
+        victim = await send_bytes(url, post_request(CHAT, b'{"model":"victim"}'))
     line = b"POST " + path.encode() + b" HTTP/1.1|"
     assert whole.body == pieces.body == line + hidden
     assert following.body.endswith(b'{"model":"next"}')
     assert victim.body.endswith(b'{"model":"victim"}')
-    assert len(upstream.heard) == 4
-    for heard in upstream.heard:
+    assert len(upstream.received) == 4
+    for heard in upstream.received:
         assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
 
 
@@ -79,13 +84,16 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
     chunked = (
         head
         + b"Transfer-Encoding: chunked\r\n\r\n"
-        + chunk(b"one")
-        + chunk(b"two")
+        + encode_chunk(b"one")
+        + encode_chunk(b"two")
         + b"0\r\n\r\n"
     )
-    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(echo) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
         reader, writer = await connect(url)
-        writer.write(chunked + head + b"\r\n" + chunked + post(FILES, b"last"))
+        writer.write(chunked + head + b"\r\n" + chunked + post_request(FILES, b"last"))
         bodies = [
             (await read_message(reader)).body.partition(b"|")[2] for _ in range(4)
         ]
@@ -101,21 +109,27 @@ async def test_a_websocket_is_refused_at_once(path: str) -> None:
         + b" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
-    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-        answer = await ask(url, request)
-        assert upstream.heard == []
+    async with (
+        raw_upstream(echo) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
+        answer = await send_bytes(url, request)
+        assert upstream.received == []
     assert (answer.status, answer.names["upgrade"]) == (426, "HTTP/1.1")
     assert json.loads(answer.body)["error"]["code"] == "no_websocket"
 
 
 async def test_no_tunnel_is_opened() -> None:
-    async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-        answer = await ask(
+    async with (
+        raw_upstream(echo) as upstream,
+        open_raw_gateway(upstream.url) as (url, _),
+    ):
+        answer = await send_bytes(
             url,
             b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            + post(CHAT, b"{}"),
+            + post_request(CHAT, b"{}"),
         )
-        assert upstream.heard == []
+        assert upstream.received == []
     assert answer.status == 400
 
 

@@ -17,8 +17,8 @@ from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.testing import ScriptedSummarizer
-from tests.gateway.house import CLAUDE, FILLER, HELLO, ask_claude, house
-from tests.gateway.raw import Heard, raw_upstream
+from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_setup
+from tests.gateway.raw_http import RawMessage, raw_upstream
 
 
 async def test_an_unknown_engine_is_an_error_at_start(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_an_unknown_engine_is_an_error_at_start(tmp_path: Path) -> None:
     await store.close()
 
 
-async def never(_request: Heard, _writer: asyncio.StreamWriter) -> None:
+async def never(_request: RawMessage, _writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(600)
 
 
@@ -40,14 +40,19 @@ async def test_summaries_go_on_without_the_auxiliary_model(
 ) -> None:
     """A key that is not there, or a model that never answers: the journal serves, and the model rests."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    async with house(tmp_path, window=6_000) as here, raw_upstream(never) as silent:
+    async with (
+        open_setup(tmp_path, window=6_000) as setup,
+        raw_upstream(never) as silent,
+    ):
         key = "" if hangs else ", api_key_env: NO_SUCH_KEY"
         settings = (
             f"auxiliary: {{compression: {{provider: custom, base_url: '{silent.url}/v1', model: writer{key}}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await here.gateway(settings=settings, manage_seconds=40 if hangs else 300)
-        client = here.claude(url, await here.key(tokens=10**9))
+        url = await setup.gateway(
+            settings=settings, manage_seconds=40 if hangs else 300
+        )
+        client = setup.claude(url, await setup.key(tokens=10**9))
         history = list[Any](HELLO)
         for number in range(16):
             said = await ask_claude(client, history)
@@ -55,8 +60,8 @@ async def test_summaries_go_on_without_the_auxiliary_model(
                 {"role": "assistant", "content": said.content[0].text},
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
-        assert any("EVERTHREAD SUMMARY" in str(one.body) for one in here.provider.log)
-        assert bool(silent.heard) == hangs
+        assert any("EVERTHREAD SUMMARY" in str(one.body) for one in setup.provider.log)
+        assert bool(silent.received) == hangs
 
 
 async def test_a_model_that_failed_rests_for_every_request() -> None:
@@ -75,11 +80,11 @@ async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
     tmp_path: Path,
 ) -> None:
     """Claude's window is 200,000 tokens, or a million where the request asks for it."""
-    async with house(tmp_path, window=6_000) as here:
-        url = await here.gateway(
+    async with open_setup(tmp_path, window=6_000) as setup:
+        url = await setup.gateway(
             settings="compression: {economics: false, background: false}"
         )
-        client = here.claude(url, await here.key())
+        client = setup.claude(url, await setup.key())
         history: list[Any] = []
         for number in range(6):
             history += [

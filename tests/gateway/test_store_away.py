@@ -13,7 +13,15 @@ from everthread.gateway.observability import StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from tests.gateway.raw import JSON, Plain, PlainTurn, ask, post, raw_upstream, say
+from tests.gateway.raw_http import (
+    JSON,
+    PassThroughManager,
+    PassThroughTurn,
+    post_request,
+    raw_upstream,
+    send_bytes,
+    whole_answer,
+)
 
 
 class Probe:
@@ -32,7 +40,7 @@ class Probe:
             raise StoreUnreachableError("refused")
 
 
-class Stuck(Plain):
+class Stuck(PassThroughManager):
     """A manager that waits for its store for ever while that is away."""
 
     def __init__(self, probe: Probe) -> None:
@@ -40,7 +48,7 @@ class Stuck(Plain):
         self._probe = probe
         self.cancelled = 0
 
-    async def prepare(self, incoming: Incoming) -> PlainTurn:
+    async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         if self._probe.state != "there":
             try:
                 await asyncio.Event().wait()
@@ -59,31 +67,39 @@ async def test_requests_go_through_and_say_so() -> None:
     now = [0.0]
     manager = Stuck(probe)
     watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
-    chat = post("/v1/chat/completions", b'{"model": "m", "messages": []}')
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream:
+    chat = post_request("/v1/chat/completions", b'{"model": "m", "messages": []}')
+    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
         app = GatewayApp(proxy, mounted={"/mcp": page}, watch=watch)
         async with Gateway(app, patience=1.0) as running:
-            assert "x-everthread-notice" not in (await ask(running.url, chat)).names
-            assert (await ask(running.url, post("/mcp", b"{}"))).status == 200
+            assert (
+                "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
+            )
+            assert (
+                await send_bytes(running.url, post_request("/mcp", b"{}"))
+            ).status == 200
             for state in ("hangs", "fails"):
                 probe.state = state
                 now[0] += 10
                 before = probe.asked
                 for _ in range(3):
-                    answer = await ask(running.url, chat)
+                    answer = await send_bytes(running.url, chat)
                     assert (answer.status, answer.body) == (200, b"{}")
                     assert "unmanaged" in answer.names["x-everthread-notice"]
-                away = await ask(running.url, post("/mcp", b"{}"))
+                away = await send_bytes(running.url, post_request("/mcp", b"{}"))
                 assert (away.status, away.names["retry-after"]) == (503, "1")
                 assert probe.asked == before + 1, "what is known is not asked again"
             assert manager.cancelled == 2, "the others did not even begin"
             assert proxy.metrics.value("failed_open", step="prepare") == 6
             probe.state = "there"
             now[0] += 10
-            assert "x-everthread-notice" not in (await ask(running.url, chat)).names
-            assert (await ask(running.url, post("/mcp", b"{}"))).status == 200
-    assert len(upstream.heard) == 8
+            assert (
+                "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
+            )
+            assert (
+                await send_bytes(running.url, post_request("/mcp", b"{}"))
+            ).status == 200
+    assert len(upstream.received) == 8
 
 
 async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:

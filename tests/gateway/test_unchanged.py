@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api, Reply
-from tests.gateway.clients import APIS, Client, Gate, answer, running, words
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    answer_request,
+    make_text,
+    run_with_setup,
+)
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
 STUBS = (
@@ -25,20 +32,20 @@ STUB = STUBS[0]
 
 
 def reads(
-    client: Client, number: int, text: str, tool: str = "Read", **more: Any
+    client: HistoryClient, number: int, text: str, tool: str = "Read", **more: Any
 ) -> None:
     function = {
         "name": tool,
         "arguments": json.dumps({"file_path": "/src/tide.py", **more}),
     }
     call: Any = {"id": f"call_{number}", "type": "function", "function": function}
-    client.hears(
+    client.add_reply(
         Reply(
             {"role": "assistant", "content": "Reading.", "tool_calls": [call]},
             "tool_calls",
         )
     )
-    client.returns(f"call_{number}", text)
+    client.add_result(f"call_{number}", text)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +55,12 @@ def reads(
 async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     api: Api, stub: str, tmp_path: Path
 ) -> None:
-    async def run(place: Gate) -> None:
-        manager = place.manager(background=False)
-        client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
-        client.says("Read the file.")
+    async def run(setup: ManagerSetup) -> None:
+        manager = setup.manager(background=False)
+        client = HistoryClient(
+            api, extra={"max_tokens": 500} if api == "anthropic" else {}
+        )
+        client.add_user_message("Read the file.")
         reads(client, 1, FILE)
         reads(client, 5, "def tide(hour):\n", limit=1)
         reads(
@@ -62,34 +71,36 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
             old_string="a",
             new_string="b",
         )
-        sent = await answer(manager, client)
+        sent = await answer_request(manager, client)
         for turn in range(10):
-            client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
-            sent = await answer(manager, client)
+            client.add_user_message(
+                f"Ledger {turn}: {make_text(600, f'ledger {turn}')}"
+            )
+            sent = await answer_request(manager, client)
         assert sent.rewritten
-        client.says("Read it again.")
+        client.add_user_message("Read it again.")
         reads(client, 2, stub)
-        sent = await answer(manager, client)
+        sent = await answer_request(manager, client)
         assert (
             "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
         )
         assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
-        client.says("Go on.")
-        after = await answer(manager, client)
+        client.add_user_message("Go on.")
+        after = await answer_request(manager, client)
         field = "input" if api == "openai_responses" else "messages"
         first, second = (json.loads(one.body)[field] for one in (sent, after))
         assert second[: len(first)] == first
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)
 
 
 async def test_a_file_that_is_still_there_is_not_told_again(tmp_path: Path) -> None:
-    async def run(place: Gate) -> None:
-        client = Client("openai_chat")
-        client.says("Read the file.")
+    async def run(setup: ManagerSetup) -> None:
+        client = HistoryClient("openai_chat")
+        client.add_user_message("Read the file.")
         reads(client, 1, FILE)
         reads(client, 2, STUB)
-        sent = await answer(place.manager(), client)
+        sent = await answer_request(setup.manager(), client)
         assert not sent.rewritten
 
-    await running(tmp_path, run)
+    await run_with_setup(tmp_path, run)

@@ -15,13 +15,20 @@ from everthread.gateway.upstream import (
     UpstreamDisconnectedError,
     UpstreamTimeoutError,
 )
-from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream, say
+from tests.gateway.raw_http import (
+    RawMessage,
+    RawUpstream,
+    WriteAnswer,
+    encode_chunk,
+    raw_upstream,
+    whole_answer,
+)
 
 Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 
 async def asking(
-    answer: Answering,
+    answer: WriteAnswer,
     run: Callable[[Asked, RawUpstream], Awaitable[None]],
     limits: Limits | None = None,
 ) -> None:
@@ -53,8 +60,8 @@ async def asking(
             await client.close()
 
 
-def raw(data: bytes, *, close: bool = False) -> Answering:
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+def raw(data: bytes, *, close: bool = False) -> WriteAnswer:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
         await writer.drain()
         if close:
@@ -83,7 +90,7 @@ def raw(data: bytes, *, close: bool = False) -> Answering:
         (
             raw(
                 b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
-                + chunk(b"ab")
+                + encode_chunk(b"ab")
                 + b"0\r\nx: y\r\n\r\n"
             ),
             b"ab",
@@ -94,7 +101,7 @@ def raw(data: bytes, *, close: bool = False) -> Answering:
         ),
     ],
 )
-async def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
+async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
     async def run(ask: Asked, _upstream: RawUpstream) -> None:
         for _ in range(2):
             status, headers, heard = await ask()
@@ -107,7 +114,7 @@ async def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
         if not request.line.startswith(
             b"HEAD"
@@ -120,7 +127,7 @@ async def test_a_connection_is_used_again() -> None:
         assert (await ask("HEAD", None))[2] == b""
         assert (await ask())[2] == b"{}"
         assert not upstream.left.is_set()
-        assert [request.line.split()[1] for request in upstream.heard] == [
+        assert [request.line.split()[1] for request in upstream.received] == [
             b"/v1/x?y=%2f"
         ] * 5
 
@@ -132,7 +139,7 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
     """Bytes that come between two requests, or behind an answer, end the connection."""
     pushed = asyncio.Event()
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
         if later:
             await writer.drain()
@@ -153,9 +160,9 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
 async def test_header_values_go_as_utf_8() -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         await ask()
-        assert dict(upstream.heard[0].headers)[b"x-a"] == "é".encode()
+        assert dict(upstream.received[0].headers)[b"x-a"] == "é".encode()
 
-    await asking(say(200, [], b"{}"), run)
+    await asking(whole_answer(200, [], b"{}"), run)
 
 
 async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
@@ -183,7 +190,7 @@ async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
         await asyncio.wait_for(left.wait(), 10)
         server.close()
 
-    await asking(say(200, [], b"{}"), run)
+    await asking(whole_answer(200, [], b"{}"), run)
 
 
 @pytest.mark.parametrize("status", [204, 304])
@@ -201,15 +208,15 @@ async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> No
 async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
     waits = asyncio.Event()
 
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if request.body == b"wait":
             await waits.wait()
-        await say(200, [], b"{}")(request, writer)
+        await whole_answer(200, [], b"{}")(request, writer)
 
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         for cancelled in (True, False):
             waits.clear()
-            before = len(upstream.heard)
+            before = len(upstream.received)
             many = [asyncio.ensure_future(ask("POST", b"wait")) for _ in range(6)]
             await upstream.requests(before + 6)
             if cancelled:
@@ -243,7 +250,9 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
         ),
     ],
 )
-async def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) -> None:
+async def test_no_answer_is_told_as_one_of_ours(
+    answer: WriteAnswer, status: int
+) -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         with pytest.raises(Refused) as refused:
             await ask()

@@ -16,17 +16,17 @@ import trustme
 from everthread.gateway.contracts import Limits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
-from tests.gateway.raw import (
+from tests.gateway.raw_http import (
     JSON,
     STREAM,
-    Heard,
+    RawMessage,
     RawUpstream,
-    ask,
-    chunk,
-    gateway,
-    head,
-    post,
-    say,
+    encode_chunk,
+    open_raw_gateway,
+    post_request,
+    response_head,
+    send_bytes,
+    whole_answer,
 )
 
 HOST = "localhost"
@@ -86,29 +86,33 @@ async def secure(
 
 
 async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> None:
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b'"stream"' not in request.body:
             big = json.dumps({"id": "x" * 700_000}).encode()
-            await say(200, [*JSON, (b"x-upstream", b"1")], big)(request, writer)
+            await whole_answer(200, [*JSON, (b"x-upstream", b"1")], big)(
+                request, writer
+            )
             return
-        writer.write(head(200, STREAM))
+        writer.write(response_head(200, STREAM))
         for number in range(3):
-            writer.write(chunk(b"data: {%d}\n\n" % number))
+            writer.write(encode_chunk(b"data: {%d}\n\n" % number))
             await writer.drain()
         writer.write(b"0\r\nx-trailer: late\r\n\r\n")
 
     async with (
         secure(authority, RawUpstream(answer)) as there,
-        gateway(there.url, mode="off") as (url, _),
+        open_raw_gateway(there.url, mode="off") as (url, _),
     ):
         for body in (
             BODY,
             BODY.replace(b"}]}", b'}], "stream": true}'),
             b" " * 900_000 + BODY,
         ):
-            heard = await ask(url, post("/v1/chat/completions", body, *JSON))
+            heard = await send_bytes(
+                url, post_request("/v1/chat/completions", body, *JSON)
+            )
             assert heard.status == 200
-            assert there.upstream.heard[-1].body == body
+            assert there.upstream.received[-1].body == body
             assert "x-trailer" not in heard.names
             if b"stream" in body:
                 assert heard.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
@@ -118,7 +122,7 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
         assert (there.connections, there.names) == (1, [HOST]), (
             "one connection, which said for whom it is"
         )
-        assert there.upstream.heard[0].names["host"] == f"{HOST}:{there.port}"
+        assert there.upstream.received[0].names["host"] == f"{HOST}:{there.port}"
 
 
 async def test_a_certificate_of_another_is_refused_in_words(
@@ -132,22 +136,26 @@ async def test_a_certificate_of_another_is_refused_in_words(
     stranger = trustme.CA()
     door = await asyncio.start_server(plain, "127.0.0.1", 0)
     for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
-        upstream = RawUpstream(say(200, JSON, b"{}"))
+        upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
         async with (
             secure(issuer, upstream, name) as there,
-            gateway(there.url) as (url, _),
+            open_raw_gateway(there.url) as (url, _),
         ):
-            heard = await ask(url, post("/v1/chat/completions", BODY, *JSON))
+            heard = await send_bytes(
+                url, post_request("/v1/chat/completions", BODY, *JSON)
+            )
             told = json.loads(heard.body)["error"]
             assert (heard.status, told["code"]) == (502, "upstream_unreachable")
             assert "certificate" in told["message"]
             assert "SSL_CERT_FILE" in told["message"]
-            assert not upstream.heard, "not a byte of the request was shown"
-    async with gateway(f"https://{HOST}:{door.sockets[0].getsockname()[1]}") as (
+            assert not upstream.received, "not a byte of the request was shown"
+    async with open_raw_gateway(
+        f"https://{HOST}:{door.sockets[0].getsockname()[1]}"
+    ) as (
         url,
         _,
     ):
-        heard = await ask(url, post("/v1/messages", BODY, *JSON))
+        heard = await send_bytes(url, post_request("/v1/messages", BODY, *JSON))
         assert (heard.status, json.loads(heard.body)["error"]["type"]) == (
             502,
             "api_error",
@@ -204,11 +212,13 @@ async def between(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Between]:
 async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upstream = RawUpstream(say(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}'))
+    upstream = RawUpstream(
+        whole_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
+    )
     plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = plain.sockets[0].getsockname()[1]
     async with between(monkeypatch) as proxy, secure(authority, upstream) as there:
-        asked = post(
+        asked = post_request(
             "/v1/chat/completions?a=%2f",
             BODY,
             *JSON,
@@ -221,29 +231,29 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
                 b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port,
             ),
         ):
-            async with gateway(address) as (url, _):
-                heard = await ask(url, asked)
+            async with open_raw_gateway(address) as (url, _):
+                heard = await send_bytes(url, asked)
             assert (heard.status, heard.body, heard.names["x-upstream"]) == (
                 200,
                 b'{"id": 1}',
                 "1",
             )
-            got = upstream.heard[-1]
+            got = upstream.received[-1]
             assert (got.body, got.names["authorization"]) == (BODY, "Bearer sk-1")
             assert "user-agent" not in got.names, "nothing of ours is added"
             assert proxy.lines[-1] == line
         through = len(proxy.lines)
         for spared in ("localhost", f"localhost:{there.port}", "*"):
             monkeypatch.setenv("NO_PROXY", spared)
-            async with gateway(there.url) as (url, _):
-                assert (await ask(url, asked)).status == 200
+            async with open_raw_gateway(there.url) as (url, _):
+                assert (await send_bytes(url, asked)).status == 200
         assert len(proxy.lines) == through
         monkeypatch.setenv("NO_PROXY", "other.example")
         async with (
             secure(trustme.CA(), upstream) as stranger,
-            gateway(stranger.url) as (url, _),
+            open_raw_gateway(stranger.url) as (url, _),
         ):
-            heard = await ask(url, asked)
+            heard = await send_bytes(url, asked)
             assert heard.status == 502
             assert b"certificate" in heard.body, (
                 "who is behind the proxy is looked at too"
@@ -258,12 +268,12 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(
     ends = asyncio.Event()
     heard: list[bytes] = []
 
-    async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         heard.append(request.line.split()[1])
         if b"/late" in request.line and len(heard) % 2:
             writer.close()  # just when the next request was on its way
             return
-        await say(200, JSON, b"{}")(request, writer)
+        await whole_answer(200, JSON, b"{}")(request, writer)
         if b"/close" in request.line:
             await writer.drain()
             writer.close()

@@ -27,14 +27,14 @@ from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
-from tests.gateway.load import (
-    Numbered,
+from tests.gateway.load_clients import (
+    LoadClient,
+    NumberedAnswers,
     Sdk,
-    Talker,
-    compactions,
-    failed_open,
-    models,
-    problems,
+    count_compactions,
+    find_problems,
+    list_fail_open_metrics,
+    served_models,
 )
 
 pytestmark = [
@@ -114,7 +114,7 @@ class Slow:
     """Streams slowly, so that a kill meets an answer in the middle."""
 
     def __init__(self) -> None:
-        self._numbered = Numbered()
+        self._numbered = NumberedAnswers()
 
     def __call__(self, request: Request) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
@@ -128,7 +128,7 @@ async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
 
 async def kill_worker(database: str, folder: Path) -> int:
     """Kill one of two workers while both answer; whatever was answered before is stored. How often it compacted."""
-    async with Provider(models(6_000), Slow()) as provider:
+    async with Provider(served_models(6_000), Slow()) as provider:
         config = (
             f"store: {{url: '{database}'}}\ncompression: {{background: false, economics: false}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
@@ -139,14 +139,14 @@ async def kill_worker(database: str, folder: Path) -> int:
             assert len(before) == 2
             sdk = Sdk()
             talkers = [
-                Talker(number, lambda: told["url"], sdk, stream=True, words=60)
+                LoadClient(number, lambda: told["url"], sdk, stream=True, words=60)
                 for number in range(MANY)
             ]
             await asyncio.gather(*(talker.turn() for talker in talkers))
             answered = sum(record.status == 200 for record in provider.log)
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
-            assert failed_open(metrics) == []
+            assert list_fail_open_metrics(metrics) == []
             for _ in range(
                 3
             ):  # until a kill met an answer in the middle: connections fall where they fall
@@ -171,10 +171,12 @@ async def kill_worker(database: str, folder: Path) -> int:
         store = open_store(database)
         try:
             assert (
-                await problems(store, provider.log, talkers, ends=True, lost=2 * MANY)
+                await find_problems(
+                    store, provider.log, talkers, ends=True, lost=2 * MANY
+                )
                 == {}
             )
-            return await compactions(store)
+            return await count_compactions(store)
         finally:
             await store.close()
 

@@ -10,7 +10,7 @@ from everthread.core.types import Request
 from everthread.lab.provider import Provider
 from everthread.testing import SteppedClock
 from everthread.wire import anthropic as wire
-from tests.lab.clients import CLAUDE, GPT, Clients, played
+from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
 
 SYSTEM = "Keep to the rules of the house. " * 400
 TOOLS: list[Any] = [
@@ -72,7 +72,7 @@ async def test_each_turn_reads_all_that_went_before() -> None:
         clock.advance(301)
         assert (await ask(clients, turns(8))).cache_read_input_tokens == 0
 
-    await played(provider, play)
+    await open_clients(provider, play)
     for record in provider.log:
         usage = record.canonical_usage
         assert usage.prompt_tokens == record.prompt_tokens
@@ -96,7 +96,7 @@ async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_fol
         ).cache_read_input_tokens == 0
         assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
 
-    await played(Provider(), play)
+    await open_clients(Provider(), play)
 
 
 async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
@@ -121,7 +121,7 @@ async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
             == after.cache_read_input_tokens + after.cache_creation_input_tokens
         )
 
-    await played(Provider(), play)
+    await open_clients(Provider(), play)
 
 
 async def test_an_hour_is_written_as_an_hour() -> None:
@@ -138,7 +138,7 @@ async def test_an_hour_is_written_as_an_hour() -> None:
         clock.advance(3000)
         assert (await ask(clients, turns(3), ttl="1h")).cache_read_input_tokens > 0
 
-    await played(Provider(clock=clock), play)
+    await open_clients(Provider(clock=clock), play)
 
 
 async def test_the_request_itself_may_be_marked() -> None:
@@ -158,7 +158,7 @@ async def test_the_request_itself_may_be_marked() -> None:
         assert found[1].cache_read_input_tokens == found[0].cache_creation_input_tokens
         assert found[1].input_tokens < 10
 
-    await played(Provider(), play)
+    await open_clients(Provider(), play)
 
 
 async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
@@ -180,7 +180,7 @@ async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
             )
         return found
 
-    found = await played(Provider({model: 200_000}), play)
+    found = await open_clients(Provider({model: 200_000}), play)
     first, second = (normalize_usage(usage.model_dump()) for usage in found)
     assert first.cache_write_tokens > 1024
     assert second.cache_read_tokens == first.cache_write_tokens
@@ -210,4 +210,4 @@ async def test_openais_cache_needs_no_marks() -> None:
             assert response.usage
             assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
 
-    await played(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)
+    await open_clients(Provider({GPT: 400_000, "gpt-5-mini": 400_000}), play)

@@ -10,7 +10,7 @@ import pytest
 
 from everthread import classify_error
 from everthread.lab.provider import Provider
-from tests.lab.clients import CLAUDE, GPT, Clients, played
+from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -126,7 +126,7 @@ async def test_chat() -> None:
                 )
             assert classify_error(caught.value).kind == "other"
 
-    await played(Provider(script=[]), play)
+    await open_clients(Provider(script=[]), play)
 
 
 async def test_responses() -> None:
@@ -136,7 +136,7 @@ async def test_responses() -> None:
                 await clients.openai.responses.create(model=GPT, input=items)
             assert classify_error(caught.value).kind == "other"
 
-    await played(Provider(script=[]), play)
+    await open_clients(Provider(script=[]), play)
 
 
 async def test_messages() -> None:
@@ -156,7 +156,7 @@ async def test_messages() -> None:
                 body={"model": CLAUDE, "messages": [{"role": "user", "content": "Hi"}]},
             )
 
-    await played(Provider(script=[]), play)
+    await open_clients(Provider(script=[]), play)
 
 
 async def test_what_is_right_passes() -> None:
@@ -184,7 +184,7 @@ async def test_what_is_right_passes() -> None:
         )
 
     provider = Provider()
-    await played(provider, play)
+    await open_clients(provider, play)
     assert [record.status for record in provider.log] == [200]
 
 
@@ -200,4 +200,4 @@ async def test_claude_behind_chat_has_four_marks_too() -> None:
                 model="anthropic/claude-sonnet-5", messages=messages
             )
 
-    await played(Provider({"anthropic/claude-sonnet-5": 200_000}), play)
+    await open_clients(Provider({"anthropic/claude-sonnet-5": 200_000}), play)

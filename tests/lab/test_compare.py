@@ -23,8 +23,8 @@ from everthread.lab.hand_offs import (
 )
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
-from tests.lab.replayed import talk
-from tests.shared_data import shared
+from tests.lab.recorded_histories import make_history
+from tests.shared_data import shared_path
 
 
 def _call(number: int, command: str) -> list[Message]:
@@ -46,7 +46,7 @@ def _call(number: int, command: str) -> list[Message]:
 def _log(summary: str | None, *later: str, restored: str = "") -> Log:
     """A session with a compaction, then these commands. Before it, `shown_by_a_result_0` was seen too."""
     before: list[Message] = [
-        *talk(12),
+        *make_history(12),
         {"role": "user", "content": "Mind shown_by_a_result_0 and the_old_identifier."},
     ]
     after = [
@@ -114,7 +114,7 @@ def test_a_compaction_with_nothing_after_it_is_skipped() -> None:
 
 
 def test_the_benchmark_counts_the_same() -> None:
-    log = read_log(str(shared("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
+    log = read_log(str(shared_path("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
     totals = handoff.Totals()
     for case in find_hand_offs(log):
         totals.add(case, handoff.make_contexts(case))
@@ -141,6 +141,8 @@ def test_the_benchmark_counts_the_same() -> None:
 def test_recorded_compactions_have_the_needs_of_the_definition(
     name: str, needs: tuple[int, int], own: tuple[int, int]
 ) -> None:
-    (made,) = compare_log(read_log(str(shared("logs", f"{name}.jsonl.gz")))).compactions
+    (made,) = compare_log(
+        read_log(str(shared_path("logs", f"{name}.jsonl.gz")))
+    ).compactions
     assert (made.files, made.identifiers) == needs
     assert (made.held["own"].files, made.held["own"].identifiers) == own

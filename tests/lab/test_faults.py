@@ -18,7 +18,7 @@ from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider
 from everthread.lab.provider.faults import ANSWERED, KINDS, FaultPlan, Kind, parse_fault
 from everthread.lab.provider.script import Step
-from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
+from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)
 BROKEN = (
@@ -53,7 +53,7 @@ async def test_errors_arrive_as_the_clients_own(api: Api) -> None:
     provider = Provider(
         script=[*(Fault(kind, retry_after=7) for kind, _, _ in ERRORS), "Fine again."]
     )
-    errors = await played(provider, play)
+    errors = await open_clients(provider, play)
     assert [(error.status_code, classify_error(error).kind) for error in errors] == [
         error[1:] for error in ERRORS
     ]
@@ -74,7 +74,7 @@ async def test_an_overloaded_provider_is_no_matter_of_size() -> None:
             await clients.ask("anthropic")
         return caught.value
 
-    error = await played(Provider(script=[Fault("overloaded")]), play)
+    error = await open_clients(Provider(script=[Fault("overloaded")]), play)
     assert (error.status_code, error.body["error"]["type"]) == (529, "overloaded_error")
     assert classify_error(error).kind in ("other", "rate_limit")
 
@@ -94,7 +94,7 @@ async def test_a_client_that_retries_gets_through() -> None:
         Fault("server_error", retry_after=0.01),
         "At last.",
     ]
-    assert await played(Provider(script=script), play) == "At last."
+    assert await open_clients(Provider(script=script), play) == "At last."
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -107,7 +107,7 @@ async def test_a_hanging_answer_ends_when_the_client_goes_away(api: Api) -> None
         await _until(lambda: bool(record.events))
         assert record.events == ["gone"]
 
-    await played(Provider(script=[Fault("hang")]), play, patience=0.1)
+    await open_clients(Provider(script=[Fault("hang")]), play, patience=0.1)
 
 
 async def test_a_hanging_answer_keeps_nobody_from_closing() -> None:
@@ -133,7 +133,7 @@ async def test_after_its_time_a_hanging_connection_is_reset() -> None:
             await clients.ask("openai_chat")
 
     provider = Provider(script=[Fault("hang", seconds=0.01)])
-    await played(provider, play)
+    await open_clients(provider, play)
     assert provider.log[0].events == ["reset"]
 
 
@@ -143,7 +143,7 @@ async def test_a_delayed_answer_comes(stream: bool) -> None:
         return await clients.ask("openai_chat", stream=stream)
 
     assert (
-        await played(
+        await open_clients(
             Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play
         )
         == "Late."
@@ -157,7 +157,7 @@ async def test_a_fault_that_leaves_the_answer_whole_answers_with_an_echo(
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
 
-    answer = await played(Provider(script=[Fault(kind, seconds=0.01)]), play)
+    answer = await open_clients(Provider(script=[Fault(kind, seconds=0.01)]), play)
     assert answer.startswith("You said: "), (
         "and not with the words of an answer that is cut off"
     )
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_a_slow_stream_is_noticed(api: Api) -> None:
             await asyncio.wait_for(clients.ask(api, stream=True), 0.1)
         await _until(lambda: bool(provider.log[1].events))
 
-    await played(provider, play)
+    await open_clients(provider, play)
     assert [record.events for record in provider.log] == [[], ["gone"]]
 
 
@@ -192,7 +192,7 @@ async def test_without_a_stream_nothing_usable_arrives(api: Api) -> None:
                 await clients.ask(api)
 
     provider = Provider(script=[Fault("reset"), Fault("truncated")])
-    await played(provider, play)
+    await open_clients(provider, play)
     assert [record.events for record in provider.log] == [["reset"], ["cut"]]
 
 
@@ -212,7 +212,7 @@ async def test_a_stream_breaks_off_after_some_words(api: Api) -> None:
             assert heard != WORDS
             assert WORDS.startswith(heard)
 
-    await played(
+    await open_clients(
         Provider(
             script=[
                 Fault("reset", after=8, reply=WORDS),
@@ -240,7 +240,7 @@ async def test_an_error_inside_a_stream_with_status_200(api: Api) -> None:
         Fault("stream_error", after=8, reply=WORDS),
     ]
     provider = Provider(script=script)
-    assert await played(provider, play) == ["prompt_too_long", "other"]
+    assert await open_clients(provider, play) == ["prompt_too_long", "other"]
     assert all(record.status == 200 and record.error for record in provider.log)
 
 
@@ -253,7 +253,7 @@ async def test_such_an_error_without_a_stream_is_an_error() -> None:
             statuses.append(caught.value.status_code)
         return statuses
 
-    assert await played(
+    assert await open_clients(
         Provider(script=[Fault("stream_overflow"), Fault("stream_error")]), play
     ) == [400, 500]
 
@@ -281,7 +281,7 @@ async def test_an_empty_answer(stream: bool) -> None:
             )
         ).content == []
 
-    await played(Provider(script=lambda _request: Fault("empty")), play)
+    await open_clients(Provider(script=lambda _request: Fault("empty")), play)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -296,7 +296,7 @@ async def test_usage_that_is_missing_wrong_or_huge(api: Api) -> None:
     async def play(clients: Clients) -> list[str]:
         return [await clients.ask(api) for _ in script]
 
-    assert await played(provider, play) == ["A.", "B.", "C."]
+    assert await open_clients(provider, play) == ["A.", "B.", "C."]
     missing, wrong, huge = provider.log
     assert missing.usage is None
     assert wrong.usage
@@ -337,7 +337,7 @@ class TestPlan:
         provider = Provider(
             script=script, faults=FaultPlan(rates, seed=3, seconds=0.001)
         )
-        assert await played(provider, play) == script
+        assert await open_clients(provider, play) == script
         assert {record.fault for record in provider.log} == {
             "",
             "rate_limit",

@@ -15,8 +15,8 @@ from everthread.errors import TranscriptError
 from everthread.lab.importers.log import Log, parse_time
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.replay import replay
-from tests.lab.replayed import PLAIN
-from tests.shared_data import shared
+from tests.lab.recorded_histories import PLAIN
+from tests.shared_data import shared_path
 
 STAMP = "2026-06-01T10:00:00.000Z"
 
@@ -488,7 +488,7 @@ def test_a_gzipped_log_is_read(tmp_path: Path) -> None:
 
 
 def test_every_recorded_session_is_read_whole() -> None:
-    for path in sorted(shared("logs").glob("*.jsonl.gz")):
+    for path in sorted(shared_path("logs").glob("*.jsonl.gz")):
         log = read_log(str(path))
         answers = [
             entry for entry in log.entries if entry.message["role"] == "assistant"

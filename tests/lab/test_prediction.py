@@ -10,8 +10,8 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.replay import Replay, replay
-from tests.lab.replayed import PLAIN, talk
-from tests.shared_data import shared
+from tests.lab.recorded_histories import PLAIN, make_history
+from tests.shared_data import shared_path
 
 CLAUDE = "claude-sonnet-4-5"
 FIRST = CanonicalUsage(
@@ -34,7 +34,7 @@ def _recorded(usages: list[CanonicalUsage]) -> Log:
         LoggedMessage(message, 1_000.0 + 10 * number, left.pop(0), model=CLAUDE)
         if message["role"] == "assistant"
         else LoggedMessage(message, 1_000.0 + 10 * number)
-        for number, message in enumerate(talk(len(usages) // 2))
+        for number, message in enumerate(make_history(len(usages) // 2))
     ]
     return Log("log", "claude-code", entries, model=CLAUDE)
 
@@ -120,7 +120,7 @@ def test_later_prompt_and_cache_counts_are_not_read() -> None:
 
 
 def test_a_recorded_session_is_predicted_the_same_with_scrambled_counts() -> None:
-    log = read_log(str(shared("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
+    log = read_log(str(shared_path("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
     first = next(
         number for number, entry in enumerate(log.entries) if entry.usage is not None
     )
@@ -149,7 +149,7 @@ def test_the_record_and_the_agreement_end_at_the_clients_own_compaction() -> Non
         *[20_000] * 9,
     ]
     assert found.as_dict()["agreement"]["prompt_recorded"] == 15_010 + 5 * 20_000
-    plain = replay(talk(3), model=CLAUDE, options=PLAIN)
+    plain = replay(make_history(3), model=CLAUDE, options=PLAIN)
     assert plain.agreement is None
     assert "recorded" not in [way.name for way in plain.ways]
 
@@ -165,7 +165,7 @@ def test_the_record_and_the_agreement_end_at_the_clients_own_compaction() -> Non
 )
 def test_recorded_sessions_are_predicted_within_a_twentieth(name: str) -> None:
     agreement = replay(
-        read_log(str(shared("logs", f"{name}.jsonl.gz"))), options=PLAIN
+        read_log(str(shared_path("logs", f"{name}.jsonl.gz"))), options=PLAIN
     ).agreement
     assert agreement is not None
     assert agreement.input_error is not None

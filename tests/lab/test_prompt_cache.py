@@ -23,7 +23,7 @@ from everthread.lab.provider.cache import (
 from everthread.lab.provider.served_models import cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
-from tests.lab.clients import CLAUDE
+from tests.lab.official_clients import CLAUDE
 
 MINIMUM = 1024
 

@@ -15,7 +15,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
-from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
+from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 
 ARGUMENTS = '{"path": "src/everthread/lab/provider.py", "lines": [1, 20]}'
 CALL = Reply(
@@ -48,7 +48,7 @@ async def test_a_scripted_text_arrives_word_for_word(api: Api, stream: bool) -> 
     async def play(clients: Clients) -> list[str]:
         return [await clients.ask(api, stream=stream) for _ in range(2)]
 
-    assert await played(provider, play) == [text, "Second."]
+    assert await open_clients(provider, play) == [text, "Second."]
     assert [record.status for record in provider.log] == [200, 200]
     assert all(record.stream is stream for record in provider.log)
 
@@ -67,7 +67,7 @@ class TestChat:
                 model=GPT, messages=messages, tools=tools
             )
 
-        reply = await played(provider, play)
+        reply = await open_clients(provider, play)
         [choice] = reply.choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content == "Let me look at it."
@@ -103,7 +103,7 @@ class TestChat:
             return found
 
         for chunks, has_usage in zip(
-            await played(provider, play), (False, True), strict=True
+            await open_clients(provider, play), (False, True), strict=True
         ):
             calls = [
                 call
@@ -129,7 +129,7 @@ class TestResponses:
                 assert numbers == sorted(set(numbers))
                 return await events.get_final_response()
 
-        reply = await played(provider, play)
+        reply = await open_clients(provider, play)
         assert [item.type for item in reply.output] == [
             "reasoning",
             "message",
@@ -158,7 +158,7 @@ class TestResponses:
                 await clients.openai.responses.create(model=GPT, input=told)
             ).output_text
 
-        assert await played(provider, play) == "Done."
+        assert await open_clients(provider, play) == "Done."
         assert provider.log[1].shared
         assert provider.log[1].shared.extends
 
@@ -200,7 +200,7 @@ class TestResponses:
                     model=GPT, input="Hi", previous_response_id="resp_1"
                 )
 
-        await played(provider, play)
+        await open_clients(provider, play)
 
 
 class TestAnthropic:
@@ -230,7 +230,7 @@ class TestAnthropic:
             counted = await clients.claude.messages.count_tokens(**asked)
             return whole, streamed, counted.input_tokens
 
-        whole, streamed, counted = await played(provider, play)
+        whole, streamed, counted = await open_clients(provider, play)
         for reply in (whole, streamed):
             assert [block.type for block in reply.content] == [
                 "thinking",
@@ -259,7 +259,7 @@ class TestAnthropic:
                 model=CLAUDE, max_tokens=0, system=system, messages=messages
             )
 
-        reply = await played(Provider(script=["Never said."]), play)
+        reply = await open_clients(Provider(script=["Never said."]), play)
         assert (reply.content, reply.stop_reason, reply.usage.output_tokens) == (
             [],
             "max_tokens",
@@ -305,7 +305,7 @@ class TestAnthropic:
                 )
             return "done"
 
-        assert await played(provider, play) == "done"
+        assert await open_clients(provider, play) == "done"
 
 
 class TestModels:
@@ -315,7 +315,7 @@ class TestModels:
             two = [model.id async for model in clients.claude.models.list()]
             return one, two, (await clients.openai.models.retrieve("b/c")).id
 
-        assert await played(Provider({"a": 1000, "b/c": 2000}), play) == (
+        assert await open_clients(Provider({"a": 1000, "b/c": 2000}), play) == (
             ["a", "b/c"],
             ["a", "b/c"],
             "b/c",
@@ -331,7 +331,7 @@ class TestModels:
                     "data"
                 ]
 
-        [plain, llama, shown] = await played(
+        [plain, llama, shown] = await open_clients(
             Provider(
                 [
                     ServedModel("a", 4096),
@@ -355,7 +355,7 @@ class TestModels:
             with pytest.raises(openai.NotFoundError):
                 await clients.openai.models.retrieve("gpt-9")
 
-        await played(Provider(), play)
+        await open_clients(Provider(), play)
 
     def test_nothing_to_serve_and_nonsense_are_refused(self) -> None:
         with pytest.raises(InputError, match="at least one"):
@@ -385,7 +385,7 @@ class TestScripts:
             gate.set()
             return [await waiting, await clients.ask("anthropic")]
 
-        assert await played(Provider(script=slow), play) == [
+        assert await open_clients(Provider(script=slow), play) == [
             "You use gpt-5.",
             "You use claude-sonnet-5.",
         ]
@@ -398,7 +398,7 @@ class TestScripts:
             ):
                 await clients.ask("openai_chat")
 
-        await played(Provider(script=["only"]), play)
+        await open_clients(Provider(script=["only"]), play)
 
     async def test_a_function_that_fails_fails_the_test(self) -> None:
         def wrong(request: Request) -> str:
@@ -414,7 +414,7 @@ class TestScripts:
 
         provider = Provider(script=wrong)
         with pytest.raises(AssertionError, match="it is not another"):
-            await played(provider, play)
+            await open_clients(provider, play)
         assert provider.log[0].status == 500
 
     async def test_a_refused_request_uses_no_answer(self) -> None:
@@ -423,13 +423,13 @@ class TestScripts:
                 await clients.ask("openai_chat", "word " * 2000)
             return await clients.ask("openai_chat")
 
-        assert await played(Provider({GPT: 1000}, ["only"]), play) == "only"
+        assert await open_clients(Provider({GPT: 1000}, ["only"]), play) == "only"
 
     async def test_without_one_it_echoes(self) -> None:
         async def play(clients: Clients) -> str:
             return await clients.ask("openai_responses", "Is anybody there?")
 
-        assert await played(Provider(), play) == "You said: Is anybody there?"
+        assert await open_clients(Provider(), play) == "You said: Is anybody there?"
 
     @pytest.mark.parametrize("api", APIS)
     async def test_an_answer_longer_than_was_asked_for_is_cut(self, api: Api) -> None:
@@ -459,7 +459,7 @@ class TestScripts:
             assert response.incomplete_details
             return response.output_text, str(response.incomplete_details.reason)
 
-        text, reason = await played(
+        text, reason = await open_clients(
             Provider(script=["one two three four five " * 50]), play
         )
         assert 15 <= TokenCounter(model).text(text) <= 20
@@ -488,7 +488,7 @@ async def test_a_provider_may_be_opened_again() -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
 
-    assert [await played(provider, play), await played(provider, play)] == [
+    assert [await open_clients(provider, play), await open_clients(provider, play)] == [
         "one",
         "two",
     ]
@@ -523,7 +523,7 @@ class TestLog:
                     model=GPT, messages=told, extra_headers={"x-session-id": "s1"}
                 )
 
-        await played(provider, play)
+        await open_clients(provider, play)
         one, other, more, changed = provider.log
         assert (one.number, one.api, one.path, one.session) == (
             1,
@@ -565,7 +565,7 @@ class TestLog:
             with pytest.raises(openai.InternalServerError):
                 await clients.ask("openai_chat")
 
-        await played(provider, play)
+        await open_clients(provider, play)
         assert heard == [200, 500]
 
     async def test_what_is_no_json_is_refused_and_logged(self) -> None:
@@ -585,5 +585,5 @@ class TestLog:
                     assert answer.status_code == 400
                     assert answer.json()["error"]["message"]
 
-        await played(provider, play)
+        await open_clients(provider, play)
         assert [record.request for record in provider.log] == [None] * 4

@@ -29,8 +29,8 @@ from everthread.lab.replay.tracked_facts import collect_facts, in_context
 from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
 from everthread.thread.options import Route, Setup
-from tests.lab.replayed import PLAIN, talk
-from tests.shared_data import shared
+from tests.lab.recorded_histories import PLAIN, make_history
+from tests.shared_data import shared_path
 
 CLAUDE = "claude-sonnet-4-5"
 GPT = "gpt-4o"
@@ -41,7 +41,7 @@ WINDOW = 12_000
 async def test_a_replay_agrees_with_the_provider_over_http(
     model: str, tmp_path: Path
 ) -> None:
-    messages = talk(12)
+    messages = make_history(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
     found = replay(
         messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False
@@ -123,7 +123,7 @@ def test_every_miss_has_its_cause() -> None:
         return call == 30
 
     found = replay(
-        _log(talk(20), models),
+        _log(make_history(20), models),
         window=120_000,
         options=PLAIN,
         times=times,
@@ -151,7 +151,7 @@ def test_every_miss_has_its_cause() -> None:
 
 
 def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
-    found = replay(talk(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
+    found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
     assert [call.miss for call in found.ours.calls] == [
         result.FIRST,
         result.SHORT,
@@ -162,7 +162,7 @@ def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
 
 
 def test_baselines_end_or_cost_more() -> None:
-    found = replay(talk(30), model=CLAUDE, window=WINDOW, options=PLAIN)
+    found = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (
         found.way(name) for name in ("everthread", "uncached", "cached", "truncated")
     )
@@ -197,7 +197,7 @@ def test_baselines_end_or_cost_more() -> None:
 def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us() -> (
     None
 ):
-    messages = talk(3)
+    messages = make_history(3)
     messages[6] = {
         **messages[6],
         "content": " ".join(f"huge{number}" for number in range(9_000)),
@@ -210,7 +210,7 @@ def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us
 
 def test_without_compaction_our_way_ends_too_and_says_why() -> None:
     found = replay(
-        talk(30),
+        make_history(30),
         model=CLAUDE,
         window=WINDOW,
         options=replace(PLAIN, enabled=False),
@@ -221,7 +221,7 @@ def test_without_compaction_our_way_ends_too_and_says_why() -> None:
 
 
 def test_an_unknown_price_is_unknown_not_zero() -> None:
-    found = replay(talk(2), model="nobodys-model", window=WINDOW, options=PLAIN)
+    found = replay(make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN)
     assert found.ours.cost is None
     assert found.caching_saves() is None
     assert found.saved(found.way("uncached")) is None
@@ -231,15 +231,15 @@ def test_times_must_be_those_of_the_calls() -> None:
     with pytest.raises(
         InputError, match="times has 3 entries; the conversation has 4 calls"
     ):
-        replay(talk(2), times=[0.0, 1.0, 2.0])
+        replay(make_history(2), times=[0.0, 1.0, 2.0])
     with pytest.raises(InputError, match="goes back"):
-        replay(talk(1), times=[5.0, 4.0])
+        replay(make_history(1), times=[5.0, 4.0])
     with pytest.raises(InputError, match="no answer"):
         replay([{"role": "user", "content": "Hello?"}])
 
 
 def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
-    messages = talk(2)
+    messages = make_history(2)
     timed = Log(
         "t",
         "core",
@@ -293,7 +293,7 @@ def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
             CanonicalUsage(output_tokens=number),
             model=CLAUDE,
         )
-        for number, message in enumerate(talk(4))
+        for number, message in enumerate(make_history(4))
     ]
     entries[5] = replace(
         entries[5], message={**entries[5].message, "content": "", "tool_calls": []}
@@ -318,7 +318,7 @@ def test_a_fact_matches_whole_words_only() -> None:
     assert "run make check-all" in context
     assert "app.py" not in context
     assert "make check" not in context
-    facts = collect_facts(talk(3))
+    facts = collect_facts(make_history(3))
     assert {(fact.kind, fact.text) for fact in facts} >= {
         ("commands", "pytest -q tests/test_part_1.py")
     }
@@ -326,7 +326,7 @@ def test_a_fact_matches_whole_words_only() -> None:
 
 def test_the_long_transcript() -> None:
     """Against what the provider really reported: 439 calls, with their cache figures and their price."""
-    log = read_log(str(shared("transcripts", "coding-long-claude.json")))
+    log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
     found = replay(log, options=replace(PLAIN, economics=True), compared=True)
     cached = found.way("cached")
     assert found.timed == "usage"
@@ -368,6 +368,6 @@ def test_a_growing_chain_gives_the_same_digests(requests: list[list[int]]) -> No
 
 async def test_replay_works_inside_a_running_loop() -> None:
     async def inside() -> Replay:
-        return replay(talk(1), window=WINDOW, options=PLAIN, compared=False)
+        return replay(make_history(1), window=WINDOW, options=PLAIN, compared=False)
 
     assert len((await inside()).ours.calls) == 2

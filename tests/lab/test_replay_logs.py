@@ -25,8 +25,8 @@ from everthread.lab.importers.read_logs import (
     thread_id,
 )
 from everthread.lab.replay import replay
-from tests.lab.replayed import PLAIN
-from tests.shared_data import shared
+from tests.lab.recorded_histories import PLAIN
+from tests.shared_data import shared_path
 
 CLAUDE = "claude-opus-4-5"
 
@@ -325,7 +325,7 @@ def test_codex_counts_tokens_after_the_outputs_of_the_tools() -> None:
 
 
 def test_every_answer_of_a_recorded_codex_session_has_its_usage() -> None:
-    for path in sorted(shared("logs").glob("codex-*.jsonl.gz")):
+    for path in sorted(shared_path("logs").glob("codex-*.jsonl.gz")):
         log = parse_log(gzip.decompress(path.read_bytes()).decode())
         answers = [
             entry for entry in log.entries if entry.message["role"] == "assistant"

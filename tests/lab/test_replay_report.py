@@ -12,7 +12,7 @@ import pytest
 from everthread.gateway.dashboard.charts import Chart, Line, draw, figure
 from everthread.lab.replay import Replay, replay
 from everthread.lab.replay.report import page
-from tests.lab.replayed import PLAIN, talk
+from tests.lab.recorded_histories import PLAIN, make_history
 
 HOSTILE = '</script><script>alert("x")</script>&<b>.json'
 VOID = frozenset({"meta", "line", "path", "polyline", "polygon"})
@@ -54,7 +54,9 @@ class _Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def found() -> Replay:
-    return replay(talk(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
+    return replay(
+        make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN
+    )
 
 
 def test_the_page_is_self_contained(found: Replay) -> None:
@@ -167,7 +169,7 @@ def test_several_replays_begin_with_an_overview(found: Replay) -> None:
 
 def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
     short = replay(
-        talk(1, words=2), model="nobodys-model", window=12_000, options=PLAIN
+        make_history(1, words=2), model="nobodys-model", window=12_000, options=PLAIN
     )
     ways = [replace(way, facts=None) for way in short.ways]
     text = page([replace(short, ways=ways)])

@@ -18,8 +18,8 @@ from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.script import Answers, echo, read_script
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
-from tests.lab.clients import CLAUDE, Clients, played
-from tests.shared_data import shared
+from tests.lab.official_clients import CLAUDE, Clients, open_clients
+from tests.shared_data import shared_path
 
 DECODERS: dict[str, Any] = {
     "openai_chat": openai_chat.ChatStreamDecoder,
@@ -80,7 +80,7 @@ class TestRecorded:
     async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""
         messages = json.loads(
-            shared("transcripts", "coding-long-claude.json").read_text("utf-8")
+            shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
         )["messages"]
         start = next(
             at for at, message in enumerate(messages) if message["role"] == "user"
@@ -111,7 +111,7 @@ class TestRecorded:
             (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
             for at in turns
         ]
-        assert await played(provider, play) == expected
+        assert await open_clients(provider, play) == expected
         assert all(
             record.shared and record.shared.extends for record in provider.log[1:]
         )

@@ -9,14 +9,15 @@ import pytest
 from everthread.errors import InputError
 from everthread.gateway.dashboard.page_data import TrialRequest
 from everthread.lab.replay.runner import replay_twice, run_trial
-from tests.lab.replayed import talk
+from tests.lab.recorded_histories import make_history
 
 MODEL = "claude-sonnet-4-5"
 
 
 def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
     said = [
-        (message, 1_700_000_000.0 + 20 * at) for at, message in enumerate(talk(turns))
+        (message, 1_700_000_000.0 + 20 * at)
+        for at, message in enumerate(make_history(turns))
     ]
     return TrialRequest(
         "0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20

@@ -13,7 +13,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.faults import DIALECTS
-from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
+from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 
 LONG = "word " * 3000
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)
@@ -41,7 +41,7 @@ async def test_every_dialects_error_is_read_rightly() -> None:
         }
 
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
-    for name, error in (await played(provider, play)).items():
+    for name, error in (await open_clients(provider, play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "prompt_too_long")
         assert (name, verdict.context_limit) == (name, None if name in SILENT else 2048)
@@ -69,7 +69,7 @@ async def test_an_output_for_which_there_is_no_room() -> None:
             assert said.choices[0].finish_reason == "stop"
         return found
 
-    for name, error in (await played(Provider(models), play)).items():
+    for name, error in (await open_clients(Provider(models), play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "max_tokens_too_large")
         assert (verdict.context_limit, verdict.input_tokens) == (4096, prompt)
@@ -89,7 +89,7 @@ async def test_an_output_the_model_cannot_write() -> None:
             for name in dialects
         }
 
-    for name, error in (await played(Provider(models), play)).items():
+    for name, error in (await open_clients(Provider(models), play)).items():
         verdict = classify_error(error)
         assert (name, verdict.kind) == (name, "max_tokens_too_large")
         assert verdict.available_output in (4096, 4097)
@@ -104,7 +104,7 @@ async def test_exactly_the_window_fits_and_one_token_more_does_not() -> None:
         await refused(clients, LONG, "gpt-5-short")
 
     provider = Provider({"gpt-5-fits": prompt, "gpt-5-short": prompt - 1})
-    await played(provider, play)
+    await open_clients(provider, play)
     assert [record.status for record in provider.log] == [200, 400]
 
 
@@ -117,7 +117,7 @@ async def test_a_reply_ends_where_the_window_does() -> None:
             model="llama-3", messages=messages
         )
 
-    reply = await played(
+    reply = await open_clients(
         Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100]),
         play,
     )
@@ -138,7 +138,7 @@ async def test_tools_and_system_prompt_count() -> None:
                     model=CLAUDE, max_tokens=10, messages=messages, **extra
                 )
 
-    await played(Provider({CLAUDE: 1600}), play)
+    await open_clients(Provider({CLAUDE: 1600}), play)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -152,5 +152,5 @@ async def test_the_error_may_come_inside_a_stream(api: Api) -> None:
 
     models = [ServedModel(name, 1000, errors_in_stream=True) for name in (GPT, CLAUDE)]
     provider = Provider(models)
-    await played(provider, play)
+    await open_clients(provider, play)
     assert [record.status for record in provider.log] == [400, 200]

@@ -15,16 +15,16 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import json_bytes
-from tests.providers.reach import (
+from tests.providers.http_models import (
     APIS,
     NAME,
-    ask,
+    collect_pieces,
     decode_wire,
     failure_at,
     failure_of,
+    make_request,
     model_at,
-    pieces_of,
-    reached,
+    open_model,
     wire_reply,
     wire_request,
     wire_stream,
@@ -137,8 +137,8 @@ REASONED: dict[Api, dict[str, Any]] = {
 
 async def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
     async def run() -> Reply:
-        async with reached(api, ["Hello, ünïcode 世界."]) as (model, provider):
-            reply = await model.complete(ask())
+        async with open_model(api, ["Hello, ünïcode 世界."]) as (model, provider):
+            reply = await model.complete(make_request())
             assert provider.log[0].request is not None
             assert provider.log[0].request.system == "You help."
             assert not provider.log[0].stream
@@ -156,9 +156,9 @@ async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_la
     api: Api,
 ) -> None:
     said = "One two three four five six seven. 世界 " * 20
-    async with reached(api, [said, said]) as (model, provider):
-        deltas, replies = await pieces_of(model, ask())
-        whole = await model.complete(ask())
+    async with open_model(api, [said, said]) as (model, provider):
+        deltas, replies = await collect_pieces(model, make_request())
+        whole = await model.complete(make_request())
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == said
     assert sum(delta.kind == "text" for delta in deltas) > 1
     [reply] = replies
@@ -172,10 +172,10 @@ async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_la
 async def test_calls_come_whole_and_their_results_go_back(
     api: Api, stream: bool
 ) -> None:
-    async with reached(api, [CALLS, "Done."]) as (model, provider):
+    async with open_model(api, [CALLS, "Done."]) as (model, provider):
         first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
         if stream:
-            deltas, [reply] = await pieces_of(model, first)
+            deltas, [reply] = await collect_pieces(model, first)
             fragments = [delta for delta in deltas if delta.kind == "call"]
             assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
             assert json.loads(
@@ -214,15 +214,15 @@ async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(
         model = model_at(api, url)
         said: list[str] = []
         if stream:
-            deltas, [reply] = await pieces_of(model, ask())
+            deltas, [reply] = await collect_pieces(model, make_request())
             said = [delta.text for delta in deltas if delta.kind == "reasoning"]
         else:
-            reply = await model.complete(ask())
+            reply = await model.complete(make_request())
         await model.complete(
             Request(
                 NAME,
                 [
-                    *ask().messages,
+                    *make_request().messages,
                     reply.message,
                     {"role": "user", "content": "And 3+3?"},
                 ],
@@ -257,7 +257,7 @@ def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
 async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
     api: Api, stream: bool
 ) -> None:
-    request = ask(
+    request = make_request(
         "half a pair: \ud83d, 世界",
         zeta={"b": 1, "a": [None, 2.5]},
         max_tokens=77,
@@ -272,7 +272,7 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
 
     async def run(url: str) -> None:
         model = model_at(api, url)
-        await (pieces_of(model, request) if stream else model.complete(request))
+        await (collect_pieces(model, request) if stream else model.complete(request))
         await model.aclose()
 
     with recording_server([scripted]) as server:
@@ -289,8 +289,11 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
 
 @both_ways
 async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -> None:
-    async with reached(api, [Fault("rate_limit", retry_after=7)]) as (model, provider):
-        error = await failure_of(model, ask(), stream=stream)
+    async with open_model(api, [Fault("rate_limit", retry_after=7)]) as (
+        model,
+        provider,
+    ):
+        error = await failure_of(model, make_request(), stream=stream)
     assert (error.status, error.retry_after) == (429, 7.0)
     assert classify_error(error).kind == "rate_limit"
     assert len(provider.log) == 1, "the SDK tried again by itself"
@@ -300,9 +303,9 @@ async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -
 async def test_a_prompt_too_long_is_understood_with_its_limit(
     api: Api, stream: bool
 ) -> None:
-    async with reached(api, models={NAME: 2_000}) as (model, provider):
+    async with open_model(api, models={NAME: 2_000}) as (model, provider):
         error = await failure_of(
-            model, ask("word " * 5_000, max_tokens=10), stream=stream
+            model, make_request("word " * 5_000, max_tokens=10), stream=stream
         )
     assert error.status == provider.log[0].status
     verdict = classify_error(error)
@@ -315,8 +318,8 @@ async def test_a_prompt_too_long_is_understood_with_its_limit(
 async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(
     api: Api, kind: Any
 ) -> None:
-    async with reached(api, [Fault(kind, after=6)]) as (model, _):
-        error = await failure_of(model, ask(), stream=True)
+    async with open_model(api, [Fault(kind, after=6)]) as (model, _):
+        error = await failure_of(model, make_request(), stream=True)
     assert (classify_error(error).kind == "prompt_too_long") is (
         kind == "stream_overflow"
     )
@@ -330,8 +333,8 @@ async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(
 async def test_a_stream_that_breaks_off_keeps_what_was_said(
     api: Api, kind: Any
 ) -> None:
-    async with reached(api, [Fault(kind, after=6)]) as (model, _):
-        error = await failure_of(model, ask(), stream=True)
+    async with open_model(api, [Fault(kind, after=6)]) as (model, _):
+        error = await failure_of(model, make_request(), stream=True)
     assert isinstance(error, ModelUnreachableError)
     assert text_of(error.partial.message)
     assert error.partial.stop is None
@@ -342,12 +345,12 @@ async def test_a_stream_that_breaks_off_keeps_what_was_said(
 
 @pytest.mark.parametrize("kind", ["truncated", "empty"])
 async def test_an_answer_that_cannot_be_read_is_an_error(api: Api, kind: Any) -> None:
-    async with reached(api, [Fault(kind)]) as (model, _):
+    async with open_model(api, [Fault(kind)]) as (model, _):
         if api != "openai_chat" and kind == "empty":
-            reply = await model.complete(ask())
+            reply = await model.complete(make_request())
             assert text_of(reply.message) == ""
         else:
-            error = await failure_of(model, ask(), stream=False)
+            error = await failure_of(model, make_request(), stream=False)
             assert NAME in str(error)
 
 
@@ -399,11 +402,11 @@ async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
         asked.set()
         return Fault("hang", seconds=60)
 
-    async with reached(api, [hang], listen=lambda _record: over.set()) as (
+    async with open_model(api, [hang], listen=lambda _record: over.set()) as (
         model,
         provider,
     ):
-        task = asyncio.create_task(pieces_of(model, ask()))
+        task = asyncio.create_task(collect_pieces(model, make_request()))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -416,20 +419,20 @@ async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
 async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(
     api: Api,
 ) -> None:
-    async with reached(api, ["word " * 2_000, "Again."]) as (model, _):
-        stream = model.stream(ask())
+    async with open_model(api, ["word " * 2_000, "Again."]) as (model, _):
+        stream = model.stream(make_request())
         await anext(stream)
         await stream.aclose()
-        assert text_of((await model.complete(ask())).message) == "Again."
+        assert text_of((await model.complete(make_request())).message) == "Again."
 
 
 async def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
     async def run() -> ModelError:
-        async with reached(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (
+        async with open_model(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (
             model,
             _,
         ):
-            return await failure_of(model, ask(), stream=True)
+            return await failure_of(model, make_request(), stream=True)
 
     error = await run()
     assert type(error).__name__ == "ModelTimeoutError"
@@ -437,10 +440,10 @@ async def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
 
 
 async def test_the_model_works_again_after_it_was_closed(api: Api) -> None:
-    async with reached(api, ["One.", "Two."]) as (model, _):
-        await model.complete(ask())
+    async with open_model(api, ["One.", "Two."]) as (model, _):
+        await model.complete(make_request())
         await model.aclose()
-        assert text_of((await model.complete(ask())).message) == "Two."
+        assert text_of((await model.complete(make_request())).message) == "Two."
 
 
 async def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
@@ -449,7 +452,7 @@ async def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
         "openai_responses": "max_output_tokens",
         "anthropic": "max_tokens",
     }
-    async with reached(api, ["a", "b"], max_tokens=123) as (model, provider):
-        await model.complete(ask())
-        await model.complete(ask("Hello?", **{fields[api]: 45}))
+    async with open_model(api, ["a", "b"], max_tokens=123) as (model, provider):
+        await model.complete(make_request())
+        await model.complete(make_request("Hello?", **{fields[api]: 45}))
     assert [record.body[fields[api]] for record in provider.log] == [123, 45]

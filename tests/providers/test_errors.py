@@ -20,7 +20,7 @@ from everthread.providers.model_errors import (
     retry_after,
 )
 from tests.core.test_provider_errors import CASES
-from tests.providers.reach import APIS, ask, failure_of, model_at
+from tests.providers.http_models import APIS, failure_of, make_request, model_at
 from tests.wire.recording import json_reply, recording_server
 
 ROUTE = ModelAddress("m", "http://here/v1", "A_KEY")
@@ -40,7 +40,7 @@ async def test_errors_mean_over_the_sdk_what_they_mean_on_paper(api: Api) -> Non
     async def run(url: str) -> list[ModelError]:
         model = model_at(api, url)
         errors = [
-            await failure_of(model, ask(), stream=bool(at % 2))
+            await failure_of(model, make_request(), stream=bool(at % 2))
             for at in range(len(cases))
         ]
         await model.aclose()

@@ -19,14 +19,14 @@ from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
-from tests.providers.reach import (
+from tests.providers.http_models import (
     APIS,
     NAME,
-    ask,
+    collect_pieces,
     failure_at,
+    make_request,
     model_at,
-    pieces_of,
-    reached,
+    open_model,
     wire_reply,
     wire_stream,
 )
@@ -94,7 +94,7 @@ async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(
         ):
             model = model_at(api, url)
             for _ in range(3):
-                await pieces_of(model, ask())
+                await collect_pieces(model, make_request())
             await model.aclose()
             return connections
 
@@ -110,7 +110,7 @@ async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed
             chunked(list(wire_stream(api, SAID)), end=False)
         ) as (url, _):
             model = model_at(api, url)
-            _, [reply] = await pieces_of(model, ask())
+            _, [reply] = await collect_pieces(model, make_request())
             await model.aclose()
             return reply
 
@@ -124,7 +124,7 @@ async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
         chunked(list(wire_stream(api, SAID))[:-2], end=False), gone
     ) as (url, connections):
         model = model_at(api, url)
-        stream = model.stream(ask())
+        stream = model.stream(make_request())
         await anext(stream)
         await stream.aclose()
         async with asyncio.timeout(60):
@@ -161,7 +161,7 @@ async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector
     async with counting_server(chunked(pieces, end=False)) as (url, _):
         model = model_at(api, url)
         with abandoned_generators() as names:
-            stream = model.stream(ask())
+            stream = model.stream(make_request())
             with pytest.raises(ModelError) if broken else contextlib.nullcontext():
                 await anext(stream)
                 while broken:
@@ -178,7 +178,7 @@ async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector
 async def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> None:
     async def run(url: str) -> None:
         model = model_at(api, url)
-        deltas, [reply] = await pieces_of(model, ask())
+        deltas, [reply] = await collect_pieces(model, make_request())
         await model.aclose()
         assert (
             "".join(delta.text for delta in deltas)
@@ -230,7 +230,7 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
     """In a process of its own, which collects what a closed loop leaves open."""
     program = (
         "import asyncio, sys\n"
-        "from tests.providers.reach import ask, model_at\n"
+        "from tests.providers.http_models import ask, model_at\n"
         "model = model_at('openai_chat', sys.argv[1])\n"
         "print([asyncio.run(model.complete(ask())).stop for _ in range(3)])\n"
         "asyncio.run(model.aclose())\n"
@@ -261,12 +261,12 @@ async def test_a_connection_lost_before_an_answer_is_unreachable() -> None:
     async with counting_server(b"") as (url, _):
         model = model_at("openai_chat", url, read_seconds=0.2)
         with pytest.raises(Exception, match="did not answer in time"):
-            await model.complete(ask())
+            await model.complete(make_request())
         await model.aclose()
     async with counting_server(b"nonsense\r\n\r\n") as (url, _):
         model = model_at("openai_chat", url)
         with pytest.raises(ModelUnreachableError, match=url):
-            await model.complete(ask())
+            await model.complete(make_request())
         await model.aclose()
 
 
@@ -309,9 +309,13 @@ async def test_responses_keep_nothing_at_the_server_unless_told_to(
     params: Any, store: Any, include: Any
 ) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
-    body = await sent_by(model, Request("gpt-5", ask().messages, params=params))
+    body = await sent_by(
+        model, Request("gpt-5", make_request().messages, params=params)
+    )
     assert (body.get("store"), body.get("include")) == (store, include)
-    assert "include" not in await sent_by(model, Request("gpt-4o", ask().messages))
+    assert "include" not in await sent_by(
+        model, Request("gpt-4o", make_request().messages)
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,18 +332,18 @@ async def test_anthropic_is_always_told_how_much_it_may_write(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
-    assert (await sent_by(model, Request(name, ask().messages, params=params)))[
-        "max_tokens"
-    ] == cap
+    assert (
+        await sent_by(model, Request(name, make_request().messages, params=params))
+    )["max_tokens"] == cap
 
 
 async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
     async def run(api: Api) -> Any:
-        async with reached(api, ["a"], headers={"X-Title": "Everthread"}) as (
+        async with open_model(api, ["a"], headers={"X-Title": "Everthread"}) as (
             model,
             provider,
         ):
-            await model.complete(ask())
+            await model.complete(make_request())
             return provider.log[0].headers
 
     assert (await run("openai_chat"))["x-title"] == "Everthread"
@@ -361,4 +365,4 @@ def test_choosing_a_model_loads_no_sdk() -> None:
 
 async def test_the_name_of_the_request_is_sent_not_ours() -> None:
     model = AnthropicModel("ours", window=8_000, base_url="")
-    assert (await sent_by(model, ask()))["model"] == NAME
+    assert (await sent_by(model, make_request()))["model"] == NAME

@@ -19,7 +19,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
 from everthread.providers.catalog import ask_endpoint
 from everthread.providers.local import SMOLLM2, LocalModel, is_intact, pull
-from tests.providers.reach import APIS, failure_of, pieces_of
+from tests.providers.http_models import APIS, collect_pieces, failure_of
 
 HELLO = Request(
     "smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0}
@@ -33,7 +33,7 @@ async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(
     model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
     try:
         whole = await model.complete(HELLO)
-        deltas, [streamed] = await pieces_of(model, HELLO)
+        deltas, [streamed] = await collect_pieces(model, HELLO)
         assert text_of(whole.message)
         assert text_of(streamed.message) == text_of(whole.message)
         assert "".join(

@@ -24,8 +24,20 @@ from everthread.providers.resilience import (
     TimeLimitedModel,
     TimeLimits,
 )
-from tests.providers.doubles import ScriptedModel, Watch, reply, usage, words
-from tests.providers.reach import APIS, ask, failure_of, pieces_of, reached
+from tests.providers.fake_model import (
+    EventRecorder,
+    ScriptedModel,
+    make_reply,
+    text_delta,
+    usage_delta,
+)
+from tests.providers.http_models import (
+    APIS,
+    collect_pieces,
+    failure_of,
+    make_request,
+    open_model,
+)
 
 BUSY = ModelError("busy", status=529)
 TOO_LONG = ModelError(
@@ -39,7 +51,7 @@ REQUEST = Request(
 
 
 def retrying(
-    model: StreamingModel, watch: Watch, *, chance: float = 1.0, **options: Any
+    model: StreamingModel, watch: EventRecorder, *, chance: float = 1.0, **options: Any
 ) -> RetryingModel:
     return RetryingModel(
         model,
@@ -56,7 +68,7 @@ async def call(
 ) -> Reply:
     if not stream:
         return await model.complete(request)
-    _, [whole] = await pieces_of(model, request)
+    _, [whole] = await collect_pieces(model, request)
     return whole
 
 
@@ -67,8 +79,10 @@ both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 async def test_a_passing_failure_is_tried_again_with_growing_waits(
     stream: bool,
 ) -> None:
-    inner = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [reply()]])
-    watch = Watch()
+    inner = ScriptedModel(
+        [[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]]
+    )
+    watch = EventRecorder()
     whole = await call(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
     assert watch.waits == [0.5, 1.0, 2.0]
@@ -79,7 +93,7 @@ async def test_a_passing_failure_is_tried_again_with_growing_waits(
 
 async def test_waits_are_jittered_by_half_and_bounded() -> None:
     inner = ScriptedModel([[BUSY]] * 9)
-    watch = Watch()
+    watch = EventRecorder()
     model = retrying(
         inner, watch, chance=0.0, attempts=9, longest_wait=3.0, patience=1e9
     )
@@ -91,8 +105,8 @@ async def test_waits_are_jittered_by_half_and_bounded() -> None:
 @both_ways
 async def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=20.0)
-    inner = ScriptedModel([[limited], [reply()]])
-    watch = Watch()
+    inner = ScriptedModel([[limited], [make_reply()]])
+    watch = EventRecorder()
     await call(retrying(inner, watch, chance=0.0), stream=stream)
     assert watch.waits == [20.0]
 
@@ -101,7 +115,7 @@ async def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
 async def test_nobody_waits_beyond_their_patience(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=3_600.0)
     inner = ScriptedModel([[limited]])
-    watch = Watch()
+    watch = EventRecorder()
     with pytest.raises(ModelError, match="slow down"):
         await call(retrying(inner, watch), stream=stream)
     assert watch.waits == []
@@ -116,7 +130,7 @@ async def test_what_does_not_pass_is_raised_at_once(
     error: ModelError, stream: bool
 ) -> None:
     inner = ScriptedModel([[error]])
-    watch = Watch()
+    watch = EventRecorder()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch), stream=stream)
     assert caught.value is error
@@ -126,7 +140,7 @@ async def test_what_does_not_pass_is_raised_at_once(
 @both_ways
 async def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -> None:
     inner = ScriptedModel([[BUSY]] * 3)
-    watch = Watch()
+    watch = EventRecorder()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch, attempts=3), stream=stream)
     assert caught.value is BUSY
@@ -134,8 +148,8 @@ async def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -
 
 
 async def test_no_word_is_said_twice() -> None:
-    inner = ScriptedModel([[words("Hel"), BUSY], [reply()]])
-    watch = Watch()
+    inner = ScriptedModel([[text_delta("Hel"), BUSY], [make_reply()]])
+    watch = EventRecorder()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch), stream=True)
     assert caught.value is BUSY
@@ -143,9 +157,11 @@ async def test_no_word_is_said_twice() -> None:
 
 
 async def test_a_stream_that_only_told_its_price_can_be_asked_for_again() -> None:
-    inner = ScriptedModel([[usage(7), BUSY], [usage(8), words("Hi"), reply("Hi")]])
-    watch = Watch()
-    deltas, [whole] = await pieces_of(retrying(inner, watch), REQUEST)
+    inner = ScriptedModel(
+        [[usage_delta(7), BUSY], [usage_delta(8), text_delta("Hi"), make_reply("Hi")]]
+    )
+    watch = EventRecorder()
+    deltas, [whole] = await collect_pieces(retrying(inner, watch), REQUEST)
     assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [
         {"input_tokens": 8}
     ]
@@ -155,16 +171,16 @@ async def test_a_stream_that_only_told_its_price_can_be_asked_for_again() -> Non
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_real_provider_that_is_busy_twice_answers_in_the_end(api: Api) -> None:
-    watch = Watch()
+    watch = EventRecorder()
     faults: list[Any] = [
         Fault("overloaded"),
         Fault("rate_limit", retry_after=3),
         Fault("reset", after=0),
         "At last.",
     ]
-    async with reached(api, faults) as (inner, provider):
+    async with open_model(api, faults) as (inner, provider):
         whole = await call(
-            retrying(inner, watch, chance=0.0), stream=True, request=ask()
+            retrying(inner, watch, chance=0.0), stream=True, request=make_request()
         )
     assert text_of(whole.message) == "At last."
     assert len(provider.log) == 4
@@ -189,8 +205,8 @@ def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedMo
 async def test_the_next_model_answers_when_the_first_is_out_of_service(
     stream: bool,
 ) -> None:
-    first, second = pair([[BUSY]], [[reply("from the second")]])
-    watch = Watch()
+    first, second = pair([[BUSY]], [[make_reply("from the second")]])
+    watch = EventRecorder()
     asked = []
 
     async def refit(request: Request, model: StreamingModel) -> Request:
@@ -217,8 +233,10 @@ async def test_the_next_model_answers_when_the_first_is_out_of_service(
 
 
 async def test_the_first_rests_and_then_serves_again() -> None:
-    first, second = pair([[BUSY], [reply("a")]], [[reply("b")], [reply("c")]])
-    watch = Watch()
+    first, second = pair(
+        [[BUSY], [make_reply("a")]], [[make_reply("b")], [make_reply("c")]]
+    )
+    watch = EventRecorder()
     model = FallbackModel(
         [first, second], events=watch, clock=watch.clock, rest_seconds=60
     )
@@ -249,7 +267,7 @@ async def test_a_request_that_is_to_blame_is_not_passed_on(
 
 
 async def test_a_broken_stream_is_not_continued_by_another_model() -> None:
-    first, second = pair([[words("Hel"), BUSY]], [[reply()]])
+    first, second = pair([[text_delta("Hel"), BUSY]], [[make_reply()]])
     with pytest.raises(ModelError):
         await call(FallbackModel([first, second]), stream=True)
     assert not second.requests
@@ -260,8 +278,8 @@ async def test_when_all_fail_the_last_failure_is_raised_and_those_at_rest_are_as
     stream: bool,
 ) -> None:
     gone = ModelUnreachableError("gone")
-    first, second = pair([[BUSY], [reply()]], [[gone], [gone]])
-    watch = Watch()
+    first, second = pair([[BUSY], [make_reply()]], [[gone], [gone]])
+    watch = EventRecorder()
     model = FallbackModel([first, second], events=watch, clock=watch.clock)
     with pytest.raises(ModelUnreachableError):
         await call(model, stream=stream)
@@ -287,14 +305,18 @@ async def test_closing_closes_what_is_inside() -> None:
     ("steps", "limits", "said"),
     [
         (
-            [30.0, reply()],
+            [30.0, make_reply()],
             TimeLimits(first=0.05),
             "has not begun to answer within 0.05 s",
         ),
-        ([usage(3), 30.0, reply()], TimeLimits(first=0.05), "has not begun"),
-        ([words("Hel"), 30.0, reply()], TimeLimits(between=0.05), "has fallen silent"),
+        ([usage_delta(3), 30.0, make_reply()], TimeLimits(first=0.05), "has not begun"),
         (
-            [words("Hel"), 30.0, reply()],
+            [text_delta("Hel"), 30.0, make_reply()],
+            TimeLimits(between=0.05),
+            "has fallen silent",
+        ),
+        (
+            [text_delta("Hel"), 30.0, make_reply()],
             TimeLimits(whole=0.05),
             "has not come to the end",
         ),
@@ -316,7 +338,7 @@ async def test_a_stream_is_left_when_it_takes_too_long(
 
 
 async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
-    inner = ScriptedModel([[usage(3), words("Hel"), 30.0]])
+    inner = ScriptedModel([[usage_delta(3), text_delta("Hel"), 30.0]])
     error = await failure_of(
         TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True
     )
@@ -324,7 +346,7 @@ async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
 
 
 async def test_a_whole_answer_has_a_limit_too() -> None:
-    inner = ScriptedModel([[30.0, reply()]])
+    inner = ScriptedModel([[30.0, make_reply()]])
     error = await failure_of(
         TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False
     )
@@ -340,7 +362,7 @@ async def test_somebody_elses_timeout_is_not_ours(stream: bool) -> None:
 
 
 async def test_without_limits_time_does_not_matter() -> None:
-    inner = ScriptedModel([[words("a"), 0.01, reply()]])
+    inner = ScriptedModel([[text_delta("a"), 0.01, make_reply()]])
     limits = TimeLimits(first=None, between=None, whole=None)
     assert (await call(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
 
@@ -354,10 +376,10 @@ async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
         if record.fault:
             over.set()
 
-    async with reached(api, script, listen=listen) as (inner, provider):
-        await inner.complete(ask())
+    async with open_model(api, script, listen=listen) as (inner, provider):
+        await inner.complete(make_request())
         error = await failure_of(
-            TimeLimitedModel(inner, TimeLimits(first=1.5)), ask(), stream=True
+            TimeLimitedModel(inner, TimeLimits(first=1.5)), make_request(), stream=True
         )
         assert isinstance(error, ModelTimeoutError)
         async with asyncio.timeout(30):
@@ -366,9 +388,9 @@ async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
 
 
 async def test_a_rate_limit_is_waited_for_by_minutes() -> None:
-    watch = Watch()
+    watch = EventRecorder()
     limit = ModelError("slow down", status=429)
-    model = ScriptedModel([*([limit] for _ in range(6)), [reply("at last")]])
+    model = ScriptedModel([*([limit] for _ in range(6)), [make_reply("at last")]])
     assert (await retrying(model, watch).complete(REQUEST)).message[
         "content"
     ] == "at last"

@@ -14,7 +14,13 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewSession, NewUsage, UsageRow
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, numbered, result, user
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    numbered_messages,
+    tool_result,
+    user_message,
+)
 
 DAY = 86_400.0
 COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb(-12))
@@ -30,8 +36,8 @@ async def test_a_call_is_recorded_as_it_was(store: Store, clock: Clock) -> None:
         "odd": ["\0", "\ud800", 10**30],
     }
     usage = normalize_usage(raw)
-    session = await new_thread(store, *numbered(1, 6))
-    made = await compact(store, session.id)
+    session = await new_thread(store, *numbered_messages(1, 6))
+    made = await compact_session(store, session.id)
     clock.now += 7
     new = NewUsage(
         made.session.id,
@@ -115,9 +121,9 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
         await store.append(
             session.id,
             [
-                user("x", tokens=3),
-                result(f"tool{number % 2}", "out", tokens=number),
-                user("no tokens"),
+                user_message("x", tokens=3),
+                tool_result(f"tool{number % 2}", "out", tokens=number),
+                user_message("no tokens"),
             ],
         )
         usage = CanonicalUsage(
@@ -143,7 +149,7 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             NewUsage(session.id, row["model"], usage, row["task"], row["cost"])
         )
         if number % 4 == 0:
-            await compact(store, session.id)
+            await compact_session(store, session.id)
     return rows
 
 
@@ -216,9 +222,9 @@ async def test_insights_are_what_counting_by_hand_gives(
 
 
 async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    made = await compact(store, session.id)
-    await compact(store, made.session.id)
+    session = await new_thread(store, *numbered_messages(1, 6))
+    made = await compact_session(store, session.id)
+    await compact_session(store, made.session.id)
     await store.undo(session.id)
     found = await store.insights(since=0, until=1e12)
     assert (found.compactions, found.tokens_saved) == (1, 60)

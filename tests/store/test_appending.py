@@ -15,15 +15,15 @@ from everthread.errors import (
 )
 from everthread.store.records import Lease, SearchQuery
 from everthread.store.store import Store
-from tests.store.talk import (
-    compact,
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
     new_thread,
-    numbered,
-    said,
-    says,
-    shown,
-    texts,
-    user,
+    numbered_messages,
+    texts_of,
+    user_message,
+    user_messages,
 )
 from tests.store.test_writer import held
 
@@ -39,11 +39,11 @@ async def test_many_appends_to_many_threads(store: Store) -> None:
     threads = [(await new_thread(store)).id for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
     results = await together(
-        store, *(store.append(thread, says(text)) for thread, text in calls)
+        store, *(store.append(thread, user_messages(text)) for thread, text in calls)
     )
     for thread in threads:
         expected = [text for each, text in calls if each == thread]
-        assert await said(store, thread) == expected
+        assert await history_texts(store, thread) == expected
         placed = [
             stored
             for (each, _), [stored] in zip(calls, results, strict=True)
@@ -63,25 +63,28 @@ async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None
     lost = Lease(two.id, "nobody", 7, 0.0)
     results = await together(
         store,
-        store.append(one.id, says("a"), lease=lease),
-        store.append("nowhere", says("b")),
-        store.append(two.id, says("c"), lease=lost),
-        store.append(two.id, [user("d", tokens=-1)]),
-        store.append(two.id, [user("e", event="\ud800")]),
-        store.append(two.id, says("f")),
+        store.append(one.id, user_messages("a"), lease=lease),
+        store.append("nowhere", user_messages("b")),
+        store.append(two.id, user_messages("c"), lease=lost),
+        store.append(two.id, [user_message("d", tokens=-1)]),
+        store.append(two.id, [user_message("e", event="\ud800")]),
+        store.append(two.id, user_messages("f")),
     )
     wrong = [
         type(result) if isinstance(result, EverthreadError) else None
         for result in results
     ]
     assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
-    assert (await said(store, one.id), await said(store, two.id)) == (["a"], ["f"])
+    assert (await history_texts(store, one.id), await history_texts(store, two.id)) == (
+        ["a"],
+        ["f"],
+    )
 
 
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 5))
+    session = await new_thread(store, *numbered_messages(1, 5))
     other = await new_thread(store)
-    again = user("once", event="e")
+    again = user_message("once", event="e")
     results = await together(
         store, *(store.append(each, [again]) for each in [session.id, other.id] * 3)
     )
@@ -90,17 +93,17 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
         == len({result[0].id for result in results[1::2]})
         == 1
     )
-    made = await compact(store, session.id)
+    made = await compact_session(store, session.id)
     late = (
         await together(
             store,
-            store.append(session.id, [user("new"), again]),
+            store.append(session.id, [user_message("new"), again]),
             store.append(other.id, [again]),
         )
     )[0]
     assert late[1].id == results[0][0].id
     assert [message.session for message in late] == [made.session.id] * 2
-    assert await said(store, session.id) == [
+    assert await history_texts(store, session.id) == [
         *(f"m{n}" for n in range(1, 6)),
         "once",
         "new",
@@ -108,18 +111,18 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     before = await store.messages(session.id)
     kept = [message.id for message in before[-2:]]
     await together(
         store,
-        store.append(session.id, says("early")),
-        store.append(session.id, says("also early")),
+        store.append(session.id, user_messages("early")),
+        store.append(session.id, user_messages("also early")),
         store.continue_session(session.id, kept, seen=6),
-        store.append(session.id, says("late")),
-        store.append(session.id, says("later")),
+        store.append(session.id, user_messages("late")),
+        store.append(session.id, user_messages("later")),
     )
-    assert await shown(store, session.id) == [
+    assert await context_texts(store, session.id) == [
         "m5",
         "m6",
         "early",
@@ -127,7 +130,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
         "late",
         "later",
     ]
-    assert (await said(store, session.id))[6:] == [
+    assert (await history_texts(store, session.id))[6:] == [
         "early",
         "also early",
         "late",
@@ -137,14 +140,17 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])
 async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
-    session = await new_thread(store, *says("first"))
-    stored = await store.append(session.id, numbered(1, count))
+    session = await new_thread(store, *user_messages("first"))
+    stored = await store.append(session.id, numbered_messages(1, count))
     again = await store.append(
         session.id,
-        [*(user(str(n), event=m.event) for n, m in enumerate(stored)), user("x")],
+        [
+            *(user_message(str(n), event=m.event) for n, m in enumerate(stored)),
+            user_message("x"),
+        ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    assert texts(await store.messages(session.id)) == [
+    assert texts_of(await store.messages(session.id)) == [
         "first",
         *(f"m{n}" for n in range(1, count + 1)),
         "x",

@@ -15,7 +15,7 @@ from everthread.store.index_query import parse_query
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, close_sound, open_at
-from tests.store.talk import result, user
+from tests.store.messages import tool_result, user_message
 
 FRAGMENTS = [
     "error",
@@ -159,11 +159,14 @@ def corpus() -> list[NewMessage]:
         "的" * 600 + "库",
     ]
     events = (f"event {number}" for number in range(len(texts)))
-    made = [user(text, event=event) for text, event in zip(texts, events, strict=True)]
+    made = [
+        user_message(text, event=event)
+        for text, event in zip(texts, events, strict=True)
+    ]
     return [
         *made,
-        result("terminal", "error in main.py", event="a"),
-        result("grep", "数据 of main.py", event="b"),
+        tool_result("terminal", "error in main.py", event="a"),
+        tool_result("grep", "数据 of main.py", event="b"),
     ]
 
 
@@ -203,7 +206,7 @@ def test_any_query(both: Both) -> None:
 
 
 async def test_any_number_of_times(both: Both) -> None:
-    await prepared(both, [user("needle " * count) for count in range(1, 256)])
+    await prepared(both, [user_message("needle " * count) for count in range(1, 256)])
     hits = await both_answer(both, SearchQuery("needle", limit=1_000))
     assert len(hits) == 255
 
@@ -240,7 +243,8 @@ def test_any_text_is_found_by_what_stands_in_it(both: Both) -> None:
         first = data.draw(st.integers(0, max(len(words) - 1, 0)))
         part = " ".join(words[first : first + data.draw(st.integers(1, 4))])
         ids = [
-            asyncio.run(store.append("thread", [user(text)]))[0].id for store in both
+            asyncio.run(store.append("thread", [user_message(text)]))[0].id
+            for store in both
         ]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))

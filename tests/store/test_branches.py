@@ -7,7 +7,15 @@ import pytest
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewSession
 from everthread.store.store import Store
-from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
+    new_thread,
+    numbered_messages,
+    summary_message,
+    user_messages,
+)
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
@@ -19,7 +27,13 @@ async def ids_of(store: Store, session_id: str) -> dict[str, int]:
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
     session = await new_thread(
-        store, *numbered(1, 5), title="T", system="S", model="m", tenant="a", user="ann"
+        store,
+        *numbered_messages(1, 5),
+        title="T",
+        system="S",
+        model="m",
+        tenant="a",
+        user="ann",
     )
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m3"])
@@ -36,21 +50,28 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
         "ann",
     )
     assert branch.branched_at == ids["m3"]
-    await store.append(branch.id, says("b1"))
-    await store.append(session.id, says("m6"))
-    assert await shown(store, branch.id) == ["m1", "m2", "m3", "b1"]
-    assert await said(store, branch.id) == ["m1", "m2", "m3", "b1"]
-    assert await said(store, session.id) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+    await store.append(branch.id, user_messages("b1"))
+    await store.append(session.id, user_messages("m6"))
+    assert await context_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
+    assert await history_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
+    assert await history_texts(store, session.id) == [
+        "m1",
+        "m2",
+        "m3",
+        "m4",
+        "m5",
+        "m6",
+    ]
     rows = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))
     assert rows == (7,), "what is shared is stored once"
 
 
 async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 5))
+    session = await new_thread(store, *numbered_messages(1, 5))
     ids = await ids_of(store, session.id)
     new = NewSession(id="mine", title="Mine", tenant="ignored")
     first = await store.branch(session.id, ids["m2"], new=new)
-    await store.append("mine", says("b1"))
+    await store.append("mine", user_messages("b1"))
     again = await store.branch(session.id, ids["m2"], new=new)
     assert (first.title, first.tenant, again.id, again.messages) == (
         "Mine",
@@ -67,9 +88,9 @@ async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
 async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered(1, 8))
-    made = await compact(store, session.id)
-    await store.append(session.id, numbered(9, 10))
+    session = await new_thread(store, *numbered_messages(1, 8))
+    made = await compact_session(store, session.id)
+    await store.append(session.id, numbered_messages(9, 10))
     ids = await ids_of(store, session.id)
     for name, context in (
         ("m9", ["m1", "summary", "m7", "m8", "m9"]),
@@ -77,9 +98,9 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
         ("m4", ["m1", "m2", "m3", "m4"]),
     ):
         branch = await store.branch(session.id, ids[name])
-        await store.append(branch.id, says("b"))
-        assert await shown(store, branch.id) == [*context, "b"]
-        assert await said(store, branch.id) == [
+        await store.append(branch.id, user_messages("b"))
+        assert await context_texts(store, branch.id) == [*context, "b"]
+        assert await history_texts(store, branch.id) == [
             *(f"m{n}" for n in range(1, int(name[1:]) + 1)),
             "b",
         ]
@@ -89,21 +110,25 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
 
 async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -> None:
     """A message that was kept although the summary covers what follows it: the context of its own time serves."""
-    session = await new_thread(store, *numbered(1, 8))
+    session = await new_thread(store, *numbered_messages(1, 8))
     ids = await ids_of(store, session.id)
     made = await store.continue_session(
         session.id,
-        [ids["m1"], summary(), ids["m3"], ids["m8"]],
+        [ids["m1"], summary_message(), ids["m3"], ids["m8"]],
         seen=8,
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
-    assert await shown(store, made.session.id) == ["m1", "summary", "m3", "m8"]
-    assert await shown(store, (await store.branch(session.id, ids["m3"])).id) == [
+    assert await context_texts(store, made.session.id) == ["m1", "summary", "m3", "m8"]
+    assert await context_texts(
+        store, (await store.branch(session.id, ids["m3"])).id
+    ) == [
         "m1",
         "m2",
         "m3",
     ]
-    assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == [
+    assert await context_texts(
+        store, (await store.branch(session.id, ids["m8"])).id
+    ) == [
         "m1",
         "summary",
         "m3",
@@ -112,14 +137,14 @@ async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m4"])
-    await store.append(branch.id, numbered(1, 3, "b"))
-    made = await compact(store, branch.id)
-    await store.append(branch.id, says("b4"))
-    assert await shown(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
-    assert await said(store, made.session.id) == [
+    await store.append(branch.id, numbered_messages(1, 3, "b"))
+    made = await compact_session(store, branch.id)
+    await store.append(branch.id, user_messages("b4"))
+    assert await context_texts(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
+    assert await history_texts(store, made.session.id) == [
         "m1",
         "m2",
         "m3",
@@ -131,7 +156,7 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
     ]
     assert await store.get_compression_tip(session.id) == session.id
     await store.undo(branch.id)
-    assert await shown(store, branch.id) == [
+    assert await context_texts(store, branch.id) == [
         "m1",
         "m2",
         "m3",
@@ -146,43 +171,43 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
 
 
 async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 8))
-    await compact(store, session.id)
-    await store.append(session.id, says("m9"))
+    session = await new_thread(store, *numbered_messages(1, 8))
+    await compact_session(store, session.id)
+    await store.append(session.id, user_messages("m9"))
     ids = await ids_of(store, session.id)
     one = await store.branch(session.id, ids["m9"])
-    await store.append(one.id, numbered(1, 4, "b"))
-    await compact(store, one.id)
+    await store.append(one.id, numbered_messages(1, 4, "b"))
+    await compact_session(store, one.id)
     ids = await ids_of(store, one.id)
     two = await store.branch(one.id, ids["b4"])
-    await store.append(two.id, says("c1"))
+    await store.append(two.id, user_messages("c1"))
     everything = [*(f"m{n}" for n in range(1, 10)), "b1", "b2", "b3", "b4", "c1"]
-    assert await said(store, two.id) == everything
-    assert await shown(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
+    assert await history_texts(store, two.id) == everything
+    assert await context_texts(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
     old = await store.branch(two.id, ids["m5"])
     assert (
-        await said(store, old.id)
-        == await shown(store, old.id)
+        await history_texts(store, old.id)
+        == await context_texts(store, old.id)
         == ["m1", "m2", "m3", "m4", "m5"]
     )
     shared = await store.branch(two.id, ids["b1"])
-    assert await said(store, shared.id) == everything[:10]
+    assert await history_texts(store, shared.id) == everything[:10]
 
 
 async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    await compact(store, session.id)
-    await store.append(session.id, says("m7", "m8"))
+    session = await new_thread(store, *numbered_messages(1, 6))
+    await compact_session(store, session.id)
+    await store.append(session.id, user_messages("m7", "m8"))
     branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
     await store.undo(session.id)
-    assert await said(store, branch.id) == [f"m{n}" for n in range(1, 8)]
-    assert await shown(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
+    assert await history_texts(store, branch.id) == [f"m{n}" for n in range(1, 8)]
+    assert await context_texts(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
 
 
 async def test_one_branches_only_at_what_was_said_there(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    other = await new_thread(store, *says("elsewhere"))
-    made = await compact(store, session.id)
+    session = await new_thread(store, *numbered_messages(1, 6))
+    other = await new_thread(store, *user_messages("elsewhere"))
+    made = await compact_session(store, session.id)
     summary = next(
         m for m in await store.messages(made.session.id) if m.kind == "summary"
     )

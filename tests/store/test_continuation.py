@@ -12,23 +12,23 @@ from everthread.store.database import Tx
 from everthread.store.records import NewCompaction, NewMessage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import (
-    compact,
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
     new_thread,
-    numbered,
-    said,
-    says,
-    shown,
-    summary,
-    texts,
-    user,
+    numbered_messages,
+    summary_message,
+    texts_of,
+    user_message,
+    user_messages,
 )
 
 
 async def test_a_continuation(store: Store, clock: Clock) -> None:
     old = await new_thread(
         store,
-        *numbered(1, 8),
+        *numbered_messages(1, 8),
         title="T",
         platform="cli",
         user="ann",
@@ -36,7 +36,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         system="S",
     )
     clock.now += 5
-    made = await compact(store, old.id, pending=says("pending"))
+    made = await compact_session(store, old.id, pending=user_messages("pending"))
     new = made.session
     assert made.won
     assert (new.kind, new.parent, new.thread, new.live, new.started) == (
@@ -53,7 +53,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         "m",
         "S",
     )
-    assert texts(await store.messages(new.id)) == [
+    assert texts_of(await store.messages(new.id)) == [
         "m1",
         "summary",
         "m7",
@@ -62,18 +62,21 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
     ]
     ended = await store.session(old.id)
     assert (ended.ended, ended.end_reason) == (clock.now, "compression")
-    assert texts(await store.messages(old.id)) == [
+    assert texts_of(await store.messages(old.id)) == [
         *(f"m{n}" for n in range(1, 9)),
         "pending",
     ]
-    assert await said(store, old.id) == [*(f"m{n}" for n in range(1, 9)), "pending"]
+    assert await history_texts(store, old.id) == [
+        *(f"m{n}" for n in range(1, 9)),
+        "pending",
+    ]
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 4))
+    session = await new_thread(store, *numbered_messages(1, 4))
     ids = [session.id]
     for _ in range(5):
-        ids.append((await compact(store, ids[-1])).session.id)
+        ids.append((await compact_session(store, ids[-1])).session.id)
         assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}
     [message, *_] = await store.messages(session.id)
     branch = await store.branch(session.id, message.id)
@@ -87,7 +90,7 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 4), system="old")
+    session = await new_thread(store, *numbered_messages(1, 4), system="old")
     kept = [message.id for message in await store.messages(session.id)]
     made = await store.continue_session(
         session.id, kept, seen=4, system=[{"type": "text", "text": "new"}]
@@ -99,17 +102,17 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
 async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     seen = await store.messages(session.id)
-    late = says("late 1", "late 2")
+    late = user_messages("late 1", "late 2")
     await store.append(session.id, late)
     made = await store.continue_session(
         session.id,
-        [seen[0].id, summary(), seen[5].id],
+        [seen[0].id, summary_message(), seen[5].id],
         seen=6,
-        pending=[late[1], user("pending")],
+        pending=[late[1], user_message("pending")],
     )
-    assert texts(await store.messages(made.session.id)) == [
+    assert texts_of(await store.messages(made.session.id)) == [
         "m1",
         "summary",
         "m6",
@@ -117,25 +120,29 @@ async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
         "late 2",
         "pending",
     ]
-    await store.append(session.id, [*late, user("after")])
+    await store.append(session.id, [*late, user_message("after")])
     expected = [*(f"m{n}" for n in range(1, 7)), "late 1", "late 2", "pending", "after"]
-    assert await said(store, session.id) == expected
-    assert await said(store, made.session.id) == expected
+    assert await history_texts(store, session.id) == expected
+    assert await history_texts(store, made.session.id) == expected
 
 
 async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    first = await compact(store, session.id)
-    third = await compact(store, first.session.id)
-    second = await compact(store, session.id, pending=says("not mine to store"))
+    session = await new_thread(store, *numbered_messages(1, 6))
+    first = await compact_session(store, session.id)
+    third = await compact_session(store, first.session.id)
+    second = await compact_session(
+        store, session.id, pending=user_messages("not mine to store")
+    )
     assert (second.won, second.session) == (False, third.session)
-    assert await said(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    assert await history_texts(store, session.id) == [f"m{n}" for n in range(1, 7)]
     assert len(await store.compactions(session.id)) == 2
 
 
 async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    first, again = [await compact(store, session.id, new="mine") for _ in range(2)]
+    session = await new_thread(store, *numbered_messages(1, 6))
+    first, again = [
+        await compact_session(store, session.id, new="mine") for _ in range(2)
+    ]
     assert first == again
     assert (again.won, again.session.id) == (True, "mine")
     assert len(await store.compactions(session.id)) == 1
@@ -144,10 +151,10 @@ async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
 async def test_of_many_that_compact_at_once_one_wins(
     store: Store, url: str, clock: Clock
 ) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     others = [open_at(url, clock) for _ in range(3)]
     made = await asyncio.gather(
-        *(compact(one, session.id) for one in [store, *others] * 3)
+        *(compact_session(one, session.id) for one in [store, *others] * 3)
     )
     assert sum(continuation.won for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
@@ -157,22 +164,22 @@ async def test_of_many_that_compact_at_once_one_wins(
 
 
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 4))
-    stranger = await new_thread(store, *says("stranger"))
+    session = await new_thread(store, *numbered_messages(1, 4))
+    stranger = await new_thread(store, *user_messages("stranger"))
     before = await store.export(session.id)
     [foreign] = await store.messages(stranger.id)
     [first, *_] = await store.messages(session.id)
     attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
         ([foreign.id], 4, UnknownIdError),
         ([first.id, 10**9], 4, UnknownIdError),
-        ([first.id, user("said, but never appended")], 4, InputError),
+        ([first.id, user_message("said, but never appended")], 4, InputError),
         ([first.id], 5, InputError),
         ([first.id], -1, InputError),
     )
     for compacted, seen, error in attempts:
         with pytest.raises(error):
             await store.continue_session(
-                session.id, compacted, seen=seen, pending=says("pending")
+                session.id, compacted, seen=seen, pending=user_messages("pending")
             )
     with pytest.raises(InputError, match="taken"):
         await store.continue_session(session.id, [first.id], seen=4, new=stranger.id)
@@ -180,7 +187,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
 
 
 async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *numbered(1, 4))
+    session = await new_thread(store, *numbered_messages(1, 4))
     ids = [message.id for message in await store.messages(session.id)]
     record = NewCompaction(
         covered=ids[1:3],
@@ -196,7 +203,7 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
         cost=Decimal("0.000000000125"),
     )
     made = await store.continue_session(
-        session.id, [ids[0], summary(), ids[3]], seen=4, compaction=record
+        session.id, [ids[0], summary_message(), ids[3]], seen=4, compaction=record
     )
     [stored] = await store.compactions(made.session.id)
     assert (stored.thread, stored.parent, stored.session) == (
@@ -215,22 +222,22 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
 async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     await store.end_session(session.id, "user")
-    made = await compact(store, session.id)
+    made = await compact_session(store, session.id)
     assert made.session.end_reason == "user"
     undone = await store.undo(session.id)
     assert undone.end_reason == "user"
-    made = await compact(store, session.id, pending=says("more"))
+    made = await compact_session(store, session.id, pending=user_messages("more"))
     assert made.session.live
 
 
 async def test_undo_brings_the_parent_back_with_what_was_added_since(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    made = await compact(store, session.id)
-    await store.append(session.id, says("after 1", "after 2"))
+    session = await new_thread(store, *numbered_messages(1, 6))
+    made = await compact_session(store, session.id)
+    await store.append(session.id, user_messages("after 1", "after 2"))
     clock.now += 1
     undone = await store.undo(made.session.id)
     assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
@@ -242,24 +249,35 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(
     )
     assert await store.get_compression_tip(made.session.id) == session.id
     everything = [*(f"m{n}" for n in range(1, 7)), "after 1", "after 2"]
-    assert await shown(store, session.id) == everything
-    assert await said(store, made.session.id) == everything
-    again = await compact(store, session.id)
+    assert await context_texts(store, session.id) == everything
+    assert await history_texts(store, made.session.id) == everything
+    again = await compact_session(store, session.id)
     assert again.won
     assert again.session.id != made.session.id
     assert await store.get_compression_tip(made.session.id) == again.session.id
 
 
 async def test_undo_goes_back_step_by_step(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    first = await compact(store, session.id)
-    await store.append(session.id, says("a"))
-    second = await compact(store, first.session.id)
-    await store.append(session.id, says("b"))
+    session = await new_thread(store, *numbered_messages(1, 6))
+    first = await compact_session(store, session.id)
+    await store.append(session.id, user_messages("a"))
+    second = await compact_session(store, first.session.id)
+    await store.append(session.id, user_messages("b"))
     assert (await store.undo(session.id)).id == first.session.id
-    assert await shown(store, session.id) == ["m1", "summary", "m5", "m6", "a", "b"]
+    assert await context_texts(store, session.id) == [
+        "m1",
+        "summary",
+        "m5",
+        "m6",
+        "a",
+        "b",
+    ]
     assert (await store.undo(second.session.id)).id == session.id
-    assert await shown(store, session.id) == [*(f"m{n}" for n in range(1, 7)), "a", "b"]
+    assert await context_texts(store, session.id) == [
+        *(f"m{n}" for n in range(1, 7)),
+        "a",
+        "b",
+    ]
     with pytest.raises(NothingToUndoError):
         await store.undo(session.id)
 
@@ -268,12 +286,12 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
     store: Store, url: str, clock: Clock
 ) -> None:
     other = open_at(url, clock)
-    session = await new_thread(store, *numbered(1, 6))
-    first = await compact(store, session.id)
-    await compact(store, first.session.id)
+    session = await new_thread(store, *numbered_messages(1, 6))
+    first = await compact_session(store, session.id)
+    await compact_session(store, first.session.id)
     await asyncio.gather(*(one.undo(session.id) for one in (store, other)))
     assert await store.get_compression_tip(session.id) == session.id
-    assert await said(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    assert await history_texts(store, session.id) == [f"m{n}" for n in range(1, 7)]
     await other.close()
 
 
@@ -295,11 +313,13 @@ async def test_a_continuation_adds_little(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
     empty = await store._read(pages)
     session = await new_thread(
-        store, *(user(f"{number} " + "words " * 60) for number in range(1000))
+        store, *(user_message(f"{number} " + "words " * 60) for number in range(1000))
     )
     await store.search(SearchQuery("words"))  # indexed from here on
     before = await store._read(pages)
-    made = await compact(store, session.id, head=2, tail=100, words="summary " * 500)
+    made = await compact_session(
+        store, session.id, head=2, tail=100, words="summary " * 500
+    )
     added = await store._read(pages) - before
     assert len(await store.messages(made.session.id)) == 103
     assert added < 0.1 * (before - empty)

@@ -14,9 +14,9 @@ import psycopg
 from everthread.factory import open_store
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-from tests.store.children import Nursery
+from tests.store.killed_processes import ForkServer
+from tests.store.messages import texts_of
 from tests.store.postgres_server import Server
-from tests.store.talk import texts
 
 KILLS = 20
 SERVER_CRASHES = 5
@@ -30,7 +30,7 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
     """
     there = 0
     chance = random.Random(kills)  # noqa: S311 - chance, not secrecy
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         for number in range(0, kills, 10):
             threads = asyncio.run(new_threads(url, 2))
             logs: list[Path] = []
@@ -68,7 +68,7 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
     store = open_store(url)
     assert (await store.check()).problems == ()
     for thread in threads:
-        history = texts(await store.history(thread))
+        history = texts_of(await store.history(thread))
         assert [text for text, count in Counter(history).items() if count > 1] == []
         assert confirmed.get(thread, set()) - set(history) == set()
         assert set(history) - asked.get(thread, set()) == set()
@@ -123,7 +123,7 @@ def crash_server(server: Server, folder: Path, crashes: int) -> int:
     chance = random.Random(crashes)  # noqa: S311 - chance, not secrecy
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(2)]
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         for seed, log in enumerate(logs):
             nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads)
         for _ in range(crashes):
@@ -158,7 +158,7 @@ def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int
     """Many processes append to the same threads, compacting and undoing among them. How much they said."""
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(processes)]
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         children = [
             nursery.start(
                 "talk",

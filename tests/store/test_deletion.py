@@ -12,7 +12,15 @@ from everthread.errors import UnknownIdError
 from everthread.store.records import NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
+    new_thread,
+    numbered_messages,
+    user_message,
+    user_messages,
+)
 
 TABLES = (
     "sessions",
@@ -40,21 +48,23 @@ async def rows(store: Store) -> dict[str, int]:
 
 async def full_thread(store: Store, word: str) -> str:
     """A thread that has something of everything, said with a word of its own."""
-    session = await new_thread(store, *numbered(1, 6, word), system=f"prompt {word}")
-    await compact(store, session.id, words=f"summary of {word}")
+    session = await new_thread(
+        store, *numbered_messages(1, 6, word), system=f"prompt {word}"
+    )
+    await compact_session(store, session.id, words=f"summary of {word}")
     await store.undo(session.id)
-    await compact(store, session.id)
-    await store.append(session.id, says(f"{word} after"))
+    await compact_session(store, session.id)
+    await store.append(session.id, user_messages(f"{word} after"))
     await store.put_output(session.id, f"output of {word}", call_id="c", tool="t")
     await store.record_usage(
         NewUsage(session.id, "model", CanonicalUsage(input_tokens=5))
     )
     await store.put_state(session.id, "engine", {"word": word})
     agent = await new_thread(
-        store, *says(f"{word} agent"), kind="subagent", parent=session.id
+        store, *user_messages(f"{word} agent"), kind="subagent", parent=session.id
     )
     inner = await new_thread(
-        store, *says(f"{word} inner"), kind="subagent", parent=agent.id
+        store, *user_messages(f"{word} inner"), kind="subagent", parent=agent.id
     )
     await store.put_output(inner.id, f"inner output of {word}")
     assert await store.acquire(session.id, "me", 10)
@@ -99,8 +109,8 @@ async def test_everything_goes_but_the_account(store: Store) -> None:
 
 
 async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    made = await compact(store, session.id)
+    session = await new_thread(store, *numbered_messages(1, 6))
+    made = await compact_session(store, session.id)
     assert await store.delete_thread(made.session.id) == 2
     with pytest.raises(UnknownIdError):
         await store.session(session.id)
@@ -110,20 +120,24 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(
     store: Store,
 ) -> None:
     session = await new_thread(
-        store, *(user(f"word{n} shared") for n in range(1, 9)), system="S"
+        store, *(user_message(f"word{n} shared") for n in range(1, 9)), system="S"
     )
-    await compact(store, session.id)
-    await store.append(session.id, says("word9 shared", "word10 later"))
+    await compact_session(store, session.id)
+    await store.append(session.id, user_messages("word9 shared", "word10 later"))
     messages = await store.history(session.id)
     one = await store.branch(session.id, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
     sibling = await store.branch(session.id, messages[1].id)
-    histories = {key: await said(store, key) for key in (one.id, two.id, sibling.id)}
-    contexts = {key: await shown(store, key) for key in (one.id, two.id, sibling.id)}
+    histories = {
+        key: await history_texts(store, key) for key in (one.id, two.id, sibling.id)
+    }
+    contexts = {
+        key: await context_texts(store, key) for key in (one.id, two.id, sibling.id)
+    }
     await store.delete_thread(session.id)
     for key in (one.id, two.id, sibling.id):
-        assert await said(store, key) == histories[key]
-        assert await shown(store, key) == contexts[key]
+        assert await history_texts(store, key) == histories[key]
+        assert await context_texts(store, key) == contexts[key]
         assert {
             h.message
             for h in await store.search(SearchQuery("shared", thread=key, limit=50))
@@ -131,9 +145,9 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(
     assert (await store.session(one.id)).system == "S"
     assert await found(store, "later") == set()
     assert await found(store, "shared") <= {one.id, two.id, sibling.id}
-    await store.append(two.id, says("goes on"))
+    await store.append(two.id, user_messages("goes on"))
     await store.delete_thread(one.id)
-    assert await said(store, two.id) == [*histories[two.id], "goes on"]
+    assert await history_texts(store, two.id) == [*histories[two.id], "goes on"]
     assert await found(store, "word3") == {two.id}
     assert await found(store, "word8") == set()
     await store.delete_thread(sibling.id)
@@ -144,13 +158,15 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
-    session = await new_thread(store, user("first", event="e"), *says("second"))
+    session = await new_thread(
+        store, user_message("first", event="e"), *user_messages("second")
+    )
     branch = await store.branch(session.id, (await store.messages(session.id))[1].id)
-    await store.append(branch.id, [user("mine", event="e")])
+    await store.append(branch.id, [user_message("mine", event="e")])
     await store.delete_thread(session.id)
-    assert await said(store, branch.id) == ["first", "second", "mine"]
-    await store.append(branch.id, [user("mine", event="e")])
-    assert await said(store, branch.id) == ["first", "second", "mine"]
+    assert await history_texts(store, branch.id) == ["first", "second", "mine"]
+    await store.append(branch.id, [user_message("mine", event="e")])
+    assert await history_texts(store, branch.id) == ["first", "second", "mine"]
 
 
 async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
@@ -176,7 +192,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     late = "late log " * 9
     for text in (early, late):
         stored = await store.put_output(session.id, text, call_id="c", tool="run")
-        await store.append(session.id, [user(f"see {stored.id} for it")])
+        await store.append(session.id, [user_message(f"see {stored.id} for it")])
     branch = await store.branch(session.id, (await store.messages(session.id))[0].id)
     assert [stored.id for stored in await store.outputs(branch.id)] == [
         output_id(early)
@@ -194,16 +210,18 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
     """Whoever comes late is told; nothing is left half."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
-        session = await new_thread(store, *numbered(1, 6), system="the only prompt")
+        session = await new_thread(
+            store, *numbered_messages(1, 6), system="the only prompt"
+        )
         messages = await store.messages(session.id)
         fresh = NewSession(system="the only prompt")
         results = await asyncio.gather(
             store.delete_thread(session.id),
-            *(other.append(session.id, says("more")) for other in others),
+            *(other.append(session.id, user_messages("more")) for other in others),
             others[0].branch(session.id, messages[3].id),
             others[1].put_output(session.id, "an output"),
             others[0].create_session(fresh),
-            compact(others[1], session.id),
+            compact_session(others[1], session.id),
             others[1].create_session(NewSession(kind="subagent", parent=session.id)),
             return_exceptions=True,
         )

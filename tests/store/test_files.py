@@ -24,9 +24,15 @@ from everthread.errors import (
 )
 from everthread.factory import open_store, store_url
 from everthread.store.records import SearchQuery
-from tests.store.children import Nursery
 from tests.store.conftest import Clock, close_sound, open_at
-from tests.store.talk import new_thread, numbered, said, says, user
+from tests.store.killed_processes import ForkServer
+from tests.store.messages import (
+    history_texts,
+    new_thread,
+    numbered_messages,
+    user_message,
+    user_messages,
+)
 
 
 def mode(path: Path) -> int:
@@ -38,7 +44,7 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
     try:
         path = tmp_path / "new" / "home" / "store.db"
         store = open_store(path)
-        await new_thread(store, *says("private"))
+        await new_thread(store, *user_messages("private"))
         await store.backup(str(tmp_path / "copy.db"))
         files = {file.name: mode(file) for file in path.parent.iterdir()}
         assert files == {
@@ -55,13 +61,17 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
 
 async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
-    session = await new_thread(store, *numbered(1, 500))
-    writing = asyncio.ensure_future(store.append(session.id, numbered(501, 900)))
+    session = await new_thread(store, *numbered_messages(1, 500))
+    writing = asyncio.ensure_future(
+        store.append(session.id, numbered_messages(501, 900))
+    )
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
-    assert (await said(copy, session.id))[:500] == [f"m{n}" for n in range(1, 501)]
-    assert len(await said(copy, session.id)) in (500, 900)
+    assert (await history_texts(copy, session.id))[:500] == [
+        f"m{n}" for n in range(1, 501)
+    ]
+    assert len(await history_texts(copy, session.id)) in (500, 900)
     assert (await copy.check()).problems == ()
     for target in (tmp_path / "copy.db", tmp_path / "no" / "folder.db"):
         with pytest.raises(StoreError, match=str(target)):
@@ -72,14 +82,14 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
 
 async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
-    keep = await new_thread(store, *says("kept words"))
-    gone = await new_thread(store, *(user("padding " * 50) for _ in range(500)))
+    keep = await new_thread(store, *user_messages("kept words"))
+    gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
     await store.search(SearchQuery("padding"))
     await store.delete_thread(gone.id)
     before = (await store.check()).size
     await store.vacuum()
     assert (await store.check()).size < before / 2
-    assert await said(store, keep.id) == ["kept words"]
+    assert await history_texts(store, keep.id) == ["kept words"]
     assert len(await store.search(SearchQuery("kept"))) == 1
     await store.close()
 
@@ -104,7 +114,7 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     path = tmp_path / "store.db"
     store = open_store(path)
     session = await new_thread(
-        store, *(user(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
+        store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
     )
     await store.search(SearchQuery("words"))
     await store.close()
@@ -204,7 +214,8 @@ async def test_a_damaged_store_is_not_written_to(tmp_path: Path) -> None:
     path.write_bytes(broken)
     store = open_store(path)
     results = await asyncio.gather(
-        *(store.append(session, says("x")) for _ in range(3)), return_exceptions=True
+        *(store.append(session, user_messages("x")) for _ in range(3)),
+        return_exceptions=True,
     )
     assert all(isinstance(result, StoreDamagedError) for result in results)
     await store.close()
@@ -244,7 +255,7 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
     log.touch()
     log.chmod(0o666)
     open_folder.chmod(0o555)
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         child = nursery.start(
             "write_as_nobody",
             url=f"sqlite:///{open_folder}/store.db",
@@ -259,7 +270,7 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
 async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
     store = open_at(f"sqlite:///{path}", Clock())
-    session = await new_thread(store, *says("kept"))
+    session = await new_thread(store, *user_messages("kept"))
     await store.close()
     log = open_folder / "log"
     log.touch()
@@ -267,7 +278,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path.chmod(0o444)
     open_folder.chmod(0o555)
     before = path.read_bytes()
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         child = nursery.start(
             "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session.id
         )
@@ -277,7 +288,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o755)
     path.chmod(0o600)
     again = open_at(f"sqlite:///{path}", Clock())
-    assert await said(again, session.id) == ["kept"]
+    assert await history_texts(again, session.id) == ["kept"]
     await close_sound(again)
 
 
@@ -285,7 +296,7 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
 
 
 def fill(url: str, log: Path, **how: Any) -> dict[str, Any]:
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         assert nursery.wait(nursery.start("fill", url=url, log=str(log), **how)) == 0
     return outcome(log)
 

@@ -31,7 +31,7 @@ from everthread.store.indexing import (
 from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY, Store
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import new_thread, says, user
+from tests.store.messages import new_thread, user_message, user_messages
 
 WORDS = "lorem ipsum dolor sit amet "
 
@@ -199,7 +199,9 @@ async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much
         await sleep(0)
 
     thread = await store.create_session(NewSession())
-    await store.append(thread.id, says("short", "x " * GENTLE_CHARS, "the last"))
+    await store.append(
+        thread.id, user_messages("short", "x " * GENTLE_CHARS, "the last")
+    )
     unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE", 0.0)
@@ -216,7 +218,7 @@ async def test_two_stores_index_the_same_only_once(
 ) -> None:
     other = open_at(url, clock)
     thread = await new_thread(
-        store, *says(*(f"needle {number}" for number in range(50)))
+        store, *user_messages(*(f"needle {number}" for number in range(50)))
     )
     unindexed(store)
     first = await store._read(prepare_index)
@@ -224,7 +226,7 @@ async def test_two_stores_index_the_same_only_once(
     for parts in first:
         await store._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
     await store.delete_thread(thread.id)
-    await new_thread(store, user("needle left"))
+    await new_thread(store, user_message("needle left"))
     for parts in second:
         await other._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
     assert len(await other.search(SearchQuery("needle"))) == 1
@@ -235,7 +237,7 @@ async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
     thread = await store.create_session(NewSession())
     big = "x" * (BATCH_CHARS // 2)
     await store.append(
-        thread.id, [user(f"{big} needle{number}") for number in range(4)]
+        thread.id, [user_message(f"{big} needle{number}") for number in range(4)]
     )
     unindexed(store)
     batches = await store._read(prepare_index)
@@ -244,7 +246,7 @@ async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
 
 
 async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
-    thread = await new_thread(store, *says("one", "two"))
+    thread = await new_thread(store, *user_messages("one", "two"))
     unindexed(store)
     batches = await store._read(prepare_index)
     await store.delete_thread(thread.id)
@@ -258,7 +260,7 @@ async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
 async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thread = await new_thread(store, *says("needle one"))
+    thread = await new_thread(store, *user_messages("needle one"))
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2

@@ -17,7 +17,7 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import new_thread, numbered
+from tests.store.messages import new_thread, numbered_messages
 from tests.store.test_proxied import extend
 
 DAY = 86_400.0
@@ -115,7 +115,7 @@ async def test_a_success_disproves_a_smaller_window_of_its_tenant(
 
 
 async def test_a_text_is_pinned_once_and_taken_back_by_its_id(store: Store) -> None:
-    thread = await new_thread(store, *numbered(0, 1))
+    thread = await new_thread(store, *numbered_messages(0, 1))
     first = await store.put_pin(thread.id, "Never push to main.")
     assert await store.put_pin(thread.id, "Never push to main.") == first
     assert [pin.text for pin in await store.pins(thread.id)] == ["Never push to main."]
@@ -130,7 +130,7 @@ async def test_a_text_is_pinned_once_and_taken_back_by_its_id(store: Store) -> N
 async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     store: Store,
 ) -> None:
-    thread = await new_thread(store, *numbered(0, 3))
+    thread = await new_thread(store, *numbered_messages(0, 3))
     kept = await store.put_pin(thread.id, "Never push to main.")
     history = await store.history(thread.id)
     branch = await store.branch(thread.id, history[-1].id)
@@ -142,7 +142,7 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
 
 
 async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
-    thread = await new_thread(store, *numbered(0, 1))
+    thread = await new_thread(store, *numbered_messages(0, 1))
     kept = await store.put_pin(thread.id, "Never push to main.")
     await elsewhere.import_lines(await store.export(thread.id))
     assert await elsewhere.pins(thread.id) == [kept]
@@ -151,7 +151,7 @@ async def test_pins_go_with_an_export(store: Store, elsewhere: Store) -> None:
 async def test_failures_are_counted_by_tenant_and_kind(
     store: Store, clock: Clock
 ) -> None:
-    thread = await new_thread(store, *numbered(0, 1))
+    thread = await new_thread(store, *numbered_messages(0, 1))
     await store.add_failures(
         {("acme", "", "it failed"): 2, ("", thread.id, "a compaction failed"): 1}
     )

@@ -14,16 +14,16 @@ from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import (
-    compact,
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
     new_thread,
-    numbered,
-    result,
-    said,
-    says,
-    shown,
-    texts,
-    user,
+    numbered_messages,
+    texts_of,
+    tool_result,
+    user_message,
+    user_messages,
 )
 
 CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from(
@@ -101,7 +101,7 @@ async def test_odd_names_are_kept_or_refused_as_input(
 ) -> None:
     session = await store.create_session(NewSession(title=title))
     try:
-        [stored] = await store.append(session.id, [user("x", event=event)])
+        [stored] = await store.append(session.id, [user_message("x", event=event)])
     except InputError:
         assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
         assert await store.messages(session.id) == []
@@ -112,9 +112,9 @@ async def test_odd_names_are_kept_or_refused_as_input(
 async def test_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
     session = await new_thread(
-        store, user(text, kind="derived"), *says("after")
+        store, user_message(text, kind="derived"), *user_messages("after")
     )  # derived: searching is not the point
-    assert await shown(store, session.id) == [text, "after"]
+    assert await context_texts(store, session.id) == [text, "after"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_what_is_no_message_is_refused_and_nothing_is_stored(
 ) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
-        await store.append(session.id, [user("fine"), NewMessage(body)])
+        await store.append(session.id, [user_message("fine"), NewMessage(body)])
     assert await store.messages(session.id) == []
 
 
@@ -139,7 +139,7 @@ async def test_a_bottomless_message_is_refused(store: Store) -> None:
     session = await new_thread(store)
     with pytest.raises(EverthreadError):
         await store.append(session.id, [NewMessage(body)])
-    await store.append(session.id, says("still works"))
+    await store.append(session.id, user_messages("still works"))
 
 
 @pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
@@ -148,12 +148,12 @@ async def test_values_no_database_takes_are_refused_as_input(
 ) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
-        await store.append(session.id, [user("x", **more)])
+        await store.append(session.id, [user_message("x", **more)])
     assert await store.messages(session.id) == []
 
 
 async def test_what_is_known_of_a_message(store: Store, clock: Clock) -> None:
-    new = user("hello", tokens=7, event="e-1")
+    new = user_message("hello", tokens=7, event="e-1")
     session = await new_thread(store)
     [stored] = await store.append(session.id, [new])
     assert (stored.session, stored.seq, stored.kind, stored.tokens, stored.event) == (
@@ -172,42 +172,48 @@ async def test_a_derived_message_names_its_origin_and_is_no_history(
     store: Store,
 ) -> None:
     session = await new_thread(store)
-    [whole] = await store.append(session.id, [result("read", "long " * 100)])
+    [whole] = await store.append(session.id, [tool_result("read", "long " * 100)])
     [small] = await store.append(
-        session.id, [result("read", "short", kind="derived", origin=whole.id)]
+        session.id, [tool_result("read", "short", kind="derived", origin=whole.id)]
     )
     assert (await store.message(small.id)).origin == whole.id
-    assert await shown(store, session.id) == ["long " * 100, "short"]
-    assert await said(store, session.id) == ["long " * 100]
+    assert await context_texts(store, session.id) == ["long " * 100, "short"]
+    assert await history_texts(store, session.id) == ["long " * 100]
 
 
 async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     session = await new_thread(store)
     first = await store.append(
-        session.id, [user("a", event="1"), user("b", event="2"), user("a", event="1")]
+        session.id,
+        [
+            user_message("a", event="1"),
+            user_message("b", event="2"),
+            user_message("a", event="1"),
+        ],
     )
     assert [message.seq for message in first] == [0, 1, 0]
     again = await store.append(
-        session.id, [user("other words", event="2"), user("c", event="3")]
+        session.id,
+        [user_message("other words", event="2"), user_message("c", event="3")],
     )
     assert [message.id for message in again] == [first[1].id, again[1].id]
-    assert await shown(store, session.id) == ["a", "b", "c"]
+    assert await context_texts(store, session.id) == ["a", "b", "c"]
 
 
 async def test_events_are_a_threads_own(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     for session in (one, two):
-        await store.append(session.id, [user(session.id, event="1")])
-    assert await shown(store, two.id) == [two.id]
+        await store.append(session.id, [user_message(session.id, event="1")])
+    assert await context_texts(store, two.id) == [two.id]
 
 
 async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
     store: Store,
 ) -> None:
-    events = [user(f"m{number}", event=str(number)) for number in range(6)]
+    events = [user_message(f"m{number}", event=str(number)) for number in range(6)]
     session = await new_thread(store, *events)
-    continued = (await compact(store, session.id, head=1, tail=2)).session
+    continued = (await compact_session(store, session.id, head=1, tail=2)).session
     covered, carried = await store.append(session.id, [events[2], events[5]])
     assert (covered.session, covered.seq) == (session.id, 2)
     assert (carried.session, carried.seq) == (continued.id, 3)
@@ -220,32 +226,32 @@ async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
 async def test_order_is_the_order_of_asking(store: Store) -> None:
     session = await new_thread(store)
     await asyncio.gather(
-        *(store.append(session.id, says(f"{n}a", f"{n}b")) for n in range(40))
+        *(store.append(session.id, user_messages(f"{n}a", f"{n}b")) for n in range(40))
     )
     expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
-    assert await shown(store, session.id) == expected
+    assert await context_texts(store, session.id) == expected
     assert [message.seq for message in await store.messages(session.id)] == list(
         range(80)
     )
 
 
 async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
+    session = await new_thread(store, *numbered_messages(1, 6))
     ids = [session.id]
     for _ in range(4):
-        ids.append((await compact(store, ids[-1])).session.id)
+        ids.append((await compact_session(store, ids[-1])).session.id)
     for number, key in enumerate(ids):
-        [stored] = await store.append(key, says(f"late {number}"))
+        [stored] = await store.append(key, user_messages(f"late {number}"))
         assert stored.session == ids[-1]
-    assert (await shown(store, session.id))[-5:] == [
+    assert (await context_texts(store, session.id))[-5:] == [
         f"late {number}" for number in range(5)
     ]
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 6))
-    continued = (await compact(store, session.id)).session
-    await store.append(session.id, numbered(7, 9))
+    session = await new_thread(store, *numbered_messages(1, 6))
+    continued = (await compact_session(store, session.id)).session
+    await store.append(session.id, numbered_messages(7, 9))
     whole = await store.history(session.id)
     for start in range(11):
         for limit in (0, 1, 3, 20):
@@ -254,15 +260,15 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
                 == whole[start : start + limit]
             )
         assert await store.history(session.id, start=start) == whole[start:]
-    assert texts(await store.messages(continued.id, start=1, limit=2)) == [
+    assert texts_of(await store.messages(continued.id, start=1, limit=2)) == [
         "summary",
         "m5",
     ]
-    assert texts(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
+    assert texts_of(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
-    session = await new_thread(store, *says("private"), tenant="a")
+    session = await new_thread(store, *user_messages("private"), tenant="a")
     [message] = await store.messages(session.id)
     assert (await store.message(message.id, tenant="a")).id == message.id
     with pytest.raises(UnknownIdError):

@@ -18,9 +18,9 @@ from everthread.store.records import NewSession
 from everthread.store.schema import load_migrations
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from tests.store.children import LATER, Nursery
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
-from tests.store.talk import new_thread, said, says
+from tests.store.killed_processes import LATER, ForkServer
+from tests.store.messages import history_texts, new_thread, user_messages
 
 
 def file_of(url: str) -> Path:
@@ -84,7 +84,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
     kind: str, point: str, new_url: Callable[..., str]
 ) -> None:
     url = new_url(kind, empty=True)
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         assert (
             nursery.wait(
                 nursery.start(
@@ -95,8 +95,8 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
         )
     store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
-    session = await new_thread(store, *says("works"))
-    assert await said(store, session.id) == ["works"]
+    session = await new_thread(store, *user_messages("works"))
+    assert await history_texts(store, session.id) == ["works"]
     await close_sound(store)
 
 
@@ -105,11 +105,11 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
 ) -> None:
     url = new_url(kind, empty=True)
     store = open_at(url, Clock())
-    session = await new_thread(store, *says("kept"))
+    session = await new_thread(store, *user_messages("kept"))
     await store.close()
     later = open_later(url)
     assert (await later.check()).schema == LATER.number
-    assert await said(later, session.id) == ["kept"]
+    assert await history_texts(later, session.id) == ["kept"]
     await close_sound(later)
     number = LATER.number
     with pytest.raises(
@@ -122,7 +122,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
 async def test_several_processes_migrate_at_once(
     kind: str, new_url: Callable[..., str]
 ) -> None:
-    with Nursery() as nursery:
+    with ForkServer() as nursery:
         for _ in range(2):
             url = new_url(kind, empty=True)
             children = [nursery.start("migrate", url=url) for _ in range(5)]
@@ -153,11 +153,11 @@ async def test_opening_again_changes_nothing(
 ) -> None:
     url = new_url(kind)
     first = open_at(url, Clock())
-    session = await new_thread(first, *says("kept"))
+    session = await new_thread(first, *user_messages("kept"))
     await first.close()
     for _ in range(2):
         again = open_store(url)
-        assert await said(again, session.id) == ["kept"]
+        assert await history_texts(again, session.id) == ["kept"]
         await again.close()
 
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everthread.store.store import Store
-from tests.store.model import OPERATIONS, Model
+from tests.store.reference_model import OPERATIONS, Model
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)),

@@ -8,7 +8,7 @@ import pytest
 
 from everthread.store.records import NewMessage, SearchQuery
 from everthread.store.store import Store
-from tests.store.talk import new_thread, result, said, user
+from tests.store.messages import history_texts, new_thread, tool_result, user_message
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \ude00")
@@ -29,7 +29,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(
         "function": {"name": f"t{odd}", "arguments": f'{{"walnut": "{odd}"}}'},
     }
     messages = [
-        *(user(text, event=f"e{number}") for number, text in enumerate(texts)),
+        *(user_message(text, event=f"e{number}") for number, text in enumerate(texts)),
         NewMessage(
             {"role": "assistant", "content": None, "tool_calls": [call]}, event="call"
         ),
@@ -44,7 +44,7 @@ async def test_a_message_with_odd_text_is_kept_and_found(
     snippets = []
     for each in (store, elsewhere):
         session = await new_thread(each, *messages, id="s")
-        assert (await said(each, session.id))[:3] == texts
+        assert (await history_texts(each, session.id))[:3] == texts
         await each.put_output(
             session.id, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
         )
@@ -63,8 +63,8 @@ async def test_a_query_with_odd_text(store: Store, elsewhere: Store, odd: str) -
     for each in (store, elsewhere):
         await new_thread(
             each,
-            user(f"walnut {odd} tree", event="a"),
-            user("walnut tree", event="b"),
+            user_message(f"walnut {odd} tree", event="a"),
+            user_message("walnut tree", event="b"),
             id="s",
         )
         queries = [
@@ -96,7 +96,7 @@ async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(
     await new_thread(
         store,
         NewMessage({"role": "r\ud800", "content": "walnut"}),
-        result("t\0", "walnut"),
+        tool_result("t\0", "walnut"),
     )
     assert [
         hit.tool for hit in await store.search(SearchQuery("walnut", tool="t\0"))

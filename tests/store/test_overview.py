@@ -8,12 +8,19 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.store.records import NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, numbered, result, says, user
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    numbered_messages,
+    tool_result,
+    user_message,
+    user_messages,
+)
 
 
 async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
-    one = await new_thread(store, *numbered(1, 6), tenant="a")
-    two = await new_thread(store, *numbered(1, 6), tenant="b")
+    one = await new_thread(store, *numbered_messages(1, 6), tenant="a")
+    two = await new_thread(store, *numbered_messages(1, 6), tenant="b")
     empty = await new_thread(store, tenant="a")
     await store.record_usage(
         NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
@@ -22,7 +29,7 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         NewUsage(one.id, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
     )
     await store.record_usage(NewUsage(two.id, "m3", CanonicalUsage(7, 1)))
-    made = (await compact(store, one.id)).session
+    made = (await compact_session(store, one.id)).session
     found = await store.thread_figures([one.id, two.id, empty.id])
     first = found[one.id]
     assert (first.calls, first.cost, first.prompt, first.model) == (
@@ -56,10 +63,10 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
 async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     thread = await new_thread(
         store,
-        user("short"),
-        user("x" * 4_000),
-        result("terminal", "y" * 800),
-        result("terminal", "z", tokens=9_000),
+        user_message("short"),
+        user_message("x" * 4_000),
+        tool_result("terminal", "y" * 800),
+        tool_result("terminal", "z", tokens=9_000),
     )
     sizes = await store.heaviest_messages(thread.id, limit=2)
     assert [size.tokens for size in sizes] == [
@@ -72,15 +79,15 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
 
 
 async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store, *numbered(1, 6), tenant="a")
+    thread = await new_thread(store, *numbered_messages(1, 6), tenant="a")
     seen = {await store.last_change(thread=thread.id)}
     listed = {await store.last_change(tenant="a"), await store.last_change()}
     assert await store.last_change(thread=thread.id) in seen
     clock.now += 1
-    await store.append(thread.id, numbered(7, 7))
+    await store.append(thread.id, numbered_messages(7, 7))
     seen.add(await store.last_change(thread=thread.id))
     listed.add(await store.last_change(tenant="a"))
-    made = (await compact(store, thread.id)).session
+    made = (await compact_session(store, thread.id)).session
     seen.add(await store.last_change(thread=thread.id))
     await store.record_usage(NewUsage(made.id, "m", CanonicalUsage(1, 1)))
     seen.add(await store.last_change(thread=thread.id))
@@ -93,8 +100,8 @@ async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
 
 async def test_a_search_of_all_tenants(store: Store) -> None:
     assert await store.search(SearchQuery("apple", tenant=None)) == []
-    one = await new_thread(store, *says("an apple"), tenant="a")
-    two = await new_thread(store, *says("two apples, one apple"), tenant="b")
+    one = await new_thread(store, *user_messages("an apple"), tenant="a")
+    two = await new_thread(store, *user_messages("two apples, one apple"), tenant="b")
     hits = await store.search(SearchQuery("apple", tenant=None))
     assert {hit.thread for hit in hits} == {one.id, two.id}
     assert [
@@ -106,9 +113,11 @@ async def test_a_search_of_all_tenants(store: Store) -> None:
 async def test_what_a_session_shows_is_summed_and_looked_up(
     store: Store, clock: Clock
 ) -> None:
-    thread = await new_thread(store, *numbered(1, 6), result("terminal", "x" * 400))
+    thread = await new_thread(
+        store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400)
+    )
     ids = [message.id for message in await store.messages(thread.id)]
-    made = (await compact(store, thread.id, words="in short")).session
+    made = (await compact_session(store, thread.id, words="in short")).session
     row = await store.thread_row(thread.id)
     assert (row.first.id, row.tip.id, row.messages, row.compactions) == (
         thread.id,

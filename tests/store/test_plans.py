@@ -22,7 +22,7 @@ from everthread.store.sql.search import search_texts
 from everthread.store.sql.turn_index import TurnIndex
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
-from tests.store.talk import new_thread
+from tests.store.messages import new_thread
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
 """Tables that grow with what is said."""

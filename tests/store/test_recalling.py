@@ -10,7 +10,7 @@ from typing import Any
 from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import new_thread, result, user
+from tests.store.messages import new_thread, tool_result, user_message
 
 DAY = 86_400.0
 
@@ -33,10 +33,12 @@ async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(
 ) -> None:
     thread = await new_thread(
         store,
-        user("Melanie: I painted that lake sunrise last year, it means a lot to me."),
-        user("Caroline: The weather was fine."),
+        user_message(
+            "Melanie: I painted that lake sunrise last year, it means a lot to me."
+        ),
+        user_message("Caroline: The weather was fine."),
         *(
-            user(f"Melanie: Work was busy again, week {number}.")
+            user_message(f"Melanie: Work was busy again, week {number}.")
             for number in range(30)
         ),
     )
@@ -55,16 +57,16 @@ async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(
     store: Store, clock: Clock
 ) -> None:
     filler = [
-        user(f"Nothing new, {number}.", created=clock.now + 10 + number)
+        user_message(f"Nothing new, {number}.", created=clock.now + 10 + number)
         for number in range(20)
     ]
     thread = await new_thread(
         store,
-        user("What pet did you adopt, Melanie?", created=clock.now),
+        user_message("What pet did you adopt, Melanie?", created=clock.now),
         says("assistant", "A golden retriever!", created=clock.now + 1),
         *filler,
-        user("Which pet did she adopt?", created=clock.now + 5 * DAY),
-        user("Good morning.", created=clock.now + 6 * DAY),
+        user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
+        user_message("Good morning.", created=clock.now + 6 * DAY),
     )
     found = await recalled(store, "pet adopted", thread=thread.id, limit=3)
     assert "A golden retriever!" in found
@@ -80,14 +82,14 @@ async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(
     thread = await new_thread(
         store,
         *(
-            user(
+            user_message(
                 f"The meeting went well, take {number}.",
                 created=day + 40 * DAY * (number - 3),
             )
             for number in range(7)
         ),
-        user("We looked at main, app and src in py.", created=day),
-        result("read_file", "def run(): # src/app/main.py", created=day),
+        user_message("We looked at main, app and src in py.", created=day),
+        tool_result("read_file", "def run(): # src/app/main.py", created=day),
     )
     first, *_ = await recalled(
         store, "How was the meeting on May 23, 2023?", thread=thread.id
@@ -102,12 +104,12 @@ async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(
 ) -> None:
     mine = await new_thread(
         store,
-        user("The harbour crane is yellow."),
-        user("Crane again, at the harbour."),
+        user_message("The harbour crane is yellow."),
+        user_message("Crane again, at the harbour."),
     )
     seen = frozenset({(await store.messages(mine.id))[1].id})
-    await new_thread(store, user("The harbour crane is blue."), tenant="other")
-    await new_thread(store, user("The harbour crane was bought in Rostock."))
+    await new_thread(store, user_message("The harbour crane is blue."), tenant="other")
+    await new_thread(store, user_message("The harbour crane was bought in Rostock."))
     assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == [
         "The harbour crane is yellow."
     ]
@@ -128,13 +130,16 @@ async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since
     store: Store,
 ) -> None:
     parent = await new_thread(
-        store, user("The lighthouse keeper is Odd."), user("Fine.")
+        store, user_message("The lighthouse keeper is Odd."), user_message("Fine.")
     )
     at = (await store.messages(parent.id))[1].id
     branch = await store.branch(parent.id, at, new=NewSession(kind="branch"))
     await store.append(
         parent.id,
-        [user("He moved away."), user("The lighthouse keeper is now Ingrid.")],
+        [
+            user_message("He moved away."),
+            user_message("The lighthouse keeper is now Ingrid."),
+        ],
     )
     found = await recalled(store, "Who is the lighthouse keeper?", thread=branch.id)
     assert "The lighthouse keeper is Odd." in found
@@ -144,7 +149,9 @@ async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since
 async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     store: Store, clock: Clock
 ) -> None:
-    thread = await new_thread(store, user("Please run it."), user("And once more."))
+    thread = await new_thread(
+        store, user_message("Please run it."), user_message("And once more.")
+    )
     clock.now += 60
     long = (
         "noise line\n" * 400
@@ -154,7 +161,9 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     stored = await store.put_output(thread.id, long, call_id="c1", tool="terminal")
     clock.now += 60
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
-    await store.append(thread.id, [user(f"token {secret} of the FluxCapacitor")])
+    await store.append(
+        thread.id, [user_message(f"token {secret} of the FluxCapacitor")]
+    )
     query = RecallQuery(
         "why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200
     )
@@ -165,7 +174,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     assert len(output.text) <= 202
     assert not any(secret in passage.text for passage in passages)
     await store.append(
-        thread.id, [result("recall", "FluxCapacitor overheated, says message:7")]
+        thread.id, [tool_result("recall", "FluxCapacitor overheated, says message:7")]
     )
     assert len(await store.recall(query)) == len(passages), (
         "what only looked it up is no finding"
@@ -182,15 +191,15 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
     other = await new_thread(store)
     for number in range(12):
         asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
-        await store.append(mine.id, [user(asked)])
-        await store.append(other.id, [user(f"Ledger {number} is settled.")])
+        await store.append(mine.id, [user_message(asked)])
+        await store.append(other.id, [user_message(f"Ledger {number} is settled.")])
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
         await store.append(mine.id, [says("assistant", answer)])
     query = RecallQuery("pet adopted", "default", thread=mine.id, limit=4)
     found = {passage.text: passage.turn for passage in await store.recall(query)}
     assert found["A golden retriever!"] == found["Which pet did you adopt?"] == 5
     assert not any("Ledger" in text for text in found)
-    await store.append(mine.id, [user("And the adopted pet is well?")])
+    await store.append(mine.id, [user_message("And the adopted pet is well?")])
     later = {passage.text: passage.turn for passage in await store.recall(query)}
     assert later["And the adopted pet is well?"] == 13, "what came since is counted too"
     assert later["Which pet did you adopt?"] == 5
@@ -198,11 +207,11 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
 
 async def test_of_a_long_message_the_telling_words_are_looked_up(store: Store) -> None:
     filler = [
-        user(f"The report of department {number} was discussed at length.")
+        user_message(f"The report of department {number} was discussed at length.")
         for number in range(90)
     ]
     thread = await new_thread(
-        store, user("The zebra crossing at Quayside floods."), *filler
+        store, user_message("The zebra crossing at Quayside floods."), *filler
     )
     asked = (
         "discussed department report length " * 8
@@ -227,13 +236,13 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(
 
     thread = await new_thread(
         store,
-        user("Read both."),
+        user_message("Read both."),
         call("c1", "src/billing/tax.py"),
-        result("read_file", "def rate(): return 7", "c1"),
+        tool_result("read_file", "def rate(): return 7", "c1"),
         call("c2", "src/billing/net.py"),
-        result("read_file", "def rate(): return 9", "c2"),
+        tool_result("read_file", "def rate(): return 9", "c2"),
         call("c3", "logs/tax.log"),
-        result("read_file", "[stored]", "c3"),
+        tool_result("read_file", "[stored]", "c3"),
     )
     stored = await store.put_output(
         thread.id, "rate limited\n" * 50, call_id="c3", tool="read_file"
@@ -272,10 +281,10 @@ def answer(tool: str, call_id: str, text: str) -> NewMessage:
 async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) -> None:
     thread = await new_thread(
         store,
-        user("Please release it."),
+        user_message("Please release it."),
         call("bash", "c1", '{"command": "git commit -m \\"Release v7\\""}'),
         answer("bash", "c1", "husky: pre-commit script failed for the release commit"),
-        *(user(f"Nothing new on day {number}.") for number in range(20)),
+        *(user_message(f"Nothing new on day {number}.") for number in range(20)),
     )
     query = RecallQuery(
         "why did the release commit fail",
@@ -308,7 +317,7 @@ async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
         for number in range(30)
     ]
     thread = await new_thread(
-        store, result("bash", "grep: parentheses not balanced"), *calls
+        store, tool_result("bash", "grep: parentheses not balanced"), *calls
     )
     query = RecallQuery("grep", "default", thread=thread.id, limit=8, as_page=True)
     texts = [passage.text for passage in await store.recall(query)]
@@ -338,10 +347,10 @@ async def test_a_page_shows_what_came_of_a_call_and_the_call_of_a_result_though_
             "\n".join(f"line {number} of it" for number in range(300))
             + "\nNo such pattern",
         ),
-        user("Go on."),
+        user_message("Go on."),
         call("bash", "c2", '{"command": "make bread"}'),
         answer("bash", "c2", "The oven of the bakery is cold."),
-        *(user(f"Nothing new on day {number}.") for number in range(20)),
+        *(user_message(f"Nothing new on day {number}.") for number in range(20)),
     )
 
     async def first_place(question: str) -> str:
@@ -369,10 +378,10 @@ async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(
     thread = await new_thread(
         store,
         *(
-            result("edit", f"Changed README.md, now {number} characters in all.")
+            tool_result("edit", f"Changed README.md, now {number} characters in all.")
             for number in (272, 1813, 97, 41)
         ),
-        *(user(f"Nothing new on day {number}.") for number in range(20)),
+        *(user_message(f"Nothing new on day {number}.") for number in range(20)),
     )
     query = RecallQuery(
         "how many characters has the README",
@@ -393,7 +402,9 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
         call("bash", f"d{number}", f'{{"command": "grep -rn name{number} src"}}')
         for number in range(400)
     ]
-    apart = [message for one in calls for message in (one, user("Nothing new."))]
+    apart = [
+        message for one in calls for message in (one, user_message("Nothing new."))
+    ]
     thread = await new_thread(
         store,
         call("bash", "c1", '{"command": "grep -A 10 x"}'),
@@ -415,7 +426,9 @@ async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
 ) -> None:
     record = "reservation LQ940Q " + "of flights and passengers " * 30 + "amount 533"
     thread = await new_thread(
-        store, result("look_up", record), user("I have reservation LQ940Q.")
+        store,
+        tool_result("look_up", record),
+        user_message("I have reservation LQ940Q."),
     )
     query = RecallQuery(
         "what was paid for reservation LQ940Q",
@@ -435,9 +448,9 @@ async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
 async def test_frequent_words_that_stand_together_are_found_however_old(
     store: Store,
 ) -> None:
-    together = user("The red lamp and the green lamp are for the harbour door.")
+    together = user_message("The red lamp and the green lamp are for the harbour door.")
     apart = [
-        user(f"The {word} {number}.")
+        user_message(f"The {word} {number}.")
         for number in range(1_010)
         for word in ("lamp", "harbour", "door")
     ]
@@ -452,10 +465,10 @@ async def test_frequent_words_that_stand_together_are_found_however_old(
 
 async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> None:
     edits = [
-        result("edit", f"Edited src/markdown.test.ts, part {number} of the work.")
+        tool_result("edit", f"Edited src/markdown.test.ts, part {number} of the work.")
         for number in range(12)
     ]
-    error = result("bash", "src/markdown.test.ts: error, type undefined given")
+    error = tool_result("bash", "src/markdown.test.ts: error, type undefined given")
     thread = await new_thread(store, error, *edits)
     (first,) = await recalled(
         store, "which type error did markdown.test.ts give", thread=thread.id, limit=1
@@ -474,14 +487,16 @@ async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
             "".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count)
         )
 
-    records = [result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)]
+    records = [
+        tool_result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)
+    ]
     talk = [
-        user(
+        user_message(
             f"{words(6)} outbound flight {words(2)} booked {words(2)} instead {words(4)}."
         )
         for _ in range(20)
     ]
-    noise = [user(words(8)) for _ in range(200)]
+    noise = [user_message(words(8)) for _ in range(200)]
     thread = await new_thread(store, *records, *noise, *talk)
     query = RecallQuery(
         "which outbound flight was booked instead of KLM204?",
@@ -498,13 +513,13 @@ async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(
 ) -> None:
     allowed = ", ".join(f"module_{number}" for number in range(40))
     errors = [
-        result(
+        tool_result(
             "python",
             f"Code execution failed: the import of {name} is not allowed. Allowed are: {allowed}",
         )
         for name in ("walnut", "hazelnut")
     ]
-    noise = [user(f"Nothing new on day {number}.") for number in range(20)]
+    noise = [user_message(f"Nothing new on day {number}.") for number in range(20)]
     thread = await new_thread(store, *errors, *noise)
     query = RecallQuery(
         "which import was not allowed?",
@@ -537,7 +552,10 @@ async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_t
             answer("str_replace_editor", call_id, "Tested."),
         )
     thread = await new_thread(
-        store, sed, *work, *(user(f"Page {number}, please.") for number in range(1_300))
+        store,
+        sed,
+        *work,
+        *(user_message(f"Page {number}, please.") for number in range(1_300)),
     )
     query = RecallQuery(
         "how was new Editor() replaced in the tests?",
@@ -554,7 +572,7 @@ async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
 ) -> None:
     may, june = (datetime(2023, month, 10, tzinfo=UTC).timestamp() for month in (5, 6))
     talk = [
-        user(f"Odd: the {place} is lovely.", created=moment + 60 * number)
+        user_message(f"Odd: the {place} is lovely.", created=moment + 60 * number)
         for moment, places in (
             (may, ("harbour", "museum")),
             (june, ("castle", "garden", "market", "bridge", "tower")),

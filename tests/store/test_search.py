@@ -17,7 +17,14 @@ from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.sql.search import SEARCH_CANDIDATES
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import compact, new_thread, numbered, result, says, user
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    numbered_messages,
+    tool_result,
+    user_message,
+    user_messages,
+)
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
 
@@ -42,7 +49,7 @@ async def found_set(store: Store, text: str, **more: Any) -> set[str]:
 
 
 async def test_every_word_must_be_there(store: Store) -> None:
-    await new_thread(store, *says("red apple", "green apple", "a red car"))
+    await new_thread(store, *user_messages("red apple", "green apple", "a red car"))
     assert await found_set(store, "apple") == {"red apple", "green apple"}
     assert await found_set(store, "RED Apple") == {"red apple"}
     assert await found_set(store, "apple pear") == set()
@@ -51,7 +58,9 @@ async def test_every_word_must_be_there(store: Store) -> None:
 async def test_a_phrase_stands_in_a_row(store: Store) -> None:
     await new_thread(
         store,
-        *says("connection was refused", "Connection refused!", "refused connection"),
+        *user_messages(
+            "connection was refused", "Connection refused!", "refused connection"
+        ),
     )
     assert await found_set(store, '"connection refused"') == {"Connection refused!"}
     assert len(await found_set(store, "connection refused")) == 3
@@ -63,7 +72,7 @@ async def test_a_phrase_stands_in_a_row(store: Store) -> None:
 async def test_a_prefix(store: Store) -> None:
     await new_thread(
         store,
-        *says(
+        *user_messages(
             "configure it",
             "the configuration",
             "a confetti",
@@ -109,13 +118,13 @@ async def test_a_prefix(store: Store) -> None:
 async def test_identifiers_as_typed(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
-    await new_thread(store, *says(lacks, holds))
+    await new_thread(store, *user_messages(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert await found_set(store, f'"{query}"') == {holds}
 
 
 async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
-    await new_thread(store, *says("call getUserName()", "user only"))
+    await new_thread(store, *user_messages("call getUserName()", "user only"))
     assert await found_set(store, "getusername") == {"call getUserName()"}
     assert await found_set(store, "getUser") == {"call getUserName()"}
     assert "call getUserName()" in await found_set(store, "user")
@@ -140,7 +149,7 @@ async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
 async def test_chinese_japanese_korean(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
-    await new_thread(store, *says(lacks, holds))
+    await new_thread(store, *user_messages(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
 
@@ -162,7 +171,9 @@ async def test_chinese_japanese_korean(
 )
 async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) -> None:
     await new_thread(
-        store, user("these words are unbalanced words words"), user("others")
+        store,
+        user_message("these words are unbalanced words words"),
+        user_message("others"),
     )
     assert await found_set(store, query) == {"these words are unbalanced words words"}
 
@@ -180,7 +191,7 @@ async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) ->
     ],
 )
 async def test_operators_are_words(store: Store, query: str) -> None:
-    await new_thread(store, *says("nothing of it", f"said: {query}!"))
+    await new_thread(store, *user_messages("nothing of it", f"said: {query}!"))
     assert await found_set(store, query) == {f"said: {query}!"}
 
 
@@ -188,13 +199,13 @@ async def test_operators_are_words(store: Store, query: str) -> None:
     "query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"]
 )
 async def test_no_query_is_an_error(store: Store, query: str) -> None:
-    await new_thread(store, *says("anything"))
+    await new_thread(store, *user_messages("anything"))
     assert await found_set(store, query) == set()
 
 
 async def test_a_query_of_any_length(store: Store) -> None:
     text = " ".join(f"word{number}" for number in range(3_000))
-    await new_thread(store, *says(text, "word1 word2"))
+    await new_thread(store, *user_messages(text, "word1 word2"))
     assert await found_set(store, text) == {text}
     assert await found_set(store, f'"{text}"') == {text}
     assert await found_set(store, "数" * 5_000) == set()
@@ -217,9 +228,9 @@ async def test_every_role_is_searched(store: Store) -> None:
     system: Any = {"role": "system", "content": "system needle"}
     await new_thread(
         store,
-        user("user needle"),
+        user_message("user needle"),
         NewMessage(calling),
-        result("frobnicate", "needle found"),
+        tool_result("frobnicate", "needle found"),
         NewMessage(parts),
         NewMessage(system),
     )
@@ -237,7 +248,7 @@ async def test_every_role_is_searched(store: Store) -> None:
 
 
 async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
-    thread = await new_thread(store, *says("hello"))
+    thread = await new_thread(store, *user_messages("hello"))
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
     stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
     await store.put_output(thread.id, text, call_id="c2", tool="terminal")
@@ -258,7 +269,9 @@ async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
 async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
-    thread = await new_thread(store, *says(message, "password = hunter2hunter2X9"))
+    thread = await new_thread(
+        store, *user_messages(message, "password = hunter2hunter2X9")
+    )
     await store.put_output(
         thread.id, f"export GITHUB_TOKEN={secret}\nspoon output", tool="terminal"
     )
@@ -281,17 +294,19 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
 async def test_summaries_and_derived_messages_are_context_not_history(
     store: Store,
 ) -> None:
-    thread = await new_thread(store, *says("first", "second needle", "third", "fourth"))
-    await compact(store, thread.id, words="a summary of the needle")
+    thread = await new_thread(
+        store, *user_messages("first", "second needle", "third", "fourth")
+    )
+    await compact_session(store, thread.id, words="a summary of the needle")
     assert await found_set(store, "needle") == {"second needle"}
 
 
 async def test_a_message_is_found_once_through_compactions(store: Store) -> None:
-    thread = await new_thread(store, *numbered(1, 8, "needle "))
+    thread = await new_thread(store, *numbered_messages(1, 8, "needle "))
     for _ in range(3):
         tip = await store.get_compression_tip(thread.id)
-        await compact(store, tip, tail=3)
-        await store.append(thread.id, [user("needle more")])
+        await compact_session(store, tip, tail=3)
+        await store.append(thread.id, [user_message("needle more")])
     hits = await store.search(SearchQuery("needle", limit=100))
     assert len(hits) == 11
     first = next(hit for hit in hits if hit.snippet == "needle 7")
@@ -301,17 +316,17 @@ async def test_a_message_is_found_once_through_compactions(store: Store) -> None
 async def test_what_was_appended_is_found_at_once(store: Store) -> None:
     thread = await new_thread(store)
     for number in range(30):
-        await store.append(thread.id, [user(f"needle{number}")])
+        await store.append(thread.id, [user_message(f"needle{number}")])
         assert await found(store, f"needle{number}") == [f"needle{number}"]
 
 
 async def test_what_another_store_appended_is_found(
     store: Store, url: str, clock: Clock
 ) -> None:
-    thread = await new_thread(store, *says("a needle"))
+    thread = await new_thread(store, *user_messages("a needle"))
     other = open_at(url, clock)
     assert await found(other, "needle") == ["a needle"]
-    await other.append(thread.id, [user("another needle")])
+    await other.append(thread.id, [user_message("another needle")])
     assert await found_set(store, "needle") == {"a needle", "another needle"}
     await other.close()
 
@@ -342,9 +357,12 @@ async def test_what_a_dead_process_appended_is_found(store: Store, url: str) -> 
 async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
     long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
     await new_thread(
-        store, *says(long, "apricot alone", "apricot and banana", "cherry and apricot")
+        store,
+        *user_messages(
+            long, "apricot alone", "apricot and banana", "cherry and apricot"
+        ),
     )
-    thread = await new_thread(store, *says("other"))
+    thread = await new_thread(store, *user_messages("other"))
     await store.put_output(thread.id, long, tool="terminal")
     hits = await store.search(SearchQuery("apricot banana cherry"))
     assert {(hit.message is None, hit.output is None) for hit in hits} == {
@@ -359,7 +377,7 @@ async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None
 
 async def test_a_phrase_at_a_seam(store: Store) -> None:
     text = " ".join(f"word{number} tail{number}" for number in range(2_000))
-    await new_thread(store, *says(text))
+    await new_thread(store, *user_messages(text))
     for number in range(0, 2_000, 7):
         assert await store.search(
             SearchQuery(f'"word{number} tail{number}"', limit=1)
@@ -367,17 +385,21 @@ async def test_a_phrase_at_a_seam(store: Store) -> None:
 
 
 async def test_words_that_are_repeated_ever_so_often(store: Store) -> None:
-    await new_thread(store, *says("0 " * 3_000 + "0 needle", "的" * 5_000 + "针"))
+    await new_thread(
+        store, *user_messages("0 " * 3_000 + "0 needle", "的" * 5_000 + "针")
+    )
     assert len(await store.search(SearchQuery('"0 0 needle"'))) == 1
     assert len(await store.search(SearchQuery("的的针"))) == 1
 
 
 async def test_deleted_threads_are_not_found(store: Store) -> None:
-    gone = await new_thread(store, *says("needle one", FILLER * 300 + "needle two"))
+    gone = await new_thread(
+        store, *user_messages("needle one", FILLER * 300 + "needle two")
+    )
     await store.put_output(gone.id, "needle output", tool="terminal")
-    await new_thread(store, *says("needle three"))
+    await new_thread(store, *user_messages("needle three"))
     assert len(await store.search(SearchQuery("needle"))) == 4
-    late = await new_thread(store, *says("needle never indexed"))
+    late = await new_thread(store, *user_messages("needle never indexed"))
     await store.delete_thread(gone.id)
     await store.delete_thread(late.id)
     assert await found_set(store, "needle") == {"needle three"}
@@ -390,9 +412,9 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
 async def test_roles_and_tools(store: Store) -> None:
     await new_thread(
         store,
-        user("needle"),
-        result("terminal", "needle t"),
-        result("Web-Search 2", "needle w"),
+        user_message("needle"),
+        tool_result("terminal", "needle t"),
+        tool_result("Web-Search 2", "needle w"),
     )
     assert await found_set(store, "needle", role="user") == {"needle"}
     assert await found_set(store, "needle", role="tool") == {"needle t", "needle w"}
@@ -408,7 +430,7 @@ async def test_a_name_of_any_length_is_indexed(store: Store) -> None:
     body: Any = {"role": role, "content": "needle of a strange role"}
     await new_thread(
         store,
-        result(tool, "needle of a strange tool"),
+        tool_result(tool, "needle of a strange tool"),
         NewMessage(body),
         tenant="X" * 4_000,
     )
@@ -437,8 +459,8 @@ async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     "other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"]
 )
 async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
-    thread = await new_thread(store, *says("needle of alpha"), tenant="alpha")
-    await new_thread(store, *says("needle of the other"), tenant=other)
+    thread = await new_thread(store, *user_messages("needle of alpha"), tenant="alpha")
+    await new_thread(store, *user_messages("needle of the other"), tenant=other)
     assert await found_set(store, "needle", tenant="alpha") == {"needle of alpha"}
     assert await found_set(store, "needle", tenant=other) == {"needle of the other"}
     assert await found_set(store, "needle") == set()
@@ -451,7 +473,8 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
 async def test_a_period(store: Store) -> None:
     thread = await new_thread(store)
     await store.append(
-        thread.id, [user(f"needle {day}", created=float(day)) for day in range(1, 10)]
+        thread.id,
+        [user_message(f"needle {day}", created=float(day)) for day in range(1, 10)],
     )
     assert await found_set(store, "needle", since=7) == {
         "needle 7",
@@ -469,9 +492,9 @@ async def test_a_period(store: Store) -> None:
 async def test_a_thread_has_many_names_and_unknown_ones_are_refused(
     store: Store,
 ) -> None:
-    thread = await new_thread(store, *numbered(1, 6, "needle "))
-    await new_thread(store, *says("needle elsewhere"))
-    tip = (await compact(store, thread.id)).session
+    thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
+    await new_thread(store, *user_messages("needle elsewhere"))
+    tip = (await compact_session(store, thread.id)).session
     for name in (thread.id, tip.id):
         assert await found_set(store, "needle", thread=name) == {
             f"needle {number}" for number in range(1, 7)
@@ -481,11 +504,11 @@ async def test_a_thread_has_many_names_and_unknown_ones_are_refused(
 
 
 async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store, *numbered(1, 6, "needle "))
+    thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
     await store.put_output(thread.id, "needle output", tool="terminal")
     clock.now += 10
-    tip = (await compact(store, thread.id, head=1, tail=2)).session
-    await store.append(thread.id, [user("needle 7")])
+    tip = (await compact_session(store, thread.id, head=1, tail=2)).session
+    await store.append(thread.id, [user_message("needle 7")])
     assert await found_set(store, "needle", session=thread.id) == {
         f"needle {n}" for n in range(1, 7)
     }
@@ -502,17 +525,17 @@ async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
 
 
 async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
-    thread = await new_thread(store, *numbered(1, 3, "needle "))
+    thread = await new_thread(store, *numbered_messages(1, 3, "needle "))
     stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
     (cited,) = await store.append(
-        thread.id, [result("terminal", f"needle cites {stored.id}")]
+        thread.id, [tool_result("terminal", f"needle cites {stored.id}")]
     )
     branch = await store.branch(thread.id, cited.id)
     await store.put_output(
         thread.id, "needle haystack after the branch", tool="terminal"
     )
-    await store.append(thread.id, [user("needle of the trunk")])
-    await store.append(branch.id, [user("needle of the branch")])
+    await store.append(thread.id, [user_message("needle of the trunk")])
+    await store.append(branch.id, [user_message("needle of the branch")])
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {"needle 1", "needle 2", "needle 3", f"needle cites {stored.id}"}
     assert await found_set(store, "needle", thread=thread.id) == {
@@ -546,9 +569,9 @@ async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
 
 
 async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> None:
-    thread = await new_thread(store, *numbered(1, 5, "needle "))
-    await compact(store, thread.id)
-    await store.append(thread.id, [user("needle 6")])
+    thread = await new_thread(store, *numbered_messages(1, 5, "needle "))
+    await compact_session(store, thread.id)
+    await store.append(thread.id, [user_message("needle 6")])
     await store.undo(thread.id)
     hits = await store.search(SearchQuery("needle", session=thread.id))
     assert len(hits) == 6
@@ -563,7 +586,9 @@ async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> No
 async def test_the_whole_identifier_comes_first(store: Store) -> None:
     await new_thread(
         store,
-        *says("main.py is it", "src/main.py.bak main py", "main, then py", "main/py"),
+        *user_messages(
+            "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
+        ),
     )
     assert (await found(store, "main.py"))[0] == "main.py is it"
     assert (await found(store, "main.py"))[-1] == "main, then py"
@@ -573,7 +598,9 @@ async def test_more_and_denser_is_better(store: Store) -> None:
     long = FILLER * 20
     await new_thread(
         store,
-        *says(f"needle needle needle {long}", f"needle {long}", "needle", "other"),
+        *user_messages(
+            f"needle needle needle {long}", f"needle {long}", "needle", "other"
+        ),
     )
     assert await found(store, "needle") == [
         "needle",
@@ -583,10 +610,12 @@ async def test_more_and_denser_is_better(store: Store) -> None:
 
 
 async def test_the_rarer_word_weighs_more(store: Store) -> None:
-    common = [user(f"common {number}") for number in range(60)]
+    common = [user_message(f"common {number}") for number in range(60)]
     await new_thread(
         store,
-        *says("zebra zebra zebra common pad", "zebra common common common pad"),
+        *user_messages(
+            "zebra zebra zebra common pad", "zebra common common common pad"
+        ),
         *common,
     )
     assert (await found(store, "common zebra"))[0] == "zebra zebra zebra common pad"
@@ -595,7 +624,9 @@ async def test_the_rarer_word_weighs_more(store: Store) -> None:
 async def test_of_equals_the_newest(store: Store) -> None:
     thread = await new_thread(store)
     for day in (3, 1, 2):
-        await store.append(thread.id, [user(f"needle {day}", created=float(day))])
+        await store.append(
+            thread.id, [user_message(f"needle {day}", created=float(day))]
+        )
     assert await found(store, "needle") == ["needle 3", "needle 2", "needle 1"]
 
 
@@ -604,7 +635,7 @@ async def test_paging_shows_everything_once(store: Store) -> None:
     await new_thread(
         store,
         *(
-            user("needle " + "pad " * (number % 7) + str(number))
+            user_message("needle " + "pad " * (number % 7) + str(number))
             for number in range(count)
         ),
     )
@@ -640,7 +671,9 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
         900_000_000,
     )
     for number, key in enumerate(ids):
-        await store.append(thread.id, [user(f"needle {number}", created=float(number))])
+        await store.append(
+            thread.id, [user_message(f"needle {number}", created=float(number))]
+        )
         await found(store, "needle")
         await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
     assert await found(store, "needle") == [
@@ -652,7 +685,7 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
 
 
 async def test_a_hit_says_where_it_is(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store, *says("one", "two needle"))
+    thread = await new_thread(store, *user_messages("one", "two needle"))
     (hit,) = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
@@ -672,7 +705,7 @@ async def test_the_snippet_shows_the_match(store: Store) -> None:
         FILLER + (f" needle{number} " if number % 50 == 0 else "")
         for number in range(900)
     )
-    thread = await new_thread(store, *says(text))
+    thread = await new_thread(store, *user_messages(text))
     await store.put_output(thread.id, text, tool="terminal")
     for word in words:
         hits = await store.search(SearchQuery(word))
@@ -692,7 +725,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         )
         for n in range(30)
     ]
-    thread = await new_thread(store, *says(fact), *asked)
+    thread = await new_thread(store, *user_messages(fact), *asked)
     await store.put_output(thread.id, f"{question} {question}", tool="terminal")
     exact = await store.search(SearchQuery(question, limit=100))
     assert len(exact) == 31
@@ -721,7 +754,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
     facts = [
         f"{words}: the harbour crane was painted. {words} {words}" for words in own
     ]
-    await new_thread(store, *says(*facts), *numbered(1, 90))
+    await new_thread(store, *user_messages(*facts), *numbered_messages(1, 90))
     question = "Was the harbour crane painted purple?"
     first, second = [
         await store.find(SearchQuery(question, limit=5, offset=start))
@@ -736,7 +769,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
 
 async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> None:
     await new_thread(
-        store, *says("The harbour crane was painted red.", "A crane is tall.")
+        store, *user_messages("The harbour crane was painted red.", "A crane is tall.")
     )
     for text in ('"crane was tall"', "harbour crane blu*"):
         assert (await store.find(SearchQuery(text))).hits == ()
@@ -755,8 +788,8 @@ async def beside(store: Store, text: str) -> list[tuple[str, str]]:
 
 
 async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
-    await new_thread(store, *says("alpha", "bravo", "charlie"))
-    await new_thread(store, *says("other"))
+    await new_thread(store, *user_messages("alpha", "bravo", "charlie"))
+    await new_thread(store, *user_messages("other"))
     assert await beside(store, "alpha") == [("", "user: bravo")]
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     assert await beside(store, "charlie") == [("user: bravo", "")]
@@ -777,8 +810,10 @@ async def test_a_plain_question_finds_the_texts_with_its_words(
 ) -> None:
     await new_thread(
         store,
-        *says("I live in Lisbon.", "The other one over there.", "Then I did it."),
-        *says("他们在北京开会"),
+        *user_messages(
+            "I live in Lisbon.", "The other one over there.", "Then I did it."
+        ),
+        *user_messages("他们在北京开会"),
     )
     page = await store.find(SearchQuery(question))
     assert answer in [hit.snippet for hit in page.hits]
@@ -787,7 +822,7 @@ async def test_a_plain_question_finds_the_texts_with_its_words(
 async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = open_store(path)
-    await new_thread(store, *says("alpha", "bravo", "charlie"))
+    await new_thread(store, *user_messages("alpha", "bravo", "charlie"))
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     await store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -818,19 +853,26 @@ async def test_a_tools_result_is_no_users_word(store: Store) -> None:
         ],
     }
     thread = await new_thread(
-        store, user("run them"), NewMessage(call), NewMessage(told), user("thanks")
+        store,
+        user_message("run them"),
+        NewMessage(call),
+        NewMessage(told),
+        user_message("thanks"),
     )
     assert await beside(store, "thanks") == [("user (terminal): 12 passed", "")]
     ((before, after),) = await beside(store, "passed")
     assert (before[:19], after) == ("assistant: terminal", "user: thanks")
-    await store.append(thread.id, [result("grep", "3 matches"), user("bye")])
+    await store.append(
+        thread.id, [tool_result("grep", "3 matches"), user_message("bye")]
+    )
     assert await beside(store, "bye") == [("tool (grep): 3 matches", "")]
 
 
 async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     token = "ghp_" + "a1B2c3D4e5F6" * 3
     await new_thread(
-        store, *says(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}")
+        store,
+        *user_messages(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"),
     )
     ((before, after),) = await beside(store, "needle")
     assert before.startswith("user: the key is ")
@@ -843,15 +885,17 @@ async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
 async def test_searches_and_empty_messages_are_no_neighbours(store: Store) -> None:
     await new_thread(
         store,
-        result("recall", "the old needle"),
-        user("spoon"),
+        tool_result("recall", "the old needle"),
+        user_message("spoon"),
         NewMessage({"role": "assistant"}),
     )
     assert await beside(store, "spoon") == [("", "")]
 
 
 async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> None:
-    thread = await new_thread(store, *says("ok", "look at the ok button", "fine"))
+    thread = await new_thread(
+        store, *user_messages("ok", "look at the ok button", "fine")
+    )
     ids = [message.id for message in await store.messages(thread.id)]
     ((before, after),) = await store.neighbours([(ids[1], "look at the ok button")])
     assert (str(before), str(after)) == ("user: ok", "user: fine"), (
@@ -863,13 +907,13 @@ async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> No
 
 
 async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
-    thread = await new_thread(store, *numbered(1, 4))
+    thread = await new_thread(store, *numbered_messages(1, 4))
     ids = [message.id for message in await store.messages(thread.id)]
-    shorter = user("short", kind="derived", origin=ids[3])
+    shorter = user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(
-        thread.id, [ids[0], user("summary", kind="summary"), shorter], seen=4
+        thread.id, [ids[0], user_message("summary", kind="summary"), shorter], seen=4
     )
-    await store.append(thread.id, numbered(5, 6))
+    await store.append(thread.id, numbered_messages(5, 6))
     assert await beside(store, "m4") == [("user: m3", "user: m5")]
     assert await beside(store, "m5") == [("user: m4", "user: m6")]
     assert await beside(store, "m1") == [("", "user: m2")]
@@ -878,12 +922,12 @@ async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
 
 
 async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
-    thread = await new_thread(store, *numbered(1, 4))
-    await compact(store, thread.id, tail=1)
-    await store.append(thread.id, numbered(5, 6))
+    thread = await new_thread(store, *numbered_messages(1, 4))
+    await compact_session(store, thread.id, tail=1)
+    await store.append(thread.id, numbered_messages(5, 6))
     history = await store.history(thread.id)
     branch = await store.branch(thread.id, history[4].id)
-    await store.append(branch.id, says("twig"))
+    await store.append(branch.id, user_messages("twig"))
     assert await beside(store, "twig") == [("user: m5", "")]
     assert await beside(store, "m5") == [("user: m4", "user: m6")]
     await store.delete_thread(thread.id)

@@ -10,7 +10,14 @@ from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.store.records import NewSession, SessionKind
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, numbered, said, says, shown
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
+    new_thread,
+    numbered_messages,
+    user_messages,
+)
 
 
 def test_a_store_is_called_as_the_protocol_says() -> None:
@@ -58,7 +65,7 @@ async def test_a_session_is_as_it_was_made(store: Store, clock: Clock) -> None:
 
 
 async def test_making_a_session_again_changes_nothing(store: Store) -> None:
-    first = await new_thread(store, *says("hello"), id="s1", title="One")
+    first = await new_thread(store, *user_messages("hello"), id="s1", title="One")
     assert await store.create_session(NewSession(id="s1", title="Two")) == first
 
 
@@ -85,12 +92,14 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 
 
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
-    main = await new_thread(store, *says("go"))
-    agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
+    main = await new_thread(store, *user_messages("go"))
+    agent = await new_thread(
+        store, *user_messages("sub"), kind="subagent", parent=main.id
+    )
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
     assert await store.get_compression_tip(main.id) == main.id
     assert await store.started_by(main.id) == [agent]
-    assert await said(store, main.id) == ["go"]
+    assert await history_texts(store, main.id) == ["go"]
 
 
 async def test_a_parent_must_be_there(store: Store) -> None:
@@ -99,7 +108,7 @@ async def test_a_parent_must_be_there(store: Store) -> None:
 
 
 async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
-    main = await new_thread(store, *says("go"), tenant="a")
+    main = await new_thread(store, *user_messages("go"), tenant="a")
     with pytest.raises(UnknownIdError):
         await store.create_session(
             NewSession(kind="subagent", parent=main.id, tenant="b")
@@ -109,7 +118,7 @@ async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
         await store.create_session(
             NewSession(kind="subagent", parent=main.id, tenant="a")
         ),
-        (await compact(store, main.id)).session,
+        (await compact_session(store, main.id)).session,
         await store.branch(main.id, message.id, new=NewSession(tenant="b")),
     ):
         assert child.tenant == "a"
@@ -166,18 +175,18 @@ async def test_lists_are_newest_first_paged_and_filtered(
 async def test_a_session_ends_and_an_append_reopens_it(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *says("one"))
+    session = await new_thread(store, *user_messages("one"))
     ended = await store.end_session(session.id, "user")
     assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
     clock.now += 9
     assert await store.end_session(session.id, "again") == ended, "the first end stands"
-    await store.append(session.id, says("two"))
+    await store.append(session.id, user_messages("two"))
     assert (await store.session(session.id)).live
-    assert await shown(store, session.id) == ["one", "two"]
+    assert await context_texts(store, session.id) == ["one", "two"]
 
 
 async def test_only_something_new_reopens(store: Store) -> None:
-    [message] = says("one")
+    [message] = user_messages("one")
     session = await new_thread(store, message)
     ended = await store.end_session(session.id, "user")
     await store.append(session.id, [message])
@@ -186,8 +195,8 @@ async def test_only_something_new_reopens(store: Store) -> None:
 
 
 async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 5))
-    continued = (await compact(store, session.id)).session
+    session = await new_thread(store, *numbered_messages(1, 5))
+    continued = (await compact_session(store, session.id)).session
     ended = await store.end_session(session.id, "user")
     assert (ended.id, ended.end_reason) == (continued.id, "user")
     assert (await store.session(session.id)).end_reason == "compression"
@@ -209,7 +218,7 @@ async def test_unknown_ids_say_so(store: Store) -> None:
         store.history("x"),
         store.get_compression_tip("x"),
         store.end_session("x", "user"),
-        store.append("x", says("a")),
+        store.append("x", user_messages("a")),
         store.undo("x"),
         store.branch("x", 1),
         store.delete_thread("x"),

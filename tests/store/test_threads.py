@@ -11,7 +11,13 @@ from everthread.factory import open_store
 from everthread.store.records import NewMessage, NewSession, ThreadRow
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, says, summary, user
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    summary_message,
+    user_message,
+    user_messages,
+)
 from tests.store.test_migrations import execute
 
 
@@ -29,7 +35,7 @@ def counts(row: ThreadRow) -> tuple[int, int, int]:
 
 
 def weighing(*tokens: int | None) -> list[NewMessage]:
-    return [user(f"of {count}", tokens=count) for count in tokens]
+    return [user_message(f"of {count}", tokens=count) for count in tokens]
 
 
 async def test_the_last_used_first_and_in_pages(store: Store, clock: Clock) -> None:
@@ -37,7 +43,7 @@ async def test_the_last_used_first_and_in_pages(store: Store, clock: Clock) -> N
         clock.now += 1
         await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
     clock.now += 1
-    await store.append("t2", says("again"))
+    await store.append("t2", user_messages("again"))
     assert await ids(store) == ["t2", "t6", "t5", "t4", "t3", "t1", "t0"]
     assert await ids(store, limit=3, offset=2) == ["t5", "t4", "t3"]
     assert await ids(store, tenant="a") == ["t2", "t6", "t4", "t0"]
@@ -48,7 +54,7 @@ async def test_the_last_used_first_and_in_pages(store: Store, clock: Clock) -> N
 
 async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) -> None:
     for name in ("b", "c", "a"):
-        await new_thread(store, *says("x"), id=name)
+        await new_thread(store, *user_messages("x"), id=name)
     pages = [(await ids(store, limit=1, offset=at))[0] for at in range(3)]
     assert pages == await ids(store) == ["c", "b", "a"]
 
@@ -60,7 +66,7 @@ async def test_what_was_said_counts_once_through_compactions_and_undoing(
     assert counts(await row_of(store, session.id)) == (5, 15, 0)
     began = clock.now
     clock.now += 10
-    made = await compact(store, session.id)
+    made = await compact_session(store, session.id)
     row = await row_of(store, session.id)
     assert (counts(row), row.tip.id, row.first.id) == (
         (5, 15, 1),
@@ -69,7 +75,7 @@ async def test_what_was_said_counts_once_through_compactions_and_undoing(
     )
     assert row.active == began, "a compaction is no use of a thread"
     await store.append(session.id, weighing(16))
-    await compact(store, made.session.id, pending=weighing(32))
+    await compact_session(store, made.session.id, pending=weighing(32))
     assert counts(await row_of(store, session.id)) == (7, 63, 2)
     await store.undo(session.id)
     row = await row_of(store, session.id)
@@ -88,15 +94,19 @@ async def test_only_what_was_said_counts(store: Store, clock: Clock) -> None:
     began = clock.now
     clock.now += 10
     await store.append(
-        session.id, [summary("not said"), user("smaller", kind="derived", tokens=1)]
+        session.id,
+        [
+            summary_message("not said"),
+            user_message("smaller", kind="derived", tokens=1),
+        ],
     )
     row = await row_of(store, session.id)
     assert (counts(row), row.active) == ((1, 5, 0), began)
 
 
 async def test_a_message_given_twice_counts_once(store: Store) -> None:
-    session = await new_thread(store, *says("one"))
-    again = user("two", event="e", tokens=3)
+    session = await new_thread(store, *user_messages("one"))
+    again = user_message("two", event="e", tokens=3)
     for _ in range(2):
         await store.append(session.id, [again, again])
     assert counts(await row_of(store, session.id)) == (2, 3, 0)
@@ -104,7 +114,7 @@ async def test_a_message_given_twice_counts_once(store: Store) -> None:
 
 async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8, 16, 32))
-    await compact(store, session.id)
+    await compact_session(store, session.id)
     shared = await store.history(session.id)
     clock.now += 10
     early = await store.branch(session.id, shared[2].id)
@@ -122,8 +132,10 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
 
 
 async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
-    main = await new_thread(store, *says("go"))
-    agent = await new_thread(store, *says("sub"), kind="subagent", parent=main.id)
+    main = await new_thread(store, *user_messages("go"))
+    agent = await new_thread(
+        store, *user_messages("sub"), kind="subagent", parent=main.id
+    )
     assert {row.first.id: row.first.kind for row in await store.list_threads()} == {
         main.id: "main",
         agent.id: "subagent",
@@ -131,8 +143,8 @@ async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
 
 
 async def test_where_a_thread_has_ended(store: Store) -> None:
-    session = await new_thread(store, *says("a", "b", "c", "d"))
-    made = await compact(store, session.id)
+    session = await new_thread(store, *user_messages("a", "b", "c", "d"))
+    made = await compact_session(store, session.id)
     await store.end_session(session.id, "done")
     row = await row_of(store, session.id)
     assert (row.tip.id, row.tip.live, row.tip.end_reason) == (
@@ -147,7 +159,7 @@ async def test_an_import_is_listed_as_where_it_came_from(
 ) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8))
     clock.now += 5
-    await compact(store, session.id)
+    await compact_session(store, session.id)
     await store.append(session.id, weighing(16))
     clock.now += 100
     await elsewhere.import_lines(await store.export(session.id))
@@ -164,7 +176,7 @@ async def test_an_import_is_listed_as_where_it_came_from(
 async def test_a_count_that_cannot_be_is_refused(store: Store, tokens: int) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
-        await store.append(session.id, [user("x", tokens=tokens)])
+        await store.append(session.id, [user_message("x", tokens=tokens)])
 
 
 async def test_counts_that_are_wrong_are_reported(

@@ -8,7 +8,7 @@ import pytest
 
 from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.store import Store
-from tests.store.talk import compact, new_thread, result, says
+from tests.store.messages import compact_session, new_thread, tool_result, user_messages
 
 
 def calling(**tools: str) -> NewMessage:
@@ -46,7 +46,7 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
-    session = await new_thread(store, *says("go"))
+    session = await new_thread(store, *user_messages("go"))
     messages = [
         calling(c1="terminal", c2="read_file"),
         answer("c2", "walnut", tokens=7),
@@ -87,8 +87,10 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
 
 
 async def test_a_call_that_a_compaction_kept(store: Store) -> None:
-    session = await new_thread(store, *says("a", "b", "c", "d"), calling(c="terminal"))
-    await compact(store, session.id, tail=1, pending=[answer("c", "walnut")])
+    session = await new_thread(
+        store, *user_messages("a", "b", "c", "d"), calling(c="terminal")
+    )
+    await compact_session(store, session.id, tail=1, pending=[answer("c", "walnut")])
     await store.append(session.id, [answer("c", "hazel")])
     assert (
         await tools_of(store, "walnut")
@@ -99,7 +101,7 @@ async def test_a_call_that_a_compaction_kept(store: Store) -> None:
 
 async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
     session = await new_thread(
-        store, calling(call="terminal"), result("named", "walnut")
+        store, calling(call="terminal"), tool_result("named", "walnut")
     )
     await store.append(
         session.id, [answer("nobody", "hazel", tokens=9), answer("", "beech")]

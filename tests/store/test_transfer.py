@@ -14,16 +14,16 @@ from everthread.errors import EverthreadError, InputError, StoreError, Transcrip
 from everthread.store.records import NewMessage, NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import (
-    compact,
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
     new_thread,
-    numbered,
-    result,
-    said,
-    says,
-    shown,
-    texts,
-    user,
+    numbered_messages,
+    texts_of,
+    tool_result,
+    user_message,
+    user_messages,
 )
 
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
@@ -41,7 +41,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     }
     session = await new_thread(
         store,
-        *numbered(1, 6),
+        *numbered_messages(1, 6),
         NewMessage(odd),
         system=system,
         tenant="t",
@@ -51,14 +51,14 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     clock.now += 1
     await store.append(
         session.id,
-        [result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
+        [tool_result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
     )
-    reverted = await compact(store, session.id)
-    await store.append(session.id, says("carried over"))
+    reverted = await compact_session(store, session.id)
+    await store.append(session.id, user_messages("carried over"))
     clock.now += 1
     await store.undo(session.id)
     clock.now += 1
-    made = await compact(store, session.id, pending=says("pending"))
+    made = await compact_session(store, session.id, pending=user_messages("pending"))
     usage = normalize_usage(
         {
             "input_tokens": 5,
@@ -116,7 +116,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
 async def test_everything_goes_there_and_back(
     store: Store, elsewhere: Store, clock: Clock
 ) -> None:
-    await new_thread(elsewhere, *says("so that ids differ"))
+    await new_thread(elsewhere, *user_messages("so that ids differ"))
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
     assert {line["type"] for line in lines} == {
@@ -134,8 +134,8 @@ async def test_everything_goes_there_and_back(
     assert as_text == lines, "lines are JSON and nothing else"
     assert await elsewhere.import_lines(as_text) == [thread]
     assert await elsewhere.export(thread) == lines
-    assert await shown(elsewhere, thread) == await shown(store, thread)
-    assert await said(elsewhere, thread) == await said(store, thread)
+    assert await context_texts(elsewhere, thread) == await context_texts(store, thread)
+    assert await history_texts(elsewhere, thread) == await history_texts(store, thread)
     assert [u.cost for u in await elsewhere.usage(thread)] == [
         u.cost for u in await store.usage(thread)
     ]
@@ -152,37 +152,46 @@ async def test_everything_goes_there_and_back(
     )
     await elsewhere.undo(thread)
     await store.undo(thread)
-    assert await shown(elsewhere, thread) == await shown(store, thread)
+    assert await context_texts(elsewhere, thread) == await context_texts(store, thread)
 
 
 async def test_a_branch_is_exported_with_the_history_it_shares(
     store: Store, elsewhere: Store
 ) -> None:
-    session = await new_thread(store, *numbered(1, 8))
-    await compact(store, session.id)
+    session = await new_thread(store, *numbered_messages(1, 8))
+    await compact_session(store, session.id)
     last = (await store.history(session.id))[-1]
     branch = await store.branch(session.id, last.id)
-    await store.append(branch.id, says("b1"))
+    await store.append(branch.id, user_messages("b1"))
     lines = await store.export(branch.id)
     await elsewhere.import_lines(lines)
     assert await elsewhere.export(branch.id) == lines
-    assert await said(elsewhere, branch.id) == [*(f"m{n}" for n in range(1, 9)), "b1"]
-    assert await shown(elsewhere, branch.id) == ["m1", "summary", "m7", "m8", "b1"]
+    assert await history_texts(elsewhere, branch.id) == [
+        *(f"m{n}" for n in range(1, 9)),
+        "b1",
+    ]
+    assert await context_texts(elsewhere, branch.id) == [
+        "m1",
+        "summary",
+        "m7",
+        "m8",
+        "b1",
+    ]
 
 
 async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> None:
-    one = await new_thread(store, *numbered(1, 3))
-    two = await new_thread(store, *numbered(4, 6))
+    one = await new_thread(store, *numbered_messages(1, 3))
+    two = await new_thread(store, *numbered_messages(4, 6))
     lines = [*await store.export(one.id), *await store.export(two.id)]
     assert await elsewhere.import_lines(lines) == [one.id, two.id]
-    assert await said(elsewhere, two.id) == ["m4", "m5", "m6"]
+    assert await history_texts(elsewhere, two.id) == ["m4", "m5", "m6"]
 
 
 async def test_what_is_there_already_is_refused_and_nothing_changes(
     store: Store, clock: Clock
 ) -> None:
     thread = await rich_thread(store, clock)
-    other = await new_thread(store, *says("x"))
+    other = await new_thread(store, *user_messages("x"))
     lines = await store.export(thread)
     with pytest.raises(StoreError, match="already"):
         await store.import_lines(lines)
@@ -292,14 +301,14 @@ async def test_sessions_without_kinds(store: Store) -> None:
     for name in ("early", "second", "of user"):
         assert await store.get_compression_tip(name) == name
         assert (await store.session(name)).kind == "subagent"
-    assert (await said(store, "a"), await said(store, "early")) == (
+    assert (await history_texts(store, "a"), await history_texts(store, "early")) == (
         ["one", "two"],
         ["three"],
     )
-    [stored] = await store.append("a", says("four"))
+    [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
-    assert await store.append("early", [user("e")])
-    assert texts(await store.messages("early")) == ["three", "e"]
+    assert await store.append("early", [user_message("e")])
+    assert texts_of(await store.messages("early")) == ["three", "e"]
 
 
 async def test_a_parent_may_stand_behind_its_child_or_in_another_file(
@@ -326,9 +335,9 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(
     await store.import_lines(
         [HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")]
     )
-    await store.append("a", numbered(1, 6))
-    assert (await compact(store, "a")).won
-    assert await said(store, "a") == [f"m{n}" for n in range(1, 7)]
+    await store.append("a", numbered_messages(1, 6))
+    assert (await compact_session(store, "a")).won
+    assert await history_texts(store, "a") == [f"m{n}" for n in range(1, 7)]
 
 
 @pytest.mark.parametrize(

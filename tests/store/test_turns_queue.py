@@ -10,7 +10,7 @@ import pytest
 from everthread.errors import LeaseLostError, UnknownIdError
 from everthread.store.records import Lease, NewQueuedTurn, QueuedTurn, new_id
 from everthread.store.store import Store
-from tests.store.talk import new_thread
+from tests.store.messages import new_thread
 
 
 def message(text: str) -> dict[str, Any]:

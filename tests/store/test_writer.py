@@ -31,7 +31,15 @@ from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
+from tests.store.messages import (
+    compact_session,
+    context_texts,
+    history_texts,
+    new_thread,
+    numbered_messages,
+    user_message,
+    user_messages,
+)
 
 PATIENT = 60.0
 
@@ -62,12 +70,12 @@ async def held(store: Store) -> Any:
 
 
 async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) -> None:
-    session = await new_thread(store, *says("before"))
+    session = await new_thread(store, *user_messages("before"))
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
     for _ in range(50):
         await asyncio.sleep(0.001)
-    assert await said(store, session.id) == ["before"], "reading goes on, too"
+    assert await history_texts(store, session.id) == ["before"], "reading goes on, too"
     assert not slow.done()
     gate.opened.set()
     assert await slow, "it was the event loop that let the transaction go on"
@@ -76,13 +84,13 @@ async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) ->
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
     session = await new_thread(store)
     async with held(store):
-        waiting = asyncio.ensure_future(store.append(session.id, says("kept")))
+        waiting = asyncio.ensure_future(store.append(session.id, user_messages("kept")))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    await store.append(session.id, says("after"))
-    assert await said(store, session.id) == ["kept", "after"]
+    await store.append(session.id, user_messages("after"))
+    assert await history_texts(store, session.id) == ["kept", "after"]
 
 
 async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None:
@@ -99,13 +107,15 @@ async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None
 
     async with held(store):
         calls = [
-            store.append(session.id, says("one")),
-            store.append("nobody", says("lost")),
-            store.append(session.id, [user("fine"), type(user(""))(bad)]),
+            store.append(session.id, user_messages("one")),
+            store.append("nobody", user_messages("lost")),
+            store.append(
+                session.id, [user_message("fine"), type(user_message(""))(bad)]
+            ),
             store._write(half),
-            store.append(session.id, says("two")),
+            store.append(session.id, user_messages("two")),
             store._write(refused),
-            store.append(session.id, says("three")),
+            store.append(session.id, user_messages("three")),
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,7 +131,7 @@ async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None
         InputError,
         None,
     ]
-    assert await said(store, session.id) == ["one", "two", "three"]
+    assert await history_texts(store, session.id) == ["one", "two", "three"]
     assert (await store.session(session.id)).title == ""
 
 
@@ -167,7 +177,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         assert isinstance(loop, Counting)
         async with held(store):
             tasks = [
-                asyncio.ensure_future(store.append(session.id, says(str(n))))
+                asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
                 for n in range(100)
             ]
             await asyncio.sleep(0)
@@ -223,12 +233,16 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     store = open_at(url, clock)
     session = await new_thread(store)
     tasks = [
-        asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(20)
+        asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
+        for n in range(20)
     ]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*tasks)) == 20
-    for call in (store.append(session.id, says("late")), store.messages(session.id)):
+    for call in (
+        store.append(session.id, user_messages("late")),
+        store.messages(session.id),
+    ):
         with pytest.raises(StoreClosedError):
             await call
     await store.close()
@@ -247,7 +261,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
     async def leave() -> None:
         for work in (
             store._write(gate),
-            store.append(session.id, says("nobody waits")),
+            store.append(session.id, user_messages("nobody waits")),
         ):
             asyncio.ensure_future(work)  # noqa: RUF006 - nobody waits, on purpose
         while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
@@ -255,9 +269,9 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
 
     asyncio.run(leave())
     gate.opened.set()
-    assert asyncio.run(said(store, session.id)) in ([], ["nobody waits"])
-    asyncio.run(store.append(session.id, says("after")))
-    assert asyncio.run(said(store, session.id)) == ["nobody waits", "after"]
+    assert asyncio.run(history_texts(store, session.id)) in ([], ["nobody waits"])
+    asyncio.run(store.append(session.id, user_messages("after")))
+    assert asyncio.run(history_texts(store, session.id)) == ["nobody waits", "after"]
     asyncio.run(store.close())
 
 
@@ -276,13 +290,15 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     session = await new_thread(store)
     other = file.connect_writer()
     other.begin()
-    waiting = asyncio.ensure_future(store.append(session.id, says("in the end")))
+    waiting = asyncio.ensure_future(
+        store.append(session.id, user_messages("in the end"))
+    )
     await asyncio.sleep(0.2)
     assert not waiting.done()
     other.rollback()
     other.close()
     await waiting
-    assert await said(store, session.id) == ["in the end"]
+    assert await history_texts(store, session.id) == ["in the end"]
     await store.close()
 
 
@@ -297,10 +313,10 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
             return connection
 
     store = Store(Small(file.path))
-    session = await new_thread(store, *says("before"))
+    session = await new_thread(store, *user_messages("before"))
     async with held(store):
         calls = [
-            store.append(session.id, says(f"{n} {os.urandom(3_000).hex()}"))
+            store.append(session.id, user_messages(f"{n} {os.urandom(3_000).hex()}"))
             for n in range(30)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -316,7 +332,7 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(
     file: SqliteDatabase,
 ) -> None:
     store = Store(file)
-    session = await new_thread(store, *says("before"))
+    session = await new_thread(store, *user_messages("before"))
 
     def gives_up(tx: Any) -> None:
         tx.raw.execute("ROLLBACK")  # as SQLite may do itself
@@ -324,14 +340,14 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(
 
     async with held(store):
         calls = [
-            store.append(session.id, says("one")),
+            store.append(session.id, user_messages("one")),
             store._write(gives_up),
-            store.append(session.id, says("two")),
+            store.append(session.id, user_messages("two")),
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [StoreFullError] * 3
-    assert await said(store, session.id) == ["before"]
+    assert await history_texts(store, session.id) == ["before"]
     await store.close()
 
 
@@ -418,7 +434,7 @@ async def test_what_is_written_ahead_is_moved_into_the_file(
     before = file.path.stat().st_size
     for number in range(8):
         noise = os.urandom(500_000).hex()
-        await store.append(session.id, says(f"{number} {noise}"))
+        await store.append(session.id, user_messages(f"{number} {noise}"))
     assert file.path.stat().st_size > before
     await store.close()
 
@@ -446,12 +462,12 @@ async def test_a_connection_that_breaks_in_a_transaction(
             asyncio.ensure_future(store._write(breaks_once))
         ]
         tasks += [
-            asyncio.ensure_future(store.append(session.id, says(str(n))))
+            asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
             for n in range(3)
         ]
     await asyncio.gather(*tasks)
     assert (await store.session(session.id)).title == "x"
-    assert await said(store, session.id) == ["0", "1", "2"]
+    assert await history_texts(store, session.id) == ["0", "1", "2"]
     read = []
 
     def broken_read(tx: Tx) -> list[Any]:
@@ -506,9 +522,9 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
         return await call
 
     session = await cut(store.create_session(NewSession()))
-    await cut(store.append(session.id, numbered(1, 6)))
-    first = await cut(compact(store, session.id))
-    second = await cut(compact(store, first.session.id))
+    await cut(store.append(session.id, numbered_messages(1, 6)))
+    first = await cut(compact_session(store, session.id))
+    second = await cut(compact_session(store, first.session.id))
     assert (first.won, second.won) == (True, True)
     undone = await cut(store.undo(session.id))
     assert undone.id == first.session.id, "one compaction is taken back, not two"
@@ -516,6 +532,6 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
     assert await cut(store.delete_thread(session.id)) == 3
     assert await cut(store.import_lines(lines)) == [session.id]
     assert await store.export(session.id) == lines
-    assert await shown(store, session.id) == ["m1", "summary", "m5", "m6"]
+    assert await context_texts(store, session.id) == ["m1", "summary", "m5", "m6"]
     assert database.lost == 7
     await store.close()

@@ -34,15 +34,15 @@ from everthread.testing import ScriptedSummarizer
 from everthread.thread.engine_jobs import CompactionRunner, EngineSetup, SummarySource
 from everthread.thread.plugin_engines import report_in_loop
 from everthread.thread.worker import WorkerProcesses
-from tests.compaction.talks import says, user, work
+from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
-    user("Tidy up."),
-    says("I will."),
-    *work(0, 30),
-    says("Done."),
-    user("Go on."),
-    *work(30, 4),
+    user_message("Tidy up."),
+    assistant_message("I will."),
+    *tool_turns(0, 30),
+    assistant_message("Done."),
+    user_message("Go on."),
+    *tool_turns(30, 4),
 ]
 MODEL = "gpt-4o"
 BUDGET = Budget.for_window(16_000)
@@ -231,7 +231,7 @@ async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> Non
     made, _, _ = await runner.run(
         setup_of(), Job(TALK), SummarySource(DeferredJournal())
     )
-    since = [says("All tidy."), user("Thanks!")]
+    since = [assistant_message("All tidy."), user_message("Thanks!")]
     refitted = await runner.refit(setup_of(), Since(made, len(TALK), since))
     assert refitted.messages[-2:] == since
     assert refitted.summary == made.summary

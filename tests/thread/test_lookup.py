@@ -21,7 +21,7 @@ from everthread.thread import lookup as lookups
 from everthread.thread.facts import PIN_CHARS, add_pin
 from everthread.thread.lookup import EXCERPT, StoreLookup
 from everthread.thread.options import RecallOptions
-from tests.conversation.talk import room, words
+from tests.conversation.conversation_setup import make_text, open_setup
 
 QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -68,7 +68,7 @@ async def test_every_place_is_found_once_page_by_page(
 ) -> None:
     async def work(store: Store) -> None:
         talk = await thread(
-            store, *(f"Invoice {n}: {words(200, f'item {n}')}" for n in range(110))
+            store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
         )
         found = await every_page(
             StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
@@ -213,7 +213,7 @@ async def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> 
         await store.append(talk, [NewMessage(body) for body in bodies])
         kept = await store.put_output(
             talk,
-            f"{words(9_000)} code E-7731 {words(9_000)}",
+            f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
             tool="dump",
             call_id="c0",
         )
@@ -313,19 +313,19 @@ async def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
 
 async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:
     """Also the second one, which stands for a summary and for smaller forms of messages."""
-    async with room(tmp_path) as here:
-        conversation = await here.open(
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=8_000), **QUICK
         )
-        said = [f"Page {n}: {words(700, f'page {n}')} end-{n}" for n in range(14)]
+        said = [f"Page {n}: {make_text(700, f'page {n}')} end-{n}" for n in range(14)]
         for text in said:
             await conversation.send(text)
-        records = await here.store.compactions(conversation.id)
+        records = await setup.store.compactions(conversation.id)
         assert len(records) >= 2
-        lookup = StoreLookup(here.store, "default", conversation.id)
+        lookup = StoreLookup(setup.store, "default", conversation.id)
         summary = next(
             item
-            for item in await here.store.messages(conversation.session.id)
+            for item in await setup.store.messages(conversation.session.id)
             if item.kind == "summary"
         )
         assert summary_text(mark_summary(summary.body))
@@ -351,41 +351,45 @@ async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> 
         with pytest.raises(UnknownIdError):
             await lookup.expand("compaction:999")
         with pytest.raises(InputError):
-            await StoreLookup(here.store, "default", None).expand("compaction:1")
+            await StoreLookup(setup.store, "default", None).expand("compaction:1")
 
 
 async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as here:
-        conversation = await here.open(
+    async with open_setup(tmp_path) as setup:
+        conversation = await setup.open(
             ScriptedModel(lambda _: "Noted.", window=24_000), **QUICK
         )
         note = "The vault's code is 4711-B;\nnever the other way round."
-        kept = await add_pin(here.store, conversation.id, f"{note} TOKEN={TOKEN}")
-        assert (await add_pin(here.store, conversation.id, kept.text)).id == kept.id
+        kept = await add_pin(setup.store, conversation.id, f"{note} TOKEN={TOKEN}")
+        assert (await add_pin(setup.store, conversation.id, kept.text)).id == kept.id
         assert TOKEN not in kept.text
 
         async def until(compactions: int) -> str:
             turn = 0
-            while len(await here.store.compactions(conversation.id)) < compactions:
+            while len(await setup.store.compactions(conversation.id)) < compactions:
                 turn += 1
-                await conversation.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
+                await conversation.send(
+                    f"Page {turn}: {make_text(1_500, f'page {turn}')}"
+                )
             return "\n".join(text_of(body) for body in conversation.messages)
 
         shown = kept.text.replace("\n", "\n  ")
         for compactions in (1, 2):
             assert (await until(compactions)).count(shown) == 1
         branch = await conversation.branch()
-        assert [known.text for known in await here.store.pins(branch.id)] == [kept.text]
-        await here.store.delete_pin(conversation.id, kept.id)
-        assert await here.store.pins(conversation.id) == []
+        assert [known.text for known in await setup.store.pins(branch.id)] == [
+            kept.text
+        ]
+        await setup.store.delete_pin(conversation.id, kept.id)
+        assert await setup.store.pins(conversation.id) == []
         assert "4711-B" not in await until(3)
-        assert len(await here.store.pins(branch.id)) == 1
-        await add_pin(here.store, conversation.id, kept.text)
-        assert len(await here.store.pins(conversation.id)) == 1
+        assert len(await setup.store.pins(branch.id)) == 1
+        await add_pin(setup.store, conversation.id, kept.text)
+        assert len(await setup.store.pins(conversation.id)) == 1
         for wrong in ("  ", "x" * (PIN_CHARS + 1)):
             with pytest.raises(InputError):
-                await add_pin(here.store, conversation.id, wrong)
+                await add_pin(setup.store, conversation.id, wrong)
         with pytest.raises(UnknownIdError):
-            await here.store.delete_pin(conversation.id, "pin:" + "0" * 16)
+            await setup.store.delete_pin(conversation.id, "pin:" + "0" * 16)

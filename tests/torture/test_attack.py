@@ -20,15 +20,15 @@ import pytest
 
 from everthread import open_store
 from everthread.core.types import Api
-from tests.gateway.oddities import ANSWER_ODDITIES, HEADER_ODDITIES, JSON_ODDITIES
-from tests.gateway.raw import (
-    Heard,
-    chunk,
+from tests.gateway.odd_requests import ANSWER_ODDITIES, HEADER_ODDITIES, JSON_ODDITIES
+from tests.gateway.raw_http import (
+    RawMessage,
     connect,
-    head,
-    post,
+    encode_chunk,
+    post_request,
     raw_upstream,
     read_message,
+    response_head,
 )
 from tests.torture.fleet import Fleet
 
@@ -139,7 +139,7 @@ class Upstream:
     given: dict[str, list[Given]] = field(default_factory=dict)
     odd: int = 0
 
-    async def __call__(self, request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         attempt = request.names.get("x-attempt", "")
         if not attempt.startswith("honest"):
             self.odd += 1
@@ -200,10 +200,10 @@ class Upstream:
             if stream
             else (b"content-length", b"%d" % len(body))
         )
-        writer.write(head(status, [(b"content-type", kind), length]))
+        writer.write(response_head(status, [(b"content-type", kind), length]))
         if fault in ("reset", "short"):
             half = body[: len(body) // 2]
-            writer.write(chunk(half) if stream else half)
+            writer.write(encode_chunk(half) if stream else half)
             await writer.drain()
             if fault == "reset":
                 writer.transport.abort()
@@ -214,7 +214,7 @@ class Upstream:
             writer.write(body)
             return
         for piece in pieces:
-            writer.write(chunk(piece))
+            writer.write(encode_chunk(piece))
         writer.write(b"0\r\n\r\n")
 
 
@@ -252,7 +252,7 @@ class Client:
         }
         if stream:
             frame |= {"stream": True, "stream_options": {"include_usage": True}}
-        request = post(
+        request = post_request(
             PATHS[self.api], json.dumps(frame).encode(), (b"X-Attempt", name.encode())
         )
         try:
@@ -294,7 +294,7 @@ class Client:
         self.failed[f"our {heard.status}"] += 1
         return None
 
-    async def _exchange(self, request: bytes) -> Heard:
+    async def _exchange(self, request: bytes) -> RawMessage:
         reader, writer = await connect(self.url())
         try:
             writer.write(request)
@@ -313,7 +313,7 @@ async def attack(
     requests = [chance.choice(list(HEADER_ODDITIES.values()))]
     if kind == "json":
         requests = [
-            post(
+            post_request(
                 chance.choice(list(PATHS.values())),
                 chance.choice(list(JSON_ODDITIES.values())),
             )
@@ -324,12 +324,14 @@ async def attack(
             changed[chance.randrange(len(changed))] = chance.randrange(256)
         requests = [bytes(changed)]
     elif kind == "half":
-        whole = post(PATHS["openai_chat"], chance.choice(list(JSON_ODDITIES.values())))
+        whole = post_request(
+            PATHS["openai_chat"], chance.choice(list(JSON_ODDITIES.values()))
+        )
         requests = [whole[: chance.randrange(1, len(whole) + 1)]]
     elif kind == "flood":
         requests = requests * 20
     elif kind == "smuggle":
-        inner = post(
+        inner = post_request(
             PATHS["openai_chat"],
             b'{"model": "gpt-4o", "messages": []}',
             (b"X-Attempt", b"smuggled"),
@@ -441,7 +443,7 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(
     assert kills > 0
 
 
-async def read_health(url: str) -> Heard:
+async def read_health(url: str) -> RawMessage:
     reader, writer = await connect(url)
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

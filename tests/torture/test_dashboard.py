@@ -21,8 +21,8 @@ from everthread.factory.gateways import open_dashboard
 from everthread.gateway.dashboard.pages import Dashboard
 from everthread.store.records import NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
-from tests.gateway.house import CLAUDE, ask_claude, house
-from tests.gateway.pages import MODEL, compact_thread, make_thread, turn
+from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
+from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_setup
 from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE
 from tests.torture.chromium import Chromium, Tab, chromium, find_axe
 
@@ -163,7 +163,7 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
                 some = [
                     NewMessage(body)
                     for number in range(start, start + 500)
-                    for body in turn(number)
+                    for body in make_turn(number)
                 ]
                 await store.append(thread, some)
             for number in range(2_500):
@@ -231,10 +231,10 @@ async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
 
 
 async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None:
-    async with chromium() as browser, house(tmp_path) as here:
-        url = await here.gateway("keys")
-        key = await here.key("acme", scopes=("proxy",))
-        other = await here.key("others")
+    async with chromium() as browser, open_setup(tmp_path) as setup:
+        url = await setup.gateway("keys")
+        key = await setup.key("acme", scopes=("proxy",))
+        other = await setup.key("others")
         tab = await browser.tab()
         theirs = await browser.tab()
         for page, shown in ((tab, key), (theirs, other)):
@@ -248,11 +248,11 @@ async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None
                 "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
             )
         assert "No conversation yet" in await tab.run("document.body.innerText")
-        client = here.claude(url, key)
+        client = setup.claude(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
         (thread,) = [
-            row.first.id for row in await here.store.list_threads(tenant="acme")
+            row.first.id for row in await setup.store.list_threads(tenant="acme")
         ]
         await tab.open(f"{url}/dashboard/threads/{thread}")
         await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")

@@ -20,17 +20,17 @@ from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault
-from tests.gateway.load import (
+from tests.gateway.load_clients import (
     MARK,
     NAMES,
-    Numbered,
+    LoadClient,
+    NumberedAnswers,
     Sdk,
-    Talker,
-    compactions,
-    failed_open,
-    models,
-    plan,
-    problems,
+    count_compactions,
+    fault_plan,
+    find_problems,
+    list_fail_open_metrics,
+    served_models,
 )
 from tests.gateway.test_workers import kill_worker
 from tests.torture.fleet import Fleet
@@ -42,7 +42,7 @@ KILLS = 25
 
 
 async def until(
-    is_over: Callable[[], bool], talker: Talker, chance: random.Random
+    is_over: Callable[[], bool], talker: LoadClient, chance: random.Random
 ) -> None:
     while not is_over():
         await asyncio.sleep(chance.uniform(0, 1))
@@ -69,13 +69,15 @@ def memory(process: int) -> int:
 async def test_two_minutes_of_faults(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    async with Provider(models(6_000), Numbered(), faults=plan(SEED)) as provider:
+    async with Provider(
+        served_models(6_000), NumberedAnswers(), faults=fault_plan(SEED)
+    ) as provider:
         fleet = Fleet(home, "--upstream", f"lab={provider.url}")
         url = await fleet.start()
         served = fleet.processes[0][0].pid
         sdk = Sdk()
         talkers = [
-            Talker(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20)
+            LoadClient(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20)
             for number in range(64)
         ]
         sizes: list[int] = []
@@ -97,15 +99,15 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         await fleet.close()
         store = open_store(home / "everthread.db")
         try:
-            assert await problems(store, provider.log, talkers) == {}
-            made = await compactions(store)
+            assert await find_problems(store, provider.log, talkers) == {}
+            made = await count_compactions(store)
         finally:
             await store.close()
         turns = sum(len(talker.history) // 2 for talker in talkers)
         print(
             f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB"
         )
-        assert failed_open(metrics) == []
+        assert list_fail_open_metrics(metrics) == []
         assert made >= 64
         assert sizes[-1] < 1.5 * sizes[1]
 
@@ -114,7 +116,7 @@ class Writing:
     """Streams slowly, and takes its time for summaries, so that a kill meets both."""
 
     def __init__(self) -> None:
-        self._numbered = Numbered()
+        self._numbered = NumberedAnswers()
 
     def __call__(self, request: Request) -> Fault:
         if request.model == WRITER:
@@ -126,7 +128,9 @@ class Writing:
         return Fault("slow", reply=self._numbered(request), seconds=0.03)
 
 
-def different_rewrites(log: Sequence[Record], talkers: Sequence[Talker]) -> list[Any]:
+def different_rewrites(
+    log: Sequence[Record], talkers: Sequence[LoadClient]
+) -> list[Any]:
     """Beginnings for which not every process sent the same bytes."""
     known = {message["content"] for talker in talkers for message in talker.history}
     sent: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -158,7 +162,7 @@ async def test_gateways_that_are_killed_in_the_middle(
     database = new_url("postgresql")
     home = tmp_path / "home"
     home.mkdir()
-    served = [*models(6_000), ServedModel(WRITER, 128_000)]
+    served = [*served_models(6_000), ServedModel(WRITER, 128_000)]
     async with Provider(served, Writing()) as provider:
         (home / "config.yaml").write_text(
             f"store: {{url: '{database}'}}\n"
@@ -170,7 +174,7 @@ async def test_gateways_that_are_killed_in_the_middle(
         await asyncio.gather(*(fleet.start() for _ in range(3)))
         chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
         talkers = [
-            Talker(
+            LoadClient(
                 number,
                 lambda: chance.choice(fleet.processes)[1],
                 sdk,
@@ -199,10 +203,10 @@ async def test_gateways_that_are_killed_in_the_middle(
         store = open_store(database)
         try:
             main = [record for record in provider.log if record.model in NAMES.values()]
-            wrong = await problems(
+            wrong = await find_problems(
                 store, main, talkers, ends=True, lost=kills * len(talkers)
             )
-            made = await compactions(store)
+            made = await count_compactions(store)
         finally:
             await store.close()
         print(

@@ -11,7 +11,7 @@ from everthread.config import parse_config
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
-from tests.gateway.raw import raw_upstream, say
+from tests.gateway.raw_http import raw_upstream, whole_answer
 from tests.torture.chromium import chromium
 
 EVIL = b"""<!doctype html><title>still</title><body><p id=here>here</p>
@@ -35,7 +35,7 @@ async def test_a_page_of_an_upstream_runs_nothing_in_the_origin_of_the_dashboard
     async with AsyncExitStack() as stack:
         browser = await stack.enter_async_context(chromium())
         upstream = await stack.enter_async_context(
-            raw_upstream(say(200, headers, EVIL))
+            raw_upstream(whole_answer(200, headers, EVIL))
         )
         store = open_store(tmp_path / "s.db")
         stack.push_async_callback(store.close)
@@ -59,6 +59,6 @@ async def test_a_page_of_an_upstream_runs_nothing_in_the_origin_of_the_dashboard
                 await tab.run("try { document.cookie } catch (error) { error.name }")
                 == "SecurityError"
             )
-        assert "anything" in str(upstream.heard[-1].line)
+        assert "anything" in str(upstream.received[-1].line)
         await tab.open(f"{gateway.url}/")
         assert "everthread_planted" not in await tab.run("document.cookie")

@@ -12,7 +12,7 @@ import pytest
 
 from everthread.lab.replay import replay
 from everthread.lab.replay.report import page
-from tests.lab.replayed import PLAIN, talk
+from tests.lab.recorded_histories import PLAIN, make_history
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -27,7 +27,9 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = replay(talk(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
+    found = replay(
+        make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN
+    )
     target = tmp_path_factory.mktemp("report") / "report.html"
     # Beside the page itself: press keys, point at a chart, and say what was seen.
     script = """<script>

@@ -26,7 +26,14 @@ from everthread.gateway.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
 from everthread.store.records import KeyLimits
-from tests.gateway.load import Numbered, Sdk, Talker, compactions, models, problems
+from tests.gateway.load_clients import (
+    LoadClient,
+    NumberedAnswers,
+    Sdk,
+    count_compactions,
+    find_problems,
+    served_models,
+)
 from tests.gateway.test_memory import MB, gateway, idle_threads, many_requests
 from tests.store.postgres_server import Server
 from tests.torture.fleet import Fleet
@@ -43,7 +50,7 @@ class Streaming:
     """Streams slowly, so that a kill meets an answer in the middle."""
 
     def __init__(self) -> None:
-        self._numbered = Numbered()
+        self._numbered = NumberedAnswers()
 
     def __call__(self, request: Request) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
@@ -59,7 +66,7 @@ def write_config(home: Path, database: str, provider: str) -> None:
     )
 
 
-async def talk_until(end: float, talker: Talker, chance: random.Random) -> None:
+async def talk_until(end: float, talker: LoadClient, chance: random.Random) -> None:
     while time.monotonic() < end:
         await asyncio.sleep(chance.uniform(0, 0.5))
         await talker.turn()
@@ -83,13 +90,13 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
-    async with Provider(models(6_000), Streaming()) as provider:
+    async with Provider(served_models(6_000), Streaming()) as provider:
         write_config(home, database, provider.url)
         fleet = Fleet(home)
         sdk = Sdk(key=token)
         await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))
         talkers = [
-            Talker(
+            LoadClient(
                 number,
                 lambda: chance.choice(fleet.processes)[1],
                 sdk,
@@ -122,13 +129,15 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
         await sdk.close()
         try:
             lost = (kills + restarts) * CLIENTS
-            wrong = await problems(store, provider.log, talkers, ends=True, lost=lost)
+            wrong = await find_problems(
+                store, provider.log, talkers, ends=True, lost=lost
+            )
             wrong["wrong requests"] = [
                 one
                 for one in wrong.pop("wrong requests", [])
                 if not _is_of_an_outage(one[1])
             ]
-            made = await compactions(store)
+            made = await count_compactions(store)
             (used,) = [
                 one.today
                 for one in await store.list_keys(utc_day(time.time()))
@@ -159,7 +168,7 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(
     token, key = issue_key(scopes=("proxy",), limits=KeyLimits(requests=limit))
     await store.create_key(key)
     answered: Counter[int] = Counter()
-    async with Provider(models(128_000), Numbered()) as provider:
+    async with Provider(served_models(128_000), NumberedAnswers()) as provider:
         write_config(home, database, provider.url)
         fleet = Fleet(home)
         await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from everthread.core.types import Api
-from tests.conversation.served import KEY
-from tests.conversation.small import overflow_for_real, pass_the_window
+from tests.conversation.http_setup import KEY
+from tests.conversation.local_model import overflow_for_real, pass_the_window
 from tests.conversation.soak import soak
 from tests.providers.conftest import local_file
 

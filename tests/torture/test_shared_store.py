@@ -17,15 +17,15 @@ import pytest
 from everthread import open_store
 from everthread.lab.provider import Provider
 from everthread.store.store import Store
-from tests.gateway.load import (
+from tests.gateway.load_clients import (
     MARK,
-    Numbered,
+    LoadClient,
+    NumberedAnswers,
     Said,
     Sdk,
-    Talker,
-    compactions,
-    histories,
-    models,
+    count_compactions,
+    load_histories,
+    served_models,
 )
 from tests.torture.fleet import Fleet
 
@@ -74,10 +74,10 @@ def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
     return +faults
 
 
-async def faults_of(store: Store, talkers: Sequence[Talker]) -> dict[str, int]:
+async def faults_of(store: Store, talkers: Sequence[LoadClient]) -> dict[str, int]:
     """All faults, by kind. An answer that its client never got may end a thread of its own after a kill."""
     by_client: dict[str, list[Said]] = {}
-    for history in (await histories(store)).values():
+    for history in (await load_histories(store)).values():
         by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
     faults: Counter[str] = Counter()
     for talker in talkers:
@@ -101,7 +101,7 @@ def _is_unheard(history: Said, wanted: Said) -> bool:
 async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -> None:
     home = folder / "home"
     home.mkdir()
-    async with Provider(models(6_000), Numbered()) as provider:
+    async with Provider(served_models(6_000), NumberedAnswers()) as provider:
         (home / "config.yaml").write_text(
             f"store: {{url: '{database}'}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
@@ -110,7 +110,7 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
         sdk = Sdk()
         await asyncio.gather(*(fleet.start() for _ in range(gateways)))
         talkers = [
-            Talker(number, round_robin(fleet), sdk, stream=number % 2 == 1, words=8)
+            LoadClient(number, round_robin(fleet), sdk, stream=number % 2 == 1, words=8)
             for number in range(CLIENTS)
         ]
         async with busy_machine():
@@ -130,7 +130,7 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
     try:
         faults = await faults_of(store, talkers)
         checked = (await store.check()).problems
-        made = await compactions(store)
+        made = await count_compactions(store)
     finally:
         await store.close()
     failed = sum(sum(talker.failures.values()) for talker in talkers)

@@ -17,7 +17,7 @@ from everthread.core.types import Request
 from everthread.core.validation import OPENING, repair_messages
 from everthread.wire import anthropic
 from everthread.wire.common import with_native
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 from tests.wire.anthropic_strategies import chat_histories, copy_of
 
 MARKER = {"type": "ephemeral"}
@@ -497,7 +497,7 @@ class TestRules:
 
     @pytest.mark.parametrize("folder", ["transcripts", "requests"])
     def test_real_histories_are_accepted(self, folder: str) -> None:
-        for path in sorted(shared(folder).glob("*.json")):
+        for path in sorted(shared_path(folder).glob("*.json")):
             recorded = json.loads(path.read_text(encoding="utf-8"))
             history = repair_messages(recorded["messages"])
             request = Request("claude-a", history, tools=recorded.get("tools") or [])

@@ -15,7 +15,7 @@ from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire import openai_chat as chat
 from everthread.wire.common import with_native
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import json_reply
@@ -258,7 +258,7 @@ def test_the_sdk_reads_what_a_reply_is_encoded_to(native: bool) -> None:
 
 
 def test_recorded_requests_and_replies_come_back_verbatim() -> None:
-    for path in sorted(shared("requests").glob("*.json")):
+    for path in sorted(shared_path("requests").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         body = {"model": "m", "messages": record["messages"], **record["kwargs"]}
         request = chat.decode_request(body)

@@ -15,7 +15,7 @@ from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
 from everthread.wire.openai_chat import ChatStreamDecoder, encode_stream
 from everthread.wire.sse import SseEvent, SseParser, encode_event
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import json_reply, sse_reply
@@ -479,7 +479,7 @@ def test_a_reply_with_a_custom_call_and_null_usage_streamed() -> None:
 
 
 def test_recorded_replies_streamed_are_the_same() -> None:
-    for path in sorted(shared("requests").glob("*.json")):
+    for path in sorted(shared_path("requests").glob("*.json")):
         body = json.loads(path.read_text(encoding="utf-8"))["response"]
         for call in body["choices"][0]["message"].get("tool_calls") or []:
             call.pop("index", None)  # a leftover of the stream it came from

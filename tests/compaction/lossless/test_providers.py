@@ -16,10 +16,17 @@ from everthread.core.types import Api, Request
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone
 from everthread.thread.facts import add_pin
-from tests.agent.setting import calls
-from tests.compaction.lossless.talks import NODE
-from tests.conversation.served import KEY, NAMES, answering, lab, model, summary
-from tests.conversation.talk import words
+from tests.agent.agent_setup import call_reply
+from tests.compaction.lossless.lossless_setup import NODE
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import (
+    KEY,
+    NAMES,
+    answer_script,
+    make_summary_text,
+    open_http_setup,
+    served_model,
+)
 
 EXTRA = "context: {engine: lossless}\ncompression: {background: false, protect_last_n: 2}\nrecall: {enabled: false}"
 RULE = "Never rename a public function."
@@ -36,18 +43,18 @@ def says(request: Request) -> Any:
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
     if found and int(found[1]) % 4 == 3:
-        return calls(
+        return call_reply(
             (
                 "lcm_grep",
                 {"pattern": f"box_{int(found[1]) - 2:03d}"},
                 f"call_{found[1]}",
             )
         )
-    return words(150, "answer")
+    return make_text(150, "answer")
 
 
 def writes(_request: Request) -> str:
-    return summary(
+    return make_summary_text(
         "Fill the shelves.",
         Key_Decisions="- Boxes are numbered.",
         Critical_Context="- The hall is dry.",
@@ -57,7 +64,7 @@ def writes(_request: Request) -> str:
 async def turn(talk: Conversation, number: int) -> None:
     rule = f" {RULE}" if number == 1 else ""
     said = f"Turn {number}: box_{number:03d} stands on shelf-{number * 7919:06x}.{rule}"
-    answer = await talk.send(f"{said} {words(350, f'topic {number}')}")
+    answer = await talk.send(f"{said} {make_text(350, f'topic {number}')}")
     while answer.calls:
         results: list[Any] = []
         for call in answer.calls:
@@ -70,23 +77,23 @@ async def turn(talk: Conversation, number: int) -> None:
 
 @pytest.mark.parametrize("api", list(NAMES))
 async def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
-    async with lab(
-        tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)
-    ) as place:
-        talk = await place.open(NAMES[api], api=api, extra=EXTRA)
-        await add_pin(place.store, talk.id, "The release is named Osprey.")
+    async with open_http_setup(
+        tmp_path, [served_model(NAMES[api], 8_000)], answer_script(says, writes)
+    ) as setup:
+        talk = await setup.open(NAMES[api], api=api, extra=EXTRA)
+        await add_pin(setup.store, talk.id, "The release is named Osprey.")
         for number in range(TURNS):
             if number == TURNS // 2:  # another process goes on
                 await talk.close()
-                talk = await place.open(
+                talk = await setup.open(
                     NAMES[api], api=api, extra=EXTRA, resume=talk.id
                 )
             await turn(talk, number)
-        assert len(place.watch.of(CompactionDone)) >= 2
-        assert {record.status for record in place.provider.log} == {200}, (
+        assert len(setup.watch.of(CompactionDone)) >= 2
+        assert {record.status for record in setup.provider.log} == {200}, (
             "no request was wrong or too large"
         )
-        for record in place.main_calls():
+        for record in setup.main_calls():
             spoken = [
                 said
                 for message in record.request.messages
@@ -101,7 +108,7 @@ async def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
                 "[END OF EVERTHREAD SUMMARY"
             )
         ]
-        nodes = {node.id: node for node in await place.store.nodes(talk.id)}
+        nodes = {node.id: node for node in await setup.store.nodes(talk.id)}
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
         )

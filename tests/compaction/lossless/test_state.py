@@ -28,23 +28,28 @@ from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize, strip_marks
 from everthread.testing import ScriptedModel, ScriptedSummarizer
-from tests.compaction.lossless.talks import (
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    tool_turns,
+    user_message,
+)
+from tests.compaction.lossless.lossless_setup import (
     COUNTER,
     WINDOW,
-    engine,
-    longer,
-    parts,
-    services,
+    extend_history,
+    make_lossless_engine,
+    make_services,
+    visible_nodes,
 )
-from tests.compaction.talks import call, says, user, work
-from tests.conversation.talk import room, words
+from tests.conversation.conversation_setup import make_text, open_setup
 
 FAILED = "FAIL tests/pay.test.ts\nError: expected 3 got 4\nTests: 1 failed, 3 passed\nExit code: 1"
 ERROR = "Error: expected 3 got 4"
 
 
 def run(number: int, command: str, output: str) -> list[Message]:
-    return call(number, "bash", json.dumps({"command": command}), output)
+    return call_with_result(number, "bash", json.dumps({"command": command}), output)
 
 
 FIX = run(9_005, "npm test", "4 passed")
@@ -58,11 +63,11 @@ def some_work() -> list[Message]:
     ]
     edit = {"path": "/r/src/pay.py", "old_string": "a", "new_string": "b"}
     return [
-        user("Turn 1: begin."),
-        says("Yes."),
-        user("Turn 2: pay."),
-        *call(9_001, "edit", json.dumps(edit), "The file was changed"),
-        *call(9_002, "TodoWrite", json.dumps({"todos": todo}), "ok"),
+        user_message("Turn 1: begin."),
+        assistant_message("Yes."),
+        user_message("Turn 2: pay."),
+        *call_with_result(9_001, "edit", json.dumps(edit), "The file was changed"),
+        *call_with_result(9_002, "TodoWrite", json.dumps({"todos": todo}), "ok"),
         *run(
             9_003,
             "git checkout -b feature/pay",
@@ -70,7 +75,7 @@ def some_work() -> list[Message]:
         ),
         *run(9_004, "npm test", FAILED),
         *run(9_006, "npm test", FAILED),
-        says("The test fails."),
+        assistant_message("The test fails."),
     ]
 
 
@@ -88,8 +93,8 @@ def expect_work(sections: Sections) -> None:
 
 
 async def test_the_summary_says_how_things_stand() -> None:
-    talk, _ = longer(some_work(), 2)
-    sections = standing((await engine().compress(talk)).summary)
+    talk, _ = extend_history(some_work(), 2)
+    sections = standing((await make_lossless_engine().compress(talk)).summary)
     expect_work(sections)
     assert sections[FILES].startswith("- changed: /r/src/pay.py\n- read: ")
     assert (
@@ -103,17 +108,24 @@ async def test_the_summary_says_how_things_stand() -> None:
 
 
 async def test_a_model_writes_the_nodes_and_the_engine_how_things_stand() -> None:
-    talk, _ = longer(some_work(), 2)
+    talk, _ = extend_history(some_work(), 2)
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
     )
-    expect_work(standing((await engine(writer).compress(talk)).summary))
+    expect_work(standing((await make_lossless_engine(writer).compress(talk)).summary))
 
 
 async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
-    mended = [user("Turn 3: mend it."), *work(60, 2), *FIX, says("Done.")]
-    talk, _ = longer([*some_work(), *work(50, 1), *mended], 3, window=64_000)
-    result = await engine(leaf_tokens=1_300, window=64_000).compress(talk)
+    mended = [
+        user_message("Turn 3: mend it."),
+        *tool_turns(60, 2),
+        *FIX,
+        assistant_message("Done."),
+    ]
+    talk, _ = extend_history(
+        [*some_work(), *tool_turns(50, 1), *mended], 3, window=64_000
+    )
+    result = await make_lossless_engine(leaf_tokens=1_300, window=64_000).compress(talk)
     assert BLOCKED not in standing(result.summary)
     failed = [
         line for node in result.nodes for line in node.body.split("\n") if ERROR in line
@@ -126,50 +138,57 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
 async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
     first: type[SummaryEngine],
 ) -> None:
-    talk, turn = longer(some_work(), 2)
-    earlier = (await first(services()).compress(talk)).messages
-    unfixed, _ = longer(earlier, turn)
-    assert ERROR in standing((await engine().compress(unfixed)).summary)[BLOCKED]
-    fixed, turn = longer([*earlier, user("Mend it."), *FIX], turn)
-    covered, _ = longer((await engine().compress(fixed)).messages, turn)
-    after = (await engine().compress(covered)).summary
+    talk, turn = extend_history(some_work(), 2)
+    earlier = (await first(make_services()).compress(talk)).messages
+    unfixed, _ = extend_history(earlier, turn)
+    assert (
+        ERROR
+        in standing((await make_lossless_engine().compress(unfixed)).summary)[BLOCKED]
+    )
+    fixed, turn = extend_history([*earlier, user_message("Mend it."), *FIX], turn)
+    covered, _ = extend_history(
+        (await make_lossless_engine().compress(fixed)).messages, turn
+    )
+    after = (await make_lossless_engine().compress(covered)).summary
     assert BLOCKED not in parse_sections(after), "neither behind the nodes nor in one"
 
 
 async def test_an_error_that_was_looked_up_is_not_open() -> None:
-    looked = call(
+    looked = call_with_result(
         9_007,
         "lcm_expand",
         '{"id": "message:7"}',
         f"lcm_expand message:7: all of it\n\n{FAILED}",
     )
-    talk, _ = longer(
+    talk, _ = extend_history(
         [
-            user("Turn 1: begin."),
-            says("Yes."),
-            user("Turn 2: why?"),
+            user_message("Turn 1: begin."),
+            assistant_message("Yes."),
+            user_message("Turn 2: why?"),
             *looked,
-            says("So."),
+            assistant_message("So."),
         ],
         2,
     )
-    assert BLOCKED not in standing((await engine().compress(talk)).summary)
+    assert BLOCKED not in standing(
+        (await make_lossless_engine().compress(talk)).summary
+    )
 
 
 async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     """Compactions with a new engine for each: of bare lists, or with the state of the engine before as JSON."""
-    made = engine()
+    made = make_lossless_engine()
     done = []
-    talk, turn = longer(some_work(), 2)
+    talk, turn = extend_history(some_work(), 2)
     for _ in range(rounds):
         result = await made.compress(talk)
         made.on_compacted(result)
         done.append(result)
         saved = json.dumps(made.dump_state())
-        made = engine()
+        made = make_lossless_engine()
         if carried:
             made.load_state(json.loads(saved))
-        talk, turn = longer(recognize(strip_marks(result.messages)), turn)
+        talk, turn = extend_history(recognize(strip_marks(result.messages)), turn)
     return done
 
 
@@ -189,34 +208,34 @@ async def test_the_state_goes_on_through_a_chain_of_bare_lists_and_through_resta
 
 
 async def test_a_restart_changes_no_byte() -> None:
-    made = engine()
+    made = make_lossless_engine()
     done = []
-    talk, turn = longer(some_work(), 2)
+    talk, turn = extend_history(some_work(), 2)
     for _ in range(3):
         done.append(await made.compress(talk))
         made.on_compacted(done[-1])
-        talk, turn = longer(done[-1].messages, turn)
+        talk, turn = extend_history(done[-1].messages, turn)
     assert [result.summary for result in await bare_chain(3, carried=True)] == [
         result.summary for result in done
     ]
 
 
 async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> None:
-    async with room(tmp_path) as place:
-        model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
+    async with open_setup(tmp_path) as setup:
+        model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
         settings: dict[str, Any] = {
             "engine": LosslessEngine,
             "background": False,
             "protect_last_n": 2,
         }
-        talk = await place.open(model, **settings)
+        talk = await setup.open(model, **settings)
         for message in some_work():
             await talk.add(message)
         for turn in range(3, 15):
             if turn == 9:
                 await talk.close()
-                talk = await place.open(model, resume=talk.id, **settings)
-            await talk.send(f"Turn {turn}: {words(300, f'topic {turn}')}")
+                talk = await setup.open(model, resume=talk.id, **settings)
+            await talk.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
         shown = standing("\n".join(map(text_of, talk.messages)))
         expect_work(shown)
         assert "branch: feature/pay" in shown[STATE]
@@ -229,51 +248,58 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         path = json.dumps(
             {"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"}
         )
-        messages += call(number, "write_file", path, "ok")
+        messages += call_with_result(number, "write_file", path, "ok")
         for again in (1_000, 2_000):
             output = f"Error: part {number} has no rule\nExit code: 2"
             messages += run(again + number, f"make part_{number}", output)
-    talk, turn = longer(messages, 2, window=window)
-    made = engine(window=window)
+    talk, turn = extend_history(messages, 2, window=window)
+    made = make_lossless_engine(window=window)
     budget = Budget.for_window(window)
     for _ in range(3):
         result = await made.compress(talk)
         made.on_compacted(result)
         assert result.tokens_after <= budget.compacted_limit
         assert COUNTER.text(result.summary) <= budget.summary_max * 1.1
-        assert parts(result)
+        assert visible_nodes(result)
         assert STATE in standing(result.summary)
         assert BLOCKED in standing(result.summary) or window < WINDOW
-        talk, turn = longer(result.messages, turn, window=window)
+        talk, turn = extend_history(result.messages, turn, window=window)
 
 
 @pytest.mark.parametrize("leaf_tokens", [200, 1_000, 4_000])
 async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
-    made = engine(leaf_tokens=leaf_tokens, window=32_000)
-    talk, turn = longer(
-        [user("Turn 1: begin."), says("I have begun.")], 1, window=32_000
+    made = make_lossless_engine(leaf_tokens=leaf_tokens, window=32_000)
+    talk, turn = extend_history(
+        [user_message("Turn 1: begin."), assistant_message("I have begun.")],
+        1,
+        window=32_000,
     )
     for _ in range(3):
         result = await made.compress(talk)
         made.on_compacted(result)
         begun: Counter[int] = Counter()
-        for part in parts(result):
+        for part in visible_nodes(result):
             entries = parse_journal(parse_sections(part.node.body)[DONE]).entries
             assert max(Counter(entry.first for entry in entries).values()) == 1, (
                 "leaves below it shared a turn"
             )
             begun.update(entry.first for entry in entries if not entry.is_continued)
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
-        talk, turn = longer(result.messages, turn, window=32_000)
+        talk, turn = extend_history(result.messages, turn, window=32_000)
 
 
 async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
-    result = await engine(leaf_tokens=600).compress(
-        [user("Hello"), says("Hello."), user("Go."), *work(0, 160)]
+    result = await make_lossless_engine(leaf_tokens=600).compress(
+        [
+            user_message("Hello"),
+            assistant_message("Hello."),
+            user_message("Go."),
+            *tool_turns(0, 160),
+        ]
     )
     entries = [
         entry
-        for part in parts(result)
+        for part in visible_nodes(result)
         for entry in parse_journal(parse_sections(part.node.body)[DONE]).entries
     ]
     assert [entry.is_continued for entry in entries] == [False] + [True] * (
@@ -283,16 +309,16 @@ async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
 
 
 async def test_the_same_line_in_two_turns_stays_in_both() -> None:
-    talk: list[Message] = [user("Turn 1: begin."), says("Yes.")]
+    talk: list[Message] = [user_message("Turn 1: begin."), assistant_message("Yes.")]
     for number in range(40):
         edit = {"path": "/r/a.py", "old_string": "a" * 300, "new_string": "b" * 300}
-        asked = user(f"Turn {number + 2}: once more.")
+        asked = user_message(f"Turn {number + 2}: once more.")
         talk += [
             asked,
-            *call(number, "edit", json.dumps(edit), "ok" * 150),
-            says("Done."),
+            *call_with_result(number, "edit", json.dumps(edit), "ok" * 150),
+            assistant_message("Done."),
         ]
-    result = await engine(leaf_tokens=300, window=64_000).compress(talk)
+    result = await make_lossless_engine(leaf_tokens=300, window=64_000).compress(talk)
     joined = next(node for node in result.nodes if node.level)
     entries = parse_journal(parse_sections(joined.body)[DONE]).entries
     assert len(entries) > 1

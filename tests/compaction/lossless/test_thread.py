@@ -16,8 +16,12 @@ from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.compaction.lossless.talks import NODE
-from tests.conversation.talk import Room, room, words
+from tests.compaction.lossless.lossless_setup import NODE
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    make_text,
+    open_setup,
+)
 
 WINDOW = 8_000
 
@@ -26,9 +30,9 @@ def shelf(number: int) -> str:
     return f"shelf-{number * 7919:06x}"
 
 
-async def opened(place: Room, **how: Any) -> Conversation:
-    model = ScriptedModel(lambda _: words(120, "answer"), window=WINDOW)
-    return await place.open(
+async def opened(setup: ConversationSetup, **how: Any) -> Conversation:
+    model = ScriptedModel(lambda _: make_text(120, "answer"), window=WINDOW)
+    return await setup.open(
         model,
         engine=LosslessEngine,
         background=False,
@@ -41,7 +45,7 @@ async def opened(place: Room, **how: Any) -> Conversation:
 async def told(talk: Conversation, first: int, last: int) -> None:
     for number in range(first, last):
         await talk.send(
-            f"Turn {number}: box_{number:03d} stands on {shelf(number)}. {words(300, f'topic {number}')}"
+            f"Turn {number}: box_{number:03d} stands on {shelf(number)}. {make_text(300, f'topic {number}')}"
         )
 
 
@@ -67,18 +71,18 @@ async def read_whole(talk: Conversation, wanted: str) -> str:
 async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        talk = await opened(place)
+    async with open_setup(tmp_path) as setup:
+        talk = await opened(setup)
         await told(talk, 0, 30)
         await talk.close()
-        talk = await opened(place, resume=talk.id)
+        talk = await opened(setup, resume=talk.id)
         await told(talk, 30, 60)
-        assert len(place.watch.of(CompactionDone)) >= 20
+        assert len(setup.watch.of(CompactionDone)) >= 20
         assert all(
             event.tokens_after < talk.threshold * 4 // 5
-            for event in place.watch.of(CompactionDone)
+            for event in setup.watch.of(CompactionDone)
         )
-        kept = {node.id: node for node in await place.store.nodes(talk.id)}
+        kept = {node.id: node for node in await setup.store.nodes(talk.id)}
         assert in_view(talk)
         assert set(in_view(talk)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
@@ -99,11 +103,11 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
         assert f"over {len(node.sources)} " in about
         assert "written by journal" in about
 
-        await _undone(talk, place)
-        await _branched(talk, place)
+        await _undone(talk, setup)
+        await _branched(talk, setup)
 
 
-async def _undone(talk: Conversation, place: Room) -> None:
+async def _undone(talk: Conversation, setup: ConversationSetup) -> None:
     turn = 60
     before = list(talk.messages)
     while not (await talk.compress()).changed:
@@ -113,14 +117,14 @@ async def _undone(talk: Conversation, place: Room) -> None:
     await talk.undo()
     assert talk.messages == before
     await told(talk, turn, turn + 4)
-    assert set(in_view(talk)) <= {node.id for node in await place.store.nodes(talk.id)}
+    assert set(in_view(talk)) <= {node.id for node in await setup.store.nodes(talk.id)}
 
 
-async def _branched(talk: Conversation, place: Room) -> None:
+async def _branched(talk: Conversation, setup: ConversationSetup) -> None:
     branch = await talk.branch()
     assert in_view(branch) == in_view(talk)
     await talk.close()
-    await place.store.delete_thread(talk.id)
+    await setup.store.delete_thread(talk.id)
     for node in in_view(branch):
         assert "Turn" in await read_whole(branch, node)
     await told(branch, 64, 70)
@@ -133,17 +137,17 @@ async def _branched(talk: Conversation, place: Room) -> None:
 async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(
     tmp_path: Path,
 ) -> None:
-    async with room(tmp_path) as place:
-        first = await opened(place)
+    async with open_setup(tmp_path) as setup:
+        first = await opened(setup)
         await told(first, 0, 5)
-        second = await opened(place, resume=first.id)
-        before = {node.id for node in await place.store.nodes(first.id)}
+        second = await opened(setup, resume=first.id)
+        before = {node.id for node in await setup.store.nodes(first.id)}
         await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
-        after = {node.id for node in await place.store.nodes(first.id)}
+        after = {node.id for node in await setup.store.nodes(first.id)}
         assert before < after
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")
-        assert in_view(second) == in_view(await opened(place, resume=first.id))
+        assert in_view(second) == in_view(await opened(setup, resume=first.id))
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +171,8 @@ async def wronged(
         ("lcm_forget", {"id": "n1"}),
     ]
 
-    async with room(tmp_path_factory.mktemp("store")) as place:
-        talk = await opened(place)
+    async with open_setup(tmp_path_factory.mktemp("store")) as setup:
+        talk = await opened(setup)
         await told(talk, 0, 4)
         answers = []
         for name, arguments in tries:
@@ -191,10 +195,10 @@ async def test_hostile_arguments_are_refused_in_a_sentence(
 
 async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
-    async with room(tmp_path) as place:
-        other = await opened(place, new=NewSession(tenant="other"))
+    async with open_setup(tmp_path) as setup:
+        other = await opened(setup, new=NewSession(tenant="other"))
         await other.send("Turn 0: the vault opens with tulip_9_omega.")
-        talk = await opened(place)
+        talk = await opened(setup)
         assert [tool["function"]["name"] for tool in talk.tools] == [
             "lcm_grep",
             "lcm_describe",
@@ -207,7 +211,7 @@ async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
             assert "nothing was found" in await ask(
                 "lcm_grep", {"pattern": "tulip_9_omega", "scope": scope}
             )
-        theirs = (await place.store.history(other.id))[0].id
+        theirs = (await setup.store.history(other.id))[0].id
         for wanted in (
             f"message:{theirs}",
             "message:99999",

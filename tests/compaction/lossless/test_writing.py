@@ -13,12 +13,18 @@ from everthread.core.search.lookup import Passage
 from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.lossless.talks import longer, parts, services
-from tests.compaction.talks import says, user
+from tests.compaction.histories import assistant_message, user_message
+from tests.compaction.lossless.lossless_setup import (
+    extend_history,
+    make_services,
+    visible_nodes,
+)
 
 
 def talk() -> list[Message]:
-    made, _ = longer([user("Turn 1: begin."), says("Yes.")], 1)
+    made, _ = extend_history(
+        [user_message("Turn 1: begin."), assistant_message("Yes.")], 1
+    )
     return made
 
 
@@ -58,7 +64,9 @@ class Shelf:
 
 
 async def test_a_model_writes_and_is_named() -> None:
-    result = await LosslessEngine(services(ScriptedSummarizer(brief))).compress(talk())
+    result = await LosslessEngine(make_services(ScriptedSummarizer(brief))).compress(
+        talk()
+    )
     assert result.author == "scripted"
     assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
     assert "Written about" in result.summary
@@ -68,7 +76,7 @@ async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_th
     None
 ):
     writer = ScriptedSummarizer(wordy)
-    result = await LosslessEngine(services(writer)).compress(talk())
+    result = await LosslessEngine(make_services(writer)).compress(talk())
     budgets = [request.budget for request in writer.requests if request.messages]
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
@@ -82,7 +90,7 @@ async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_th
 
 async def test_nobody_can_write() -> None:
     result = await LosslessEngine(
-        services(ScriptedSummarizer(fails="no route"))
+        make_services(ScriptedSummarizer(fails="no route"))
     ).compress(talk())
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
@@ -93,7 +101,7 @@ async def test_names_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
         return brief(request) | {"Relevant Files": "- src/never_there.py was changed"}
 
-    result = await LosslessEngine(services(ScriptedSummarizer(invents))).compress(
+    result = await LosslessEngine(make_services(ScriptedSummarizer(invents))).compress(
         talk()
     )
     assert "- src/never_there.py was changed (unverified)" in result.summary
@@ -111,9 +119,9 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
         }
 
     writer = ScriptedSummarizer(forgetful)
-    result = await LosslessEngine(services(writer), LosslessOptions(fan_in=2)).compress(
-        talk()
-    )
+    result = await LosslessEngine(
+        make_services(writer), LosslessOptions(fan_in=2)
+    ).compress(talk())
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
@@ -135,7 +143,7 @@ async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None
     said = talk()
     shelf = Shelf(said)
     writer = ScriptedSummarizer(brief, fails="resting")
-    engine = LosslessEngine(replace(services(writer), archive=shelf))
+    engine = LosslessEngine(replace(make_services(writer), archive=shelf))
     first = await engine.compress(said, ids=range(len(said)))
     assert all(node.degraded for node in first.nodes)
     assert all(node.since >= 100.0 for node in first.nodes)
@@ -144,11 +152,11 @@ async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None
     assert (await engine.compress(said, ids=range(len(said)))).summary == first.summary
 
     writer.fails = ""
-    grown, _ = longer(first.messages, 40)
+    grown, _ = extend_history(first.messages, 40)
     ids = list(range(1_000, 1_000 + len(grown)))
-    shelf.messages += [user("")] * 2_000
+    shelf.messages += [user_message("")] * 2_000
     second = await engine.compress(grown, ids=ids)
-    before = [shelf.kept[part.node.id] for part in parts(first)]
+    before = [shelf.kept[part.node.id] for part in visible_nodes(first)]
     again = [
         node for node in second.nodes if node.sources in {old.sources for old in before}
     ]
@@ -157,4 +165,4 @@ async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None
         node.author == "scripted" and not node.degraded and node not in before
         for node in again
     )
-    assert "makeshift" not in parts(second)[0].text
+    assert "makeshift" not in visible_nodes(second)[0].text

@@ -30,7 +30,7 @@ class HttpModel:
 
 
 @asynccontextmanager
-async def served(
+async def serve_model(
     *replies: Scripted, window: int = 128_000, name: str = "gpt-4o"
 ) -> AsyncIterator[tuple[HttpModel, RecordingServer]]:
     """A model that gets these replies, one by one, and the record of what it was sent."""
@@ -45,7 +45,9 @@ def client_for(url: str, *, timeout: float = 30.0) -> AsyncOpenAI:
     )
 
 
-def completion(text: str | None, *, stop: str = "stop", **message: Any) -> Scripted:
+def completion_reply(
+    text: str | None, *, stop: str = "stop", **message: Any
+) -> Scripted:
     """A chat completion that says this."""
     return json_reply(
         {
@@ -65,13 +67,13 @@ def completion(text: str | None, *, stop: str = "stop", **message: Any) -> Scrip
     )
 
 
-def failing(status: int, message: str, **error: Any) -> Scripted:
+def error_reply(status: int, message: str, **error: Any) -> Scripted:
     """An error as OpenAI words it."""
     return json_reply(
         {"error": {"message": message, "type": "error", **error}}, status=status
     )
 
 
-def asked(server: RecordingServer) -> list[str]:
+def prompts_sent(server: RecordingServer) -> list[str]:
     """The user message of every request the server got."""
     return [str(request.body["messages"][-1]["content"]) for request in server.requests]

@@ -22,11 +22,11 @@ GOOD = {
 GOOD_TEXT = render_sections(GOOD)
 
 
-def said(role: str, text: str) -> Message:
+def make_message(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
-def talk(turns: int = 12, *, words: int = 60) -> list[Message]:
+def make_history(turns: int = 12, *, words: int = 60) -> list[Message]:
     """A chat of this many exchanges, each with something of its own in it."""
     filler = " ".join(
         ["The parser reads tokens and keeps the position of each."] * (words // 10)
@@ -35,21 +35,21 @@ def talk(turns: int = 12, *, words: int = 60) -> list[Message]:
         message
         for number in range(turns)
         for message in (
-            said("user", f"Question {number}: {filler}"),
-            said("assistant", f"Answer {number}: {filler}"),
+            make_message("user", f"Question {number}: {filler}"),
+            make_message("assistant", f"Answer {number}: {filler}"),
         )
     ]
 
 
-def wanted(
+def summary_request(
     messages: Sequence[Message] | None = None, *, budget: int = 600, **more: Any
 ) -> SummaryRequest:
-    messages = talk() if messages is None else messages
+    messages = make_history() if messages is None else messages
     return SummaryRequest(messages=messages, pruned=messages, budget=budget, **more)
 
 
 @dataclass
-class SpokenModel:
+class FunctionModel:
     """Answers each request with what `answer` makes of it; remembers the requests."""
 
     answer: Callable[[Request], Awaitable[Reply]]
@@ -62,20 +62,20 @@ class SpokenModel:
         return await self.answer(request)
 
 
-def model_that_says(*texts: str, **options: Any) -> SpokenModel:
+def model_that_says(*texts: str, **options: Any) -> FunctionModel:
     """Says these texts in turn; the last one for ever."""
     left = list(texts)
 
     async def answer(_request: Request) -> Reply:
-        return reply(left.pop(0) if len(left) > 1 else left[0])
+        return make_reply(left.pop(0) if len(left) > 1 else left[0])
 
-    return SpokenModel(answer, **options)
+    return FunctionModel(answer, **options)
 
 
-def reply(text: str, **fields: Any) -> Reply:
+def make_reply(text: str, **fields: Any) -> Reply:
     return Reply(
         **{
-            "message": said("assistant", text),
+            "message": make_message("assistant", text),
             "stop": "stop",
             "usage": {"prompt_tokens": 10},
             **fields,
@@ -83,6 +83,6 @@ def reply(text: str, **fields: Any) -> Reply:
     )
 
 
-def content(request: Request) -> str:
+def last_message_text(request: Request) -> str:
     """The message of ours at the end of a request."""
     return str(request.messages[-1]["content"])

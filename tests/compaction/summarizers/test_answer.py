@@ -24,8 +24,8 @@ from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
     GOOD_TEXT,
-    reply,
-    said,
+    make_message,
+    make_reply,
 )
 
 COUNT = COUNTER.text
@@ -39,8 +39,8 @@ def judged(
     template: TemplateName = "handoff",
     **fields: Any,
 ) -> SummaryAnswer:
-    question = SummaryPrompt(Request("m", [said("user", "?")]), target, given)
-    return judge(reply(text, **fields), question, COUNT, template)
+    question = SummaryPrompt(Request("m", [make_message("user", "?")]), target, given)
+    return judge(make_reply(text, **fields), question, COUNT, template)
 
 
 WRAPPED = {

@@ -13,8 +13,18 @@ from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import RefusedDraft, SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
-from tests.compaction.summarizers.http_model import USAGE, completion, failing, served
-from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
+from tests.compaction.summarizers.http_model import (
+    USAGE,
+    completion_reply,
+    error_reply,
+    serve_model,
+)
+from tests.compaction.summarizers.model_doubles import (
+    COUNTER,
+    GOOD,
+    GOOD_TEXT,
+    summary_request,
+)
 
 
 @dataclass
@@ -65,7 +75,7 @@ class World:
         return (await self.draft(manual=manual)).author
 
     async def draft(self, *, manual: bool = False) -> SummaryDraft:
-        return await self.chain.summarize(replace(wanted(), manual=manual))
+        return await self.chain.summarize(replace(summary_request(), manual=manual))
 
 
 def passing() -> SummaryError:
@@ -158,8 +168,8 @@ async def test_another_session_is_told_once_that_a_route_rests() -> None:
     chain = SummarizerChain(
         [world.aux], floor=world.floor, clock=lambda: world.now, rest_until=rest_until
     )
-    first = await chain.summarize(wanted())
-    second = await chain.summarize(wanted())
+    first = await chain.summarize(summary_request())
+    second = await chain.summarize(summary_request())
     assert first.warnings == (
         "aux was not asked: it rests for 30 more seconds after a failure",
         "its own",
@@ -176,9 +186,13 @@ async def test_a_route_whose_second_draft_is_refused_rests_and_the_next_one_writ
         RefusedDraft("aux", "again", is_final=True),
     ]
     assert (
-        await world.chain.summarize(replace(wanted(), refused=tuple(refused[:1])))
+        await world.chain.summarize(
+            replace(summary_request(), refused=tuple(refused[:1]))
+        )
     ).route == "aux"
-    draft = await world.chain.summarize(replace(wanted(), refused=tuple(refused)))
+    draft = await world.chain.summarize(
+        replace(summary_request(), refused=tuple(refused))
+    )
     assert draft.route == "main"
     assert draft.warnings[0] == "aux is not asked for the next 10 minutes"
     world.now += 599
@@ -225,10 +239,10 @@ async def test_the_same_route_twice_is_asked_once() -> None:
 async def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
     route = Route("m", passing())
     chain = SummarizerChain([route], floor=Route("journal"), clock=lambda: 0.0)
-    assert (await chain.summarize(wanted())).author == "journal"
+    assert (await chain.summarize(summary_request())).author == "journal"
     assert (
         await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(
-            wanted()
+            summary_request()
         )
     ).author == "x"
 
@@ -243,35 +257,38 @@ async def test_cancelling_is_not_a_failure() -> None:
     chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await chain.summarize(wanted())
+            await chain.summarize(summary_request())
     assert floor.asked == 0
 
 
 async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
     async with (
-        served(failing(500, "down"), name="small") as (aux, aux_server),
-        served(
-            completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large"
+        serve_model(error_reply(500, "down"), name="small") as (aux, aux_server),
+        serve_model(
+            completion_reply(""),
+            completion_reply(GOOD_TEXT),
+            completion_reply(GOOD_TEXT),
+            name="large",
         ) as (big, _),
     ):
         routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
         chain = SummarizerChain(routes, floor=Route("journal"), clock=lambda: 0.0)
-        draft = await chain.summarize(wanted())
+        draft = await chain.summarize(summary_request())
         assert draft.sections == GOOD
         assert draft.author == "large"
         assert "small wrote no summary" in draft.warnings[0]
         assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},) * 2
-        assert (await chain.summarize(wanted())).author == "large"
+        assert (await chain.summarize(summary_request())).author == "large"
         assert len(aux_server.requests) == 1
 
 
 async def test_without_any_model_the_journal_summariser_serves() -> None:
-    async with served(failing(500, "down"), name="small") as (model, _):
+    async with serve_model(error_reply(500, "down"), name="small") as (model, _):
         floor = JournalWriter(COUNTER)
         chain = SummarizerChain(
             [LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0
         )
-        draft = await chain.summarize(wanted())
+        draft = await chain.summarize(summary_request())
         assert draft.author == floor.name
         assert draft.sections
         assert "small wrote no summary" in draft.warnings[0]

@@ -15,18 +15,18 @@ from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import (
     USAGE,
     HttpModel,
-    asked,
     client_for,
-    completion,
-    failing,
-    served,
+    completion_reply,
+    error_reply,
+    prompts_sent,
+    serve_model,
 )
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
     GOOD_TEXT,
-    talk,
-    wanted,
+    make_history,
+    summary_request,
 )
 from tests.wire.recording import RecordingServer, Scripted
 
@@ -37,9 +37,11 @@ WORDY = GOOD_TEXT.replace("8443", "8443 " * 500)
 async def _summarize(
     *replies: Scripted,
 ) -> tuple[SummaryDraft | SummaryError, RecordingServer]:
-    async with served(*replies) as (model, server):
+    async with serve_model(*replies) as (model, server):
         try:
-            return await LlmSummarizer(model, COUNTER).summarize(wanted()), server
+            return await LlmSummarizer(model, COUNTER).summarize(
+                summary_request()
+            ), server
         except SummaryError as error:
             return error, server
 
@@ -57,7 +59,7 @@ async def error_of(*replies: Scripted) -> tuple[SummaryError, RecordingServer]:
 
 
 async def test_a_summary() -> None:
-    draft, server = await draft_of(completion(GOOD_TEXT))
+    draft, server = await draft_of(completion_reply(GOOD_TEXT))
     assert draft.sections == GOOD
     assert draft.author == "gpt-4o"
     assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
@@ -70,10 +72,10 @@ async def test_a_summary() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        completion(f"<think>\n## Goal\nto think\n</think>\n{GOOD_TEXT}"),
-        completion(GOOD_TEXT, reasoning_content="## Goal\nthink"),
-        completion(f"```markdown\n{GOOD_TEXT}\n```"),
-        completion(f"Here you go:\n{GOOD_TEXT}"),
+        completion_reply(f"<think>\n## Goal\nto think\n</think>\n{GOOD_TEXT}"),
+        completion_reply(GOOD_TEXT, reasoning_content="## Goal\nthink"),
+        completion_reply(f"```markdown\n{GOOD_TEXT}\n```"),
+        completion_reply(f"Here you go:\n{GOOD_TEXT}"),
     ],
     ids=["think tags", "reasoning field", "fence", "preamble"],
 )
@@ -84,17 +86,17 @@ async def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
 
 
 BAD = {
-    "empty": (completion(""), answer.EMPTY),
-    "null": (completion(None), answer.EMPTY),
+    "empty": (completion_reply(""), answer.EMPTY),
+    "null": (completion_reply(None), answer.EMPTY),
     "answers the conversation": (
-        completion("Question 11: the parser is fine, it keeps positions."),
+        completion_reply("Question 11: the parser is fine, it keeps positions."),
         "lacked the sections",
     ),
-    "longer than its input": (completion(RAMBLING), answer.LONGER),
-    "refusal": (completion(None, refusal="I will not."), answer.REFUSED),
-    "truncated": (completion(GOOD_TEXT[:120], stop="length"), answer.CUT_OFF),
+    "longer than its input": (completion_reply(RAMBLING), answer.LONGER),
+    "refusal": (completion_reply(None, refusal="I will not."), answer.REFUSED),
+    "truncated": (completion_reply(GOOD_TEXT[:120], stop="length"), answer.CUT_OFF),
     "only thinking": (
-        completion("<think>\nSo the user wants", stop="length"),
+        completion_reply("<think>\nSo the user wants", stop="length"),
         answer.THOUGHT,
     ),
 }
@@ -104,10 +106,10 @@ BAD = {
 async def test_a_bad_answer_gets_one_firmer_question(
     reply: Scripted, fault: str
 ) -> None:
-    draft, server = await draft_of(reply, completion(GOOD_TEXT))
+    draft, server = await draft_of(reply, completion_reply(GOOD_TEXT))
     assert draft.sections == GOOD
     assert len(draft.usage) == 2, "the bad answer was paid for too"
-    first, second = asked(server)
+    first, second = prompts_sent(server)
     assert second.startswith(first)
     assert fault in second[len(first) :]
     assert '"## Goal"' in second[len(first) :]
@@ -118,7 +120,7 @@ async def test_a_bad_answer_gets_one_firmer_question(
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
 async def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
-    error, server = await error_of(reply, reply, completion(GOOD_TEXT))
+    error, server = await error_of(reply, reply, completion_reply(GOOD_TEXT))
     assert fault in str(error)
     assert len(server.requests) == 2
     assert not error.passing
@@ -127,7 +129,7 @@ async def test_two_bad_answers_are_enough(reply: Scripted, fault: str) -> None:
 
 
 async def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
-    draft, server = await draft_of(completion(WORDY), completion(WORDY))
+    draft, server = await draft_of(completion_reply(WORDY), completion_reply(WORDY))
     assert len(server.requests) == 2
     assert COUNTER.text(render_sections(draft.sections, brief=True)) <= 600
     assert draft.sections["Goal"] == GOOD["Goal"]
@@ -135,25 +137,25 @@ async def test_far_over_its_size_is_asked_again_and_then_cut() -> None:
 
 
 async def test_too_long_at_first_and_then_nothing_is_cut_as_well() -> None:
-    draft, _ = await draft_of(completion(WORDY), completion(""))
+    draft, _ = await draft_of(completion_reply(WORDY), completion_reply(""))
     assert draft.sections["Goal"] == GOOD["Goal"]
 
 
 async def test_truncated_late_is_used_and_said() -> None:
-    draft, server = await draft_of(completion(GOOD_TEXT[:-30], stop="length"))
+    draft, server = await draft_of(completion_reply(GOOD_TEXT[:-30], stop="length"))
     assert draft.sections["Goal"] == GOOD["Goal"]
     assert len(server.requests) == 1
     assert "before its summary was complete" in draft.warnings[0]
 
 
 FAILURES = {
-    "server error": (failing(500, "Internal error"), True, False),
-    "overloaded": (failing(529, "Overloaded"), True, False),
-    "rate limit": (failing(429, "Rate limit reached for gpt-4o"), True, False),
-    "wrong key": (failing(401, "Incorrect API key provided"), False, True),
-    "no such model": (failing(404, "The model does not exist"), False, True),
-    "no money": (failing(402, "Insufficient credits"), False, True),
-    "bad request": (failing(400, "Unsupported value: temperature"), False, False),
+    "server error": (error_reply(500, "Internal error"), True, False),
+    "overloaded": (error_reply(529, "Overloaded"), True, False),
+    "rate limit": (error_reply(429, "Rate limit reached for gpt-4o"), True, False),
+    "wrong key": (error_reply(401, "Incorrect API key provided"), False, True),
+    "no such model": (error_reply(404, "The model does not exist"), False, True),
+    "no money": (error_reply(402, "Insufficient credits"), False, True),
+    "bad request": (error_reply(400, "Unsupported value: temperature"), False, False),
     "no completion": (Scripted((b'{"choices": []}',)), True, False),
     "no json": (Scripted((b"<html>",)), True, False),
 }
@@ -165,7 +167,7 @@ FAILURES = {
 async def test_what_an_error_means(
     reply: Scripted, passing: bool, missing: bool
 ) -> None:
-    error, server = await error_of(reply, completion(GOOD_TEXT))
+    error, server = await error_of(reply, completion_reply(GOOD_TEXT))
     assert (error.passing, error.missing) == (passing, missing)
     assert len(server.requests) == 1, "the next summariser is asked, not this one again"
     assert error.usage == ()
@@ -173,18 +175,18 @@ async def test_what_an_error_means(
 
 async def test_an_error_never_tells_the_key() -> None:
     key = "sk-proj-" + "aB3dE6gH9j" * 5
-    error, _ = await error_of(failing(401, f"Incorrect API key provided: {key}"))
+    error, _ = await error_of(error_reply(401, f"Incorrect API key provided: {key}"))
     assert key not in str(error)
 
 
 async def test_a_stated_window_is_used_and_remembered() -> None:
-    too_long = failing(
+    too_long = error_reply(
         400, "maximum context length is 4000 tokens, your prompt has 9500 tokens"
     )
-    replies = [too_long, *[completion(GOOD_TEXT)] * 90]
-    async with served(*replies) as (model, server):
+    replies = [too_long, *[completion_reply(GOOD_TEXT)] * 90]
+    async with serve_model(*replies) as (model, server):
         summarizer = LlmSummarizer(model, COUNTER, parallel=1)
-        draft = await summarizer.summarize(wanted(talk(120)))
+        draft = await summarizer.summarize(summary_request(make_history(120)))
         assert draft.sections == GOOD
         sizes = [
             COUNTER.request(request.body["messages"]) for request in server.requests
@@ -192,7 +194,7 @@ async def test_a_stated_window_is_used_and_remembered() -> None:
         assert sizes[0] > 4000
         assert 2000 < max(sizes[1:]) <= 4000, "what it says it takes, not half of it"
         before = len(sizes)
-        await summarizer.summarize(wanted(talk(120)))
+        await summarizer.summarize(summary_request(make_history(120)))
         later = [
             COUNTER.request(request.body["messages"])
             for request in server.requests[before:]
@@ -201,12 +203,12 @@ async def test_a_stated_window_is_used_and_remembered() -> None:
 
 
 async def test_a_window_that_is_not_stated_is_halved() -> None:
-    too_long = failing(400, "the prompt is too long")
-    async with served(*[too_long] * 9) as (model, server):
+    too_long = error_reply(400, "the prompt is too long")
+    async with serve_model(*[too_long] * 9) as (model, server):
         with pytest.raises(SummaryError, match="too long"):
             await LlmSummarizer(
                 model, COUNTER, context_length=32_000, parallel=1
-            ).summarize(wanted(talk(400)))
+            ).summarize(summary_request(make_history(400)))
         assert len(server.requests) == 3
 
 
@@ -245,7 +247,7 @@ async def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
         async with silence() as url, client_for(url, timeout=theirs) as client:
             summarizer = LlmSummarizer(HttpModel(client), COUNTER, time_limit=ours)
             with pytest.raises(SummaryError) as caught:
-                await summarizer.summarize(wanted())
+                await summarizer.summarize(summary_request())
             return caught.value
 
     error = await main()
@@ -257,7 +259,9 @@ async def test_nobody_there() -> None:
     async def main() -> SummaryError:
         async with client_for("http://127.0.0.1:9") as client:
             with pytest.raises(SummaryError) as caught:
-                await LlmSummarizer(HttpModel(client), COUNTER).summarize(wanted())
+                await LlmSummarizer(HttpModel(client), COUNTER).summarize(
+                    summary_request()
+                )
             return caught.value
 
     assert (await main()).passing
@@ -269,7 +273,7 @@ async def test_a_long_chat_is_seen_to_the_last_message() -> None:
         f"the code of door {number} is {number * 7919 % 9973:04}-{number * 104_729 % 9973:04}"
         for number in range(120)
     ]
-    messages = talk(len(facts), words=1440)
+    messages = make_history(len(facts), words=1440)
     for number, fact in enumerate(facts):
         text = str(messages[2 * number]["content"])
         middle = len(text) * (number % 10) // 10
@@ -280,22 +284,22 @@ async def test_a_long_chat_is_seen_to_the_last_message() -> None:
     assert COUNTER.messages(messages) > 350_000
 
     async def main() -> RecordingServer:
-        async with served(*[completion(GOOD_TEXT)] * 400, window=16_000) as (
+        async with serve_model(*[completion_reply(GOOD_TEXT)] * 400, window=16_000) as (
             model,
             server,
         ):
             draft = await LlmSummarizer(model, COUNTER).summarize(
-                wanted(messages, budget=10_000)
+                summary_request(messages, budget=10_000)
             )
             assert draft.sections == GOOD
             assert len(draft.usage) == len(server.requests)
             return server
 
     server = await main()
-    seen = "\n".join(asked(server))
+    seen = "\n".join(prompts_sent(server))
     assert sum(fact in seen for fact in facts) == 120
     assert (
         max(COUNTER.request(request.body["messages"]) for request in server.requests)
         < 16_000
     )
-    assert "door 119" not in asked(server)[-1], "the last call joins notes"
+    assert "door 119" not in prompts_sent(server)[-1], "the last call joins notes"

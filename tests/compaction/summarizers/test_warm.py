@@ -17,16 +17,16 @@ from everthread.core.types import Request
 from everthread.errors import SummaryError
 from everthread.testing import ScriptedSummarizer
 from everthread.wire import openai_chat
-from tests.compaction.summarizers.http_model import USAGE, completion, served
+from tests.compaction.summarizers.http_model import USAGE, completion_reply, serve_model
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
     GOOD_TEXT,
-    content,
+    last_message_text,
+    make_history,
+    make_message,
     model_that_says,
-    said,
-    talk,
-    wanted,
+    summary_request,
 )
 
 TOOLS = [
@@ -35,11 +35,11 @@ TOOLS = [
         "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}},
     }
 ]
-MESSAGES = talk(20)
+MESSAGES = make_history(20)
 LIVE = Request(
     "gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"}
 )
-MIDDLE = wanted(MESSAGES[2:30])
+MIDDLE = summary_request(MESSAGES[2:30])
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
 
@@ -52,7 +52,7 @@ async def summarize(
 
 
 async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
-    async with served(completion(GOOD_TEXT)) as (model, server):
+    async with serve_model(completion_reply(GOOD_TEXT)) as (model, server):
         draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
             MIDDLE
         )
@@ -70,9 +70,9 @@ async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
 
 async def test_what_it_is_told() -> None:
     _, request = await summarize(
-        LIVE, wanted(MESSAGES[2:30], focus="the tokenizer", budget=700)
+        LIVE, summary_request(MESSAGES[2:30], focus="the tokenizer", budget=700)
     )
-    told = content(request)
+    told = last_message_text(request)
     assert "assistant: Answer 14:" in told, "the last message covered"
     assert "## Critical Context" in told
     assert "700 tokens" in told
@@ -81,15 +81,15 @@ async def test_what_it_is_told() -> None:
 
 
 async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
-    _, request = await summarize(LIVE, wanted(MESSAGES[10:20], stretch=True))
-    told = content(request)
+    _, request = await summarize(LIVE, summary_request(MESSAGES[10:20], stretch=True))
+    told = last_message_text(request)
     first = told.index("user: Question 5:")
     last = told.index("assistant: Answer 9:")
     assert told.index("nothing else") < first < last
     assert "yours replaces it" not in told, "earlier summaries stay"
     warm = WarmPrefixSummarizer(model_that_says(GOOD_TEXT), COUNTER, lambda: LIVE)
     assert warm.suits(MIDDLE)
-    notes = wanted([], notes=[GOOD, GOOD])
+    notes = summary_request([], notes=[GOOD, GOOD])
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
     chain = SummarizerChain(
@@ -101,8 +101,8 @@ async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() ->
 
 
 async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:
-    calling = completion(None, stop="tool_calls", tool_calls=[CALL])
-    async with served(calling, completion(GOOD_TEXT)) as (model, server):
+    calling = completion_reply(None, stop="tool_calls", tool_calls=[CALL])
+    async with serve_model(calling, completion_reply(GOOD_TEXT)) as (model, server):
         draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
             MIDDLE
         )
@@ -112,7 +112,7 @@ async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> Non
         assert first["tools"] == second["tools"] == TOOLS
         assert first["messages"][:-1] == second["messages"][:-1]
         assert answer.CALLED in second["messages"][-1]["content"]
-    async with served(calling, calling) as (model, _):
+    async with serve_model(calling, calling) as (model, _):
         with pytest.raises(SummaryError, match=answer.CALLED) as caught:
             await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert len(caught.value.usage) == 2
@@ -122,7 +122,7 @@ async def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
     marked = apply_cache_control(MESSAGES, native_anthropic=True)
     assert marked[-1] is not MESSAGES[-1]
     draft, request = await summarize(
-        Request("gpt-4o", marked, "You help."), wanted(MESSAGES)
+        Request("gpt-4o", marked, "You help."), summary_request(MESSAGES)
     )
     assert draft.sections == GOOD
     assert request.messages[:-1] == marked
@@ -150,10 +150,12 @@ async def test_the_last_message_may_be_calls_or_nothing() -> None:
         call,
         cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"}),
     ]
-    _, request = await summarize(Request("gpt-4o", messages), wanted([*MESSAGES, call]))
-    assert "assistant: ls {}" in content(request)
-    _, request = await summarize(Request("gpt-4o", messages), wanted([]))
-    assert "last message covered" in content(request)
+    _, request = await summarize(
+        Request("gpt-4o", messages), summary_request([*MESSAGES, call])
+    )
+    assert "assistant: ls {}" in last_message_text(request)
+    _, request = await summarize(Request("gpt-4o", messages), summary_request([]))
+    assert "last message covered" in last_message_text(request)
 
 
 def test_its_name_is_not_the_models() -> None:
@@ -168,4 +170,4 @@ async def test_the_live_request_is_not_changed() -> None:
     before = repr(LIVE)
     await summarize(LIVE)
     assert repr(LIVE) == before
-    assert LIVE.messages[-1] == said("assistant", str(MESSAGES[-1]["content"]))
+    assert LIVE.messages[-1] == make_message("assistant", str(MESSAGES[-1]["content"]))

@@ -26,8 +26,8 @@ from everthread.core.cache_control import (
 from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import InputError
-from tests.chains import byte_chain
-from tests.shared_data import shared
+from tests.digest_chains import byte_chain
+from tests.shared_data import shared_path
 
 MARK = {"type": "ephemeral"}
 
@@ -664,7 +664,9 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
 def test_real_requests_extend_each_other() -> None:
     for family in ("claude", "deepseek"):
         files = sorted(
-            path for path in shared("requests").glob("*.json") if family in path.name
+            path
+            for path in shared_path("requests").glob("*.json")
+            if family in path.name
         )
         bodies = [json.loads(path.read_text("utf-8")) for path in files]
         requests = [

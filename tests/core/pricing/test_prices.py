@@ -25,7 +25,7 @@ from everthread.core.prices import (
     unpriced_text,
     use_own_prices,
 )
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
 SONNET = "claude-sonnet-4-5"
@@ -152,7 +152,7 @@ def test_the_price_table_is_loaded_only_when_asked_for() -> None:
 
 def test_what_a_real_session_cost() -> None:
     calls = json.loads(
-        shared("transcripts", "coding-long-claude.json").read_text("utf-8")
+        shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
     )["usage"]
     for call in calls:
         dollars = cost_of(normalize_usage(call), call["model"], at=AT)

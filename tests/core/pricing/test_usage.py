@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 
 def buckets(raw: Any, api: str | None = None) -> tuple[int, int, int, int, int]:
@@ -418,7 +418,7 @@ def test_the_prompt_is_the_reported_one(
 
 
 def test_real_requests() -> None:
-    for path in sorted(shared("requests").glob("*.json")):
+    for path in sorted(shared_path("requests").glob("*.json")):
         raw = json.loads(path.read_text("utf-8"))["response"]["usage"]
         usage = normalize_usage(raw)
         assert usage.prompt_tokens == raw["prompt_tokens"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.calibration import Calibration
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 
 def test_without_a_report_the_projection_is_the_estimate() -> None:
@@ -171,7 +171,7 @@ def test_a_state_of_another_shape_is_as_good_as_none(state: Any) -> None:
 
 def _mean_error(name: str, model: str) -> tuple[float, float]:
     """Mean error of the projections, call by call, and error of the summed uncalibrated deltas."""
-    data = json.loads(shared("transcripts", name).read_text("utf-8"))
+    data = json.loads(shared_path("transcripts", name).read_text("utf-8"))
     counter = TokenCounter(model)
     calibration = Calibration()
     errors: list[float] = []

@@ -16,7 +16,7 @@ from hypothesis import given
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens import counter as module
 from tests.core.strategies import histories
-from tests.shared_data import shared
+from tests.shared_data import shared_path
 
 GPT = "gpt-4.1"
 CLAUDE = "claude-sonnet-4-5"
@@ -533,7 +533,7 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])
 def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
-    for path in sorted(shared("requests").glob(pattern)):
+    for path in sorted(shared_path("requests").glob(pattern)):
         data = json.loads(path.read_text("utf-8"))
         model = path.name.rsplit("-", 1)[0].replace("__", "/")
         reported = data["response"]["usage"]["prompt_tokens"]
@@ -545,7 +545,7 @@ def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
 
 def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
     counter = TokenCounter("anthropic/claude-3-7-sonnet-latest")
-    for path in sorted(shared("token-truth").glob("*.json")):
+    for path in sorted(shared_path("token-truth").glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
         if data["messages"][0].get("role") != "system":
             continue  # recorded without its beginning

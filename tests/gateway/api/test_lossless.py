@@ -8,10 +8,10 @@ from typing import Any
 
 from everthread.core.messages import results_of, text_of
 from everthread.core.types import Request
-from tests.agent.setting import calls
-from tests.compaction.lossless.talks import NODE
-from tests.conversation.talk import words
-from tests.gateway.api.house import House, Waiting, house
+from tests.agent.agent_setup import call_reply
+from tests.compaction.lossless.lossless_setup import NODE
+from tests.conversation.conversation_setup import make_text
+from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 
 SETTINGS = (
     "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
@@ -42,25 +42,25 @@ def script(request: Request) -> Any:
         return "Looked."
     said = text_of(last)
     if said.startswith("find "):
-        return calls(
+        return call_reply(
             ("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"})
         )
     if said == "read":
         shown = "\n".join(map(text_of, request.messages))
         nodes = NODE.findall(shown)
-        return calls(
+        return call_reply(
             ("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]})
         )
     if said.startswith("read message:"):
-        return calls(("lcm_expand", {"id": said.removeprefix("read ")}))
-    return calls(*TRIES) if said == "try" else words(120, "answer")
+        return call_reply(("lcm_expand", {"id": said.removeprefix("read ")}))
+    return call_reply(*TRIES) if said == "try" else make_text(120, "answer")
 
 
-async def answers(home: House, thread: str, said: str) -> list[str]:
-    before = len(home.model.requests)
-    answer = (await home.say(thread, said)).json()
+async def answers(setup: ApiSetup, thread: str, said: str) -> list[str]:
+    before = len(setup.model.requests)
+    answer = (await setup.say(thread, said)).json()
     assert answer["answer"]["text"] == "Looked.", answer
-    last = home.model.requests[before + 1 :][-1].messages
+    last = setup.model.requests[before + 1 :][-1].messages
     made = next(
         index
         for index in range(len(last) - 1, -1, -1)
@@ -71,30 +71,32 @@ async def answers(home: House, thread: str, said: str) -> list[str]:
 
 async def test_the_tools_through_a_turn(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    async with house(url, Waiting(script, window=16_000), settings=SETTINGS) as home:
-        other = await home.thread("bob")
-        await home.say(other, "The vault opens with tulip_9_omega.", "bob")
-        theirs = (await home.store.history(other))[0].id
-        thread = await home.thread()
+    async with open_api(
+        url, WaitingModel(script, window=16_000), settings=SETTINGS
+    ) as setup:
+        other = await setup.thread("bob")
+        await setup.say(other, "The vault opens with tulip_9_omega.", "bob")
+        theirs = (await setup.store.history(other))[0].id
+        thread = await setup.thread()
         for number in range(24):
-            await home.say(
+            await setup.say(
                 thread,
-                f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {words(400, 'hall')}",
+                f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {make_text(400, 'hall')}",
             )
-        assert await home.store.nodes(thread)
+        assert await setup.store.nodes(thread)
         for number in (2, 9):
-            (found,) = await answers(home, thread, f"find box_{number:03d}")
+            (found,) = await answers(setup, thread, f"find box_{number:03d}")
             assert f"stands on shelf-{number * 7919:06x}" in found
             assert f", turn {number + 1}, " in found
-        about, originals = await answers(home, thread, "read")
+        about, originals = await answers(setup, thread, "read")
         assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", about)
         assert "Box_001 stands on shelf-001eef" in originals
-        said = await answers(home, thread, "try")
+        said = await answers(setup, thread, "try")
         assert len(said) == len(TRIES)
         assert all(0 < len(answer) < 500 for answer in said)
         assert "nothing was found" in said[3]
         assert "do not try it again" in said[6]
         assert "do not try it again" in said[8]
-        (refused,) = await answers(home, thread, f"read message:{theirs}")
+        (refused,) = await answers(setup, thread, f"read message:{theirs}")
         assert "do not try it again" in refused
         assert not any("vault" in answer for answer in (*said, refused))

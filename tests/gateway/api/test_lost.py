@@ -14,11 +14,11 @@ from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.queue import UNKNOWN_OUTCOME, settle
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
-from tests.agent.setting import calls
-from tests.gateway.api.house import house
+from tests.agent.agent_setup import call_reply
+from tests.gateway.api.api_setup import open_api
 
 USER: Message = {"role": "user", "content": "pay"}
-CALL: Any = calls(("terminal", {"command": "pay 100"})).message
+CALL: Any = call_reply(("terminal", {"command": "pay 100"})).message
 SAID: Message = {"role": "assistant", "content": "Paid."}
 
 
@@ -67,26 +67,26 @@ async def test_what_a_vanished_process_left(
 
 
 async def test_a_process_that_was_stopped_too_long(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        home.model.hold("one")
-        asked = asyncio.create_task(home.say(thread, "one"))
-        await home.model.until("one")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        setup.model.hold("one")
+        asked = asyncio.create_task(setup.say(thread, "one"))
+        await setup.model.until("one")
         lease = stolen(url_in(tmp_path), thread)
         await asyncio.sleep(0.5)
-        (turn,) = (await home.store.begin_turn(lease)).lost
-        assert (turn.state, await home.history(thread)) == ("running", ["one"]), (
+        (turn,) = (await setup.store.begin_turn(lease)).lost
+        assert (turn.state, await setup.history(thread)) == ("running", ["one"]), (
             "the loser wrote something"
         )
-        await home.store.release(lease)
+        await setup.store.release(lease)
         answer = await asked
         assert (answer.status_code, answer.json()["error"]["code"]) == (
             503,
             "interrupted",
         )
-        assert await home.history(thread) == ["one", INTERRUPTED]
-        assert home.model.begun == ["one"]
-        assert (await home.say(thread, "two")).json()["answer"]["text"] == "re: two"
+        assert await setup.history(thread) == ["one", INTERRUPTED]
+        assert setup.model.begun == ["one"]
+        assert (await setup.say(thread, "two")).json()["answer"]["text"] == "re: two"
 
 
 def stolen(url: str, thread: str) -> Lease:

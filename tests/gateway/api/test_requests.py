@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.gateway.api.schemas import CreateThread, SendMessage
-from tests.gateway.api.house import House, house
+from tests.gateway.api.api_setup import ApiSetup, open_api
 
 JSON = {"content-type": "application/json"}
 VALUES = st.recursive(
@@ -28,9 +28,9 @@ def url_in(folder: Path) -> str:
 
 
 async def test_wrong_requests(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        ann = home.of("ann")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        ann = setup.of("ann")
         at = f"/api/threads/{thread}"
         deep = b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         wrong: list[tuple[str, str, dict[str, Any], int]] = [
@@ -84,12 +84,12 @@ async def test_wrong_requests(tmp_path: Path) -> None:
             answer = await ann.request(method, path, **more)
             assert answer.status_code == status, (method, path, answer.text)
             assert set(answer.json()["error"]) == {"code", "message"}
-        assert home.model.begun == []
+        assert setup.model.begun == []
 
 
 async def test_the_document_is_true(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        shown = (await home.of("ann").get("/api/openapi.json")).json()
+    async with open_api(url_in(tmp_path)) as setup:
+        shown = (await setup.of("ann").get("/api/openapi.json")).json()
         assert shown["openapi"] == "3.1.0"
         text = json.dumps(shown)
         named = {
@@ -100,7 +100,7 @@ async def test_the_document_is_true(tmp_path: Path) -> None:
             real = path.format(thread="0" * 32, turn="0" * 32)
             for method, operation in operations.items():
                 headers = JSON if method == "post" else {}
-                answer = await home.of("ann").request(
+                answer = await setup.of("ann").request(
                     method.upper(), real, headers=headers
                 )
                 assert answer.status_code != 405
@@ -120,7 +120,7 @@ async def test_the_document_is_true(tmp_path: Path) -> None:
 async def test_no_body_is_a_fault_of_ours(
     bodies: list[Any], tmp_path_factory: Any
 ) -> None:
-    async def ask(home: House, thread: str) -> None:
+    async def ask(setup: ApiSetup, thread: str) -> None:
         for body in bodies:
             raw = json.dumps(body).encode()
             for path in (
@@ -128,10 +128,10 @@ async def test_no_body_is_a_fault_of_ours(
                 f"threads/{thread}/messages?wait=0",
                 f"threads/{thread}/branch",
             ):
-                answer = await home.of("ann").post(
+                answer = await setup.of("ann").post(
                     f"/api/{path}", content=raw, headers=JSON
                 )
                 assert answer.status_code < 500, answer.text
 
-    async with house(url_in(tmp_path_factory.mktemp("fuzz"))) as home:
-        await ask(home, await home.thread())
+    async with open_api(url_in(tmp_path_factory.mktemp("fuzz"))) as setup:
+        await ask(setup, await setup.thread())

@@ -9,12 +9,18 @@ from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.issued_keys import issue_key
 from everthread.store.records import KeyLimits
 from everthread.store.store import Store
-from tests.gateway.api.house import QUICK, STREAM, Events, Waiting, house
+from tests.gateway.api.api_setup import (
+    FAST_OPTIONS,
+    STREAM,
+    EventReader,
+    WaitingModel,
+    open_api,
+)
 
 
 async def test_two_gateways_on_one_store(url: str) -> None:
-    model = Waiting()
-    async with house(url, model) as one, house(url, model) as two:
+    model = WaitingModel()
+    async with open_api(url, model) as one, open_api(url, model) as two:
         thread = await one.thread()
         assert (await two.say(thread, "first, at two")).json()["answer"][
             "text"
@@ -27,7 +33,7 @@ async def test_two_gateways_on_one_store(url: str) -> None:
         while len((await one.of("ann").get(path)).json()["turns"]) < 2:  # noqa: ASYNC110 - as a client
             await asyncio.sleep(0.01)
         await asyncio.sleep(
-            2 * QUICK.lease_seconds
+            2 * FAST_OPTIONS.lease_seconds
         )  # longer than a lease: it is renewed while the turn runs
         assert model.begun.count("held at one") == 1
         turn = (await two.of("ann").get(path)).json()["turns"][0]["id"]
@@ -36,7 +42,7 @@ async def test_two_gateways_on_one_store(url: str) -> None:
         )
         async with read as response:
             gate.set()
-            elsewhere = await Events(response).all()
+            elsewhere = await EventReader(response).all()
         assert elsewhere[-1][0] == "turn", (
             "whichever process answers, a reader at any of them is told the end"
         )
@@ -65,7 +71,7 @@ async def test_what_turns_use_is_paid_by_their_key(url: str) -> None:
     token, key = issue_key(
         tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50)
     )
-    async with house(url, access=access) as one, house(url, access=access) as two:
+    async with open_api(url, access=access) as one, open_api(url, access=access) as two:
         await one.store.create_key(key)
         thread = await one.thread(token)
         assert (
@@ -89,13 +95,13 @@ async def test_what_turns_use_is_paid_by_their_key(url: str) -> None:
 
 async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
     """Each message is answered once, and each answer follows its question."""
-    model = Waiting()
-    options = QUICK.__class__(
+    model = WaitingModel()
+    options = FAST_OPTIONS.__class__(
         queue=50, lease_seconds=5, poll_seconds=0.02, sweep_seconds=0.2
     )
     async with (
-        house(url, model, options=options) as one,
-        house(url, model, options=options) as two,
+        open_api(url, model, options=options) as one,
+        open_api(url, model, options=options) as two,
     ):
         threads = [await one.thread() for _ in range(3)]
         texts = [

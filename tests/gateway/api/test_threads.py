@@ -16,8 +16,8 @@ from everthread.gateway.api.queue import UNKNOWN_OUTCOME
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.records import NewMessage, NewQueuedTurn
 from everthread.store.store import Store
-from tests.agent.setting import calls
-from tests.gateway.api.house import House, Waiting, house
+from tests.agent.agent_setup import call_reply
+from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 
@@ -29,21 +29,21 @@ def url_in(folder: Path) -> str:
 async def test_history_compaction_undo_branch_search_and_accounts(
     tmp_path: Path,
 ) -> None:
-    async with house(
-        url_in(tmp_path), Waiting(lambda _: "Noted.", window=16_000)
-    ) as home:
-        ann = home.of("ann")
-        thread = await home.thread(title="Ledger")
+    async with open_api(
+        url_in(tmp_path), WaitingModel(lambda _: "Noted.", window=16_000)
+    ) as setup:
+        ann = setup.of("ann")
+        thread = await setup.thread(title="Ledger")
         at = f"/api/threads/{thread}"
         for number in range(12):
-            await home.say(thread, f"Entry {number} zebra{number}: {FILLER * 24}")
+            await setup.say(thread, f"Entry {number} zebra{number}: {FILLER * 24}")
         preview = (await ann.post(f"{at}/compress", json={"preview": True})).json()
         assert "Nothing was changed" in preview["text"]
-        assert len(await home.history(thread, "current")) == 24
+        assert len(await setup.history(thread, "current")) == 24
         done = (await ann.post(f"{at}/compress", json={"focus": "zebra3"})).json()
         assert done["data"]["changed"] is True, done["text"]
-        whole = await home.history(thread)
-        current = await home.history(thread, "current")
+        whole = await setup.history(thread)
+        current = await setup.history(thread, "current")
         assert (len(whole), whole[0].split(":")[0]) == (24, "Entry 0 zebra0")
         assert len(current) < 24
         page = (await ann.get(f"{at}/history?limit=10&offset=20")).json()
@@ -72,8 +72,8 @@ async def test_history_compaction_undo_branch_search_and_accounts(
             )
         ).json()
         assert (branch["kind"], branch["title"]) == ("branch", "Other way")
-        assert len(await home.history(branch["id"])) == 7
-        assert (await home.say(branch["id"], "go on here")).json()["answer"][
+        assert len(await setup.history(branch["id"])) == 7
+        assert (await setup.say(branch["id"], "go on here")).json()["answer"][
             "text"
         ] == "Noted."
         assert (await ann.get(at)).json()["compactions"] == 1
@@ -100,28 +100,30 @@ async def test_history_compaction_undo_branch_search_and_accounts(
 
 
 async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        await home.say(thread, "hello")
-        new = (await home.say(thread, "/new Another")).json()["answer"]
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        await setup.say(thread, "hello")
+        new = (await setup.say(thread, "/new Another")).json()["answer"]
         assert (new["command"], new["failed"]) == ("new", False)
         assert new["thread"] != thread
-        assert (await home.say(new["thread"], "hi")).json()["answer"][
+        assert (await setup.say(new["thread"], "hi")).json()["answer"][
             "text"
         ] == "re: hi"
-        wrong = (await home.say(thread, "/nothing of the kind")).json()["answer"]
+        wrong = (await setup.say(thread, "/nothing of the kind")).json()["answer"]
         assert wrong["failed"] is True
         assert "no command /nothing" in wrong["text"]
-        assert "hello" in (await home.say(thread, "/sessions")).json()["answer"]["text"]
+        assert (
+            "hello" in (await setup.say(thread, "/sessions")).json()["answer"]["text"]
+        )
         for name in ("../../etc/passwd.gguf", "gpt-4o"):
-            await home.say(thread, f"/model {name}")
+            await setup.say(thread, f"/model {name}")
         asked = (
-            await home.of("ann").post(
+            await setup.of("ann").post(
                 "/api/threads", json={"model": "/srv/secret.gguf"}
             )
         ).json()
         assert asked["error"]["code"] == "model_not_allowed"
-        assert home.model.begun == ["hello", "hi"]
+        assert setup.model.begun == ["hello", "hi"]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +139,10 @@ async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
 async def test_tools_are_for_who_was_granted_them(
     name: str, keys: bool, tools: bool, has: bool, tmp_path: Path
 ) -> None:
-    async with house(url_in(tmp_path), keys=keys, tools=tools) as home:
-        thread = await home.thread(name)
-        await home.say(thread, "what can you do?", name)
-        (request,) = home.model.requests
+    async with open_api(url_in(tmp_path), keys=keys, tools=tools) as setup:
+        thread = await setup.thread(name)
+        await setup.say(thread, "what can you do?", name)
+        (request,) = setup.model.requests
         offered = {tool["function"]["name"] for tool in request.tools}
         assert {"recall", "todo", "memory"} <= offered
         assert ("terminal" in offered) is has
@@ -153,24 +155,28 @@ async def test_what_needs_leave_is_refused_where_nobody_can_be_asked(
 ) -> None:
     script = iter(
         [
-            calls(("terminal", {"command": f"touch {tmp_path / 'done'}"})),
+            call_reply(("terminal", {"command": f"touch {tmp_path / 'done'}"})),
             Reply({"role": "assistant", "content": "no"}, "stop"),
         ]
     )
-    async with house(url_in(tmp_path), Waiting(lambda _: next(script))) as home:
-        thread = await home.thread("amy")
-        assert (await home.say(thread, "do it", "amy")).json()["answer"]["text"] == "no"
+    async with open_api(
+        url_in(tmp_path), WaitingModel(lambda _: next(script))
+    ) as setup:
+        thread = await setup.thread("amy")
+        assert (await setup.say(thread, "do it", "amy")).json()["answer"][
+            "text"
+        ] == "no"
         assert not (tmp_path / "done").exists()
 
 
 async def test_memory_and_threads_stay_with_their_tenant(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        await home.say(thread, "the password of the vault is swordfish")
-        await home.say(thread, "/memory add Ann likes heliotrope")
-        foreign = await home.thread("bob")
-        turn = (await home.say(thread, "and more")).json()["id"]
-        bob = home.of("bob")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        await setup.say(thread, "the password of the vault is swordfish")
+        await setup.say(thread, "/memory add Ann likes heliotrope")
+        foreign = await setup.thread("bob")
+        turn = (await setup.say(thread, "and more")).json()["id"]
+        bob = setup.of("bob")
         headers = {"content-type": "application/json"}
         unknown = "0" * 32
         for method, path in (
@@ -208,20 +214,20 @@ async def test_memory_and_threads_stay_with_their_tenant(tmp_path: Path) -> None
         ] == [foreign]
         assert (await bob.get("/api/insights")).json()["total"]["calls"] == 0
         for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
-            said = (await home.say(foreign, line, "bob")).json()["answer"]["text"]
+            said = (await setup.say(foreign, line, "bob")).json()["answer"]["text"]
             assert "heliotrope" not in said
             assert "vault" not in said
         branch = (
-            await home.of("ann").post(f"/api/threads/{foreign}/branch", json={})
+            await setup.of("ann").post(f"/api/threads/{foreign}/branch", json={})
         ).status_code
         assert branch == 404
 
 
 async def test_who_is_not_let_in(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
+    async with open_api(url_in(tmp_path)) as setup:
         for name, status in (("nobody", 401), ("pat", 403)):
             for path in ("/api/threads", "/api", "/api/openapi.json"):
-                answer = await home.of(name).get(path)
+                answer = await setup.of(name).get(path)
                 assert answer.status_code == status
                 assert set(answer.json()["error"]) == {"code", "message"}
 
@@ -245,7 +251,7 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         lease = await store.acquire(thread, "gone", 60)
         assert lease is not None
         await store.begin_turn(lease)
-        body: Any = calls(("terminal", {"command": "pay 100"})).message
+        body: Any = call_reply(("terminal", {"command": "pay 100"})).message
         message: Any = dict(lost.message)
         await store.append(
             thread,
@@ -255,23 +261,25 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         await store.renew(lease, 0.1)
         return lost.id, waits.id
 
-    async with house(url_in(tmp_path)) as first:
+    async with open_api(url_in(tmp_path)) as first:
         thread = await first.thread()
         await first.say(thread, "hello")
     store = open_store(url_in(tmp_path))
     lost, waits = await vanish(store, thread)
     await store.close()
-    async with house(url_in(tmp_path)) as home:
-        ended = await home.queue.wait(await home.queue.turn("acme", waits), seconds=60)
+    async with open_api(url_in(tmp_path)) as setup:
+        ended = await setup.queue.wait(
+            await setup.queue.turn("acme", waits), seconds=60
+        )
         assert ended.state == "answered"
-        told = (await home.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
+        told = (await setup.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
         assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")
-        history = await home.history(thread)
+        history = await setup.history(thread)
         assert history[2] == "lost"
         assert history[4] == UNKNOWN_OUTCOME
         assert "interrupted" in history[5]
         assert history[6:] == ["next", "re: next"]
-        assert home.model.begun == ["next"]
+        assert setup.model.begun == ["next"]
 
 
 async def test_configured_and_with_a_provider(tmp_path: Path) -> None:
@@ -284,7 +292,7 @@ gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}
 store: {{url: '{url_in(tmp_path)}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
-            home = House(gateway.url, None, None, None)  # type: ignore[arg-type]  # only its clients are used
+            home = ApiSetup(gateway.url, None, None, None)  # type: ignore[arg-type]  # only its clients are used
             thread = await home.thread("")
             for number in range(16):
                 answer = await home.say(thread, f"Entry {number}: {FILLER * 20}", "")

@@ -8,7 +8,13 @@ from typing import Any
 
 from everthread.core.messages import text_of
 from everthread.errors import ModelError
-from tests.gateway.api.house import QUICK, STREAM, Events, Waiting, house
+from tests.gateway.api.api_setup import (
+    FAST_OPTIONS,
+    STREAM,
+    EventReader,
+    WaitingModel,
+    open_api,
+)
 
 SECRET = "-".join(("sk", "proj", "a8Kq2Zt7Wm4Rx9Lp3Vb6" * 2))
 
@@ -18,24 +24,24 @@ def url_in(folder: Path) -> str:
 
 
 async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread(title="Invoices", metadata={"customer": "4711"})
-        answer = (await home.say(thread, "one")).json()
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread(title="Invoices", metadata={"customer": "4711"})
+        answer = (await setup.say(thread, "one")).json()
         assert (answer["state"], answer["answer"]["text"]) == ("answered", "re: one")
         assert answer["answer"]["usage"]["calls"] == 1
         path = f"/api/threads/{thread}/messages"
-        home.model.hold("two")
-        async with home.of("ann").stream(
+        setup.model.hold("two")
+        async with setup.of("ann").stream(
             "POST", path, json={"content": "two"}, headers=STREAM
         ) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            events = Events(response)
+            events = EventReader(response)
             seen: list[tuple[str, Any]] = []
             async for name, data in events:
                 seen.append((name, data))
                 if data.get("text") == "Wait. ":
                     asyncio.get_running_loop().call_later(
-                        0.2, home.model.hold("two").set
+                        0.2, setup.model.hold("two").set
                     )
         assert b": still here" in events.raw
         names = [name for name, _ in seen]
@@ -44,8 +50,8 @@ async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
         assert {"estimate", "request", "usage", "turn_ended"} <= set(names)
         assert said.split() == ["Wait.", "re:", "two"]
         assert (names[-1], seen[-1][1]["answer"]["text"]) == ("turn", "re: two")
-        assert await home.history(thread) == ["one", "re: one", "two", "re: two"]
-        found = (await home.of("ann").get(f"/api/threads/{thread}")).json()
+        assert await setup.history(thread) == ["one", "re: one", "two", "re: two"]
+        found = (await setup.of("ann").get(f"/api/threads/{thread}")).json()
         assert (found["title"], found["metadata"], found["turns"]) == (
             "Invoices",
             {"customer": "4711"},
@@ -56,96 +62,96 @@ async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
 async def test_messages_during_a_turn_wait_and_are_answered_in_order(
     tmp_path: Path,
 ) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        gate = home.model.hold("one")
-        first = asyncio.create_task(home.say(thread, "one"))
-        await home.model.until("one")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        gate = setup.model.hold("one")
+        first = asyncio.create_task(setup.say(thread, "one"))
+        await setup.model.until("one")
         queued = [
-            await home.say(thread, text, wait=0) for text in ("two", "/usage", "three")
+            await setup.say(thread, text, wait=0) for text in ("two", "/usage", "three")
         ]
         assert [item.status_code for item in queued] == [202, 202, 202]
         assert [item.json()["state"] for item in queued] == ["queued"] * 3
-        full = await home.say(thread, "four", wait=0)
+        full = await setup.say(thread, "four", wait=0)
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
         assert int(full.headers["retry-after"]) >= 1
-        shown = (await home.of("ann").get(f"/api/threads/{thread}")).json()["turns"]
+        shown = (await setup.of("ann").get(f"/api/threads/{thread}")).json()["turns"]
         assert [turn["content"] for turn in shown] == ["one", "two", "/usage", "three"]
         gate.set()
         assert (await first).json()["answer"]["text"] == "re: one"
         for item, text in zip(queued, ("re: two", None, "re: three"), strict=True):
             turn = item.json()
-            ended = await home.queue.wait(
-                await home.queue.turn("acme", turn["id"]), seconds=10
+            ended = await setup.queue.wait(
+                await setup.queue.turn("acme", turn["id"]), seconds=10
             )
             assert ended.state == "answered"
             assert text is None or (ended.result or {})["text"] == text
-        assert home.model.begun == ["one", "two", "three"], (
+        assert setup.model.begun == ["one", "two", "three"], (
             "a command is not sent to the model"
         )
         told = ["one", "re: one", "two", "re: two", "three", "re: three"]
-        assert await home.history(thread) == told
+        assert await setup.history(thread) == told
 
 
 async def test_the_same_request_again_is_one_turn(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        gate = home.model.hold("pay")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        gate = setup.model.hold("pay")
         both = [
-            asyncio.create_task(home.say(thread, "pay", key="k1")) for _ in range(2)
+            asyncio.create_task(setup.say(thread, "pay", key="k1")) for _ in range(2)
         ]
-        await home.model.until("pay")
+        await setup.model.until("pay")
         gate.set()
         answers = [(await one).json() for one in both]
         assert answers[0] == answers[1]
-        assert (await home.say(thread, "pay", key="k1")).json() == answers[0]
-        other = await home.say(thread, "pay more", key="k1")
+        assert (await setup.say(thread, "pay", key="k1")).json() == answers[0]
+        other = await setup.say(thread, "pay more", key="k1")
         assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
-        assert home.model.begun == ["pay"]
+        assert setup.model.begun == ["pay"]
 
 
 async def test_leaving_stops_nothing_and_coming_back_reads_on(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        gate = home.model.hold("one")
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        gate = setup.model.hold("one")
         path = f"/api/threads/{thread}/messages"
         last = 0
-        async with home.of("ann").stream(
+        async with setup.of("ann").stream(
             "POST", path, json={"content": "one"}, headers=STREAM
         ) as response:
             turn = response.headers["x-everthread-turn"]
-            events = Events(response)
+            events = EventReader(response)
             async for name, _ in events:
                 last += 1
                 if name == "delta":
                     break
         await asyncio.sleep(0.1)
-        assert (await home.queue.turn("acme", turn)).state == "running"
+        assert (await setup.queue.turn("acme", turn)).state == "running"
         gate.set()
         again = {"last-event-id": str(last), **STREAM}
         path = f"/api/threads/{thread}/turns/{turn}/events"
-        async with home.of("ann").stream("GET", path, headers=again) as response:
-            rest = await Events(response).all()
+        async with setup.of("ann").stream("GET", path, headers=again) as response:
+            rest = await EventReader(response).all()
         assert "turn_started" not in [name for name, _ in rest]
         assert "".join(
             data["text"] for name, data in rest if name == "delta"
         ).split() == ["re:", "one"]
         assert rest[-1][1]["state"] == "answered"
-        async with home.of("ann").stream(
+        async with setup.of("ann").stream(
             "GET", path, headers={"last-event-id": "9999", **STREAM}
         ) as response:
-            assert [name for name, _ in await Events(response).all()] == ["turn"]
+            assert [name for name, _ in await EventReader(response).all()] == ["turn"]
 
 
 async def test_cancelling_is_its_own_call(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path)) as home:
-        thread = await home.thread()
-        ann = home.of("ann")
-        home.model.hold("one")
-        first = asyncio.create_task(home.say(thread, "one"))
-        await home.model.until("one")
-        second = (await home.say(thread, "two", wait=0)).json()
-        third = asyncio.create_task(home.say(thread, "three"))
+    async with open_api(url_in(tmp_path)) as setup:
+        thread = await setup.thread()
+        ann = setup.of("ann")
+        setup.model.hold("one")
+        first = asyncio.create_task(setup.say(thread, "one"))
+        await setup.model.until("one")
+        second = (await setup.say(thread, "two", wait=0)).json()
+        third = asyncio.create_task(setup.say(thread, "three"))
         await asyncio.sleep(0.1)
         gone = await ann.post(
             f"/api/threads/{thread}/cancel", json={"turn": second["id"]}
@@ -158,7 +164,7 @@ async def test_cancelling_is_its_own_call(tmp_path: Path) -> None:
             "cancelled",
         )
         assert (await third).json()["answer"]["text"] == "re: three"
-        history = await home.history(thread)
+        history = await setup.history(thread)
         assert history[0] == "one"
         assert "interrupted" in history[1]
         assert history[2:] == ["three", "re: three"]
@@ -178,47 +184,47 @@ async def test_a_model_that_fails_is_told_and_the_thread_goes_on(
             else "fine"
         )
 
-    async with house(url_in(tmp_path), Waiting(answers)) as home:
-        thread = await home.thread()
-        bad = await home.say(thread, "bad")
+    async with open_api(url_in(tmp_path), WaitingModel(answers)) as setup:
+        thread = await setup.thread()
+        bad = await setup.say(thread, "bad")
         assert (bad.status_code, bad.json()["error"]["code"]) == (502, "model_failed")
         assert SECRET not in bad.text
-        assert (await home.say(thread, "good")).json()["answer"]["text"] == "fine"
-        assert (await home.history(thread))[0] == "bad"
+        assert (await setup.say(thread, "good")).json()["answer"]["text"] == "fine"
+        assert (await setup.history(thread))[0] == "bad"
 
 
 async def test_closing_lets_turns_end_and_keeps_what_waits(tmp_path: Path) -> None:
-    model = Waiting()
+    model = WaitingModel()
     gate = model.hold("one")
-    async with house(url_in(tmp_path), model) as home:
-        thread = await home.thread()
-        first = asyncio.create_task(home.say(thread, "one"))
+    async with open_api(url_in(tmp_path), model) as setup:
+        thread = await setup.thread()
+        first = asyncio.create_task(setup.say(thread, "one"))
         await model.until("one")
-        second = asyncio.create_task(home.say(thread, "two"))
+        second = asyncio.create_task(setup.say(thread, "two"))
         while (  # noqa: ASYNC110
-            len((await home.of("ann").get(f"/api/threads/{thread}")).json()["turns"])
+            len((await setup.of("ann").get(f"/api/threads/{thread}")).json()["turns"])
             < 2
         ):
             await asyncio.sleep(0.01)
         asyncio.get_running_loop().call_later(0.2, gate.set)
     assert (await first).json()["answer"]["text"] == "re: one"
     assert (await second).status_code == 202
-    async with house(url_in(tmp_path)) as later:
+    async with open_api(url_in(tmp_path)) as later:
         turn = await later.queue.turn("acme", (await second).json()["id"])
         assert (await later.queue.wait(turn, seconds=10)).state == "answered"
         assert await later.history(thread) == ["one", "re: one", "two", "re: two"]
 
 
 async def test_closing_interrupts_what_does_not_end(tmp_path: Path) -> None:
-    model = Waiting()
+    model = WaitingModel()
     model.hold("one")
-    async with house(url_in(tmp_path), model, patience=2.2) as home:
-        thread = await home.thread()
-        first = asyncio.create_task(home.say(thread, "one"))
+    async with open_api(url_in(tmp_path), model, patience=2.2) as setup:
+        thread = await setup.thread()
+        first = asyncio.create_task(setup.say(thread, "one"))
         await model.until("one")
     answer = await first
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "interrupted")
-    async with house(url_in(tmp_path)) as later:
+    async with open_api(url_in(tmp_path)) as later:
         assert (await later.say(thread, "two")).json()["answer"]["text"] == "re: two", (
             "the lease was given back"
         )
@@ -232,14 +238,16 @@ async def test_hygiene_before_a_turn(tmp_path: Path) -> None:
         * 30
     )
     settings = "compression: {threshold: 0.95, background: false}"
-    async with house(
-        url_in(tmp_path), Waiting(lambda _: "Noted.", window=9_000), settings=settings
-    ) as home:
-        thread = await home.thread()
+    async with open_api(
+        url_in(tmp_path),
+        WaitingModel(lambda _: "Noted.", window=9_000),
+        settings=settings,
+    ) as setup:
+        thread = await setup.thread()
         for number in range(17):
-            answer = await home.say(thread, f"{number}: {text}")
+            answer = await setup.say(thread, f"{number}: {text}")
             assert answer.status_code == 200, answer.text
-        records = await home.store.compactions(thread)
+        records = await setup.store.compactions(thread)
         assert records
         assert {record.record.reason for record in records} == {"hygiene"}
 
@@ -256,26 +264,28 @@ async def test_hygiene_that_fails_is_told_and_drops_nothing(tmp_path: Path) -> N
 
         return spoil
 
-    async with house(url_in(tmp_path), wrap=spoiled) as home:
-        thread = await home.thread()
+    async with open_api(url_in(tmp_path), wrap=spoiled) as setup:
+        thread = await setup.thread()
         path = f"/api/threads/{thread}/messages"
-        async with home.of("ann").stream(
+        async with setup.of("ann").stream(
             "POST", path, json={"content": "one"}, headers=STREAM
         ) as response:
-            events = dict(await Events(response).all())
+            events = dict(await EventReader(response).all())
         assert "the engine has a fault" in events["compaction_failed"]["error"]
         assert events["turn"]["answer"]["text"] == "re: one"
 
 
 async def test_agents_are_closed_when_there_are_too_many(tmp_path: Path) -> None:
-    options = QUICK.__class__(queue=3, agents=2, poll_seconds=0.03, lease_seconds=5)
-    async with house(url_in(tmp_path), options=options) as home:
-        threads = [await home.thread() for _ in range(5)]
+    options = FAST_OPTIONS.__class__(
+        queue=3, agents=2, poll_seconds=0.03, lease_seconds=5
+    )
+    async with open_api(url_in(tmp_path), options=options) as setup:
+        threads = [await setup.thread() for _ in range(5)]
         for _ in range(2):
             answers = await asyncio.gather(
-                *(home.say(thread, f"in {thread}") for thread in threads)
+                *(setup.say(thread, f"in {thread}") for thread in threads)
             )
             for thread, answer in zip(threads, answers, strict=True):
                 assert answer.json()["answer"]["text"] == f"re: in {thread}"
         for thread in threads:
-            assert len(await home.history(thread)) == 4
+            assert len(await setup.history(thread)) == 4

@@ -21,9 +21,9 @@ from everthread.gateway.mcp_server import (
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
-from tests.compaction.lossless.talks import NODE
-from tests.conversation.talk import words
-from tests.gateway.mcp.talking import ask, client, thread
+from tests.compaction.lossless.lossless_setup import NODE
+from tests.conversation.conversation_setup import make_text
+from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
 
 CONFIG = parse_config(
     "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
@@ -33,7 +33,7 @@ TURNS = 14
 
 
 async def long_talk(store: Store, tenant: str) -> Conversation:
-    model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
+    model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
     talk = await open_conversation(
         model,
         config=CONFIG,
@@ -43,7 +43,7 @@ async def long_talk(store: Store, tenant: str) -> Conversation:
     )
     for number in range(TURNS):
         told = f"Turn {number}: {tenant}_{number:03d} stands on shelf-{number * 7919:06x}, key {SECRET}."
-        await talk.send(f"{told} {words(300, f'topic {number}')}")
+        await talk.send(f"{told} {make_text(300, f'topic {number}')}")
     return talk
 
 
@@ -55,7 +55,9 @@ async def read_whole(made: Client, wanted: str, **more: Any) -> str:
     text = ""
     offset = 0
     while True:
-        answer, failed = await ask(made, "lcm_expand", id=wanted, offset=offset, **more)
+        answer, failed = await call_tool(
+            made, "lcm_expand", id=wanted, offset=offset, **more
+        )
         assert not failed, answer
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
@@ -73,40 +75,45 @@ async def test_everything_is_found_and_read_and_nothing_of_others(
     theirs = await long_talk(store, "bob")
     tools = LookupTools(store)
     server = make_server(tools, LookupReach("ann"))
-    async with serve_http(server, "127.0.0.1", 0) as url, client(url) as ann:
+    async with serve_http(server, "127.0.0.1", 0) as url, open_client(url) as ann:
         top = nodes_of(mine)
         whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
         shown = "\n".join(map(text_of, mine.messages))
         found = ""
         for number in range(TURNS):
-            found, _ = await ask(
+            found, _ = await call_tool(
                 ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user"
             )
             assert f"stands on shelf-{number * 7919:06x}" in found
             assert f"thread {mine.id}" in found, "without a thread all are searched"
             assert f"shelf-{number * 7919:06x}" in whole + shown
         assert SECRET not in whole + found
-        about, _ = await ask(ann, "lcm_describe", id=top[0], thread=mine.id)
+        about, _ = await call_tool(ann, "lcm_describe", id=top[0], thread=mine.id)
         assert about.startswith(f"lcm_describe {top[0]}: turns ")
-        assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(
-            f"expand {top[0]}: "
-        )
+        assert (await call_tool(ann, "expand", id=top[0], thread=mine.id))[
+            0
+        ].startswith(f"expand {top[0]}: ")
         await _refused(ann, mine, theirs, store)
     confined = make_server(tools, LookupReach("ann", mine.id, confined=True))
-    async with serve_http(confined, "127.0.0.1", 0) as url, client(url) as bound:
-        other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
-        assert (
-            "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
+    async with serve_http(confined, "127.0.0.1", 0) as url, open_client(url) as bound:
+        other = await make_thread(
+            store, "Ann's other talk names marigold-12.", tenant="ann"
         )
-        said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")
+        assert (
+            "nothing was found"
+            in (await call_tool(bound, "lcm_grep", pattern="marigold"))[0]
+        )
+        said, failed = await call_tool(
+            bound, "lcm_grep", pattern="marigold", scope="all"
+        )
         assert failed
         assert "marigold-12" not in said
         number = (await store.history(other))[0].id
         assert (
             "do not try it again"
-            in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
+            in (await call_tool(bound, "lcm_expand", id=f"message:{number}"))[0]
         )
-        assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], (
+        assert "Turn 1:" in (await call_tool(bound, "lcm_expand", id=top[0]))[0], (
             "its own thread needs no name"
         )
     await mine.close()
@@ -128,7 +135,7 @@ async def _refused(
         "message:999999999",
     ):
         for tool in ("lcm_expand", "lcm_describe"):
-            said, _ = await ask(ann, tool, id=wanted, thread=mine.id)
+            said, _ = await call_tool(ann, tool, id=wanted, thread=mine.id)
             assert "do not try it again" in said, (tool, wanted, said)
             assert "bob_" not in said
             assert "cellar" not in said
@@ -136,7 +143,7 @@ async def _refused(
         assert (
             "nothing was found"
             in (
-                await ask(
+                await call_tool(
                     ann, "lcm_grep", pattern="bob_003", scope=scope, thread=mine.id
                 )
             )[0]
@@ -159,7 +166,7 @@ async def _refused(
         ("lcm_forget", {"id": "n1"}),
     ]
     for tool, arguments in hostile:
-        said, failed = await ask(ann, tool, **arguments)
+        said, failed = await call_tool(ann, tool, **arguments)
         assert failed, (tool, arguments, said)
         assert 0 < len(said) < 500
         assert "bob_" not in said

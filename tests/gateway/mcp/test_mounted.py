@@ -22,7 +22,7 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.mcp_server import ALWAYS_LOAD
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from tests.gateway.mcp.talking import ask, client, thread
+from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -101,13 +101,13 @@ async def test_a_body_without_end_is_refused(tmp_path: Path) -> None:
 
 async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
-        mine = await thread(
+        mine = await make_thread(
             store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann"
         )
-        theirs = await thread(store, "The vault is in the cellar.", tenant="bob")
+        theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
         secret = (await store.history(theirs))[0].id
         kept = await store.put_output(theirs, "vault number nine")
-        async with client(f"{url}/mcp", bearer("ann")) as ann:
+        async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             tools = (await ann.list_tools()).tools
             offered = {tool.name for tool in tools}
             assert {
@@ -129,18 +129,18 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
                 {"scope": "all"},
                 {"thread": mine, "scope": "thread"},
             ):
-                said, failed = await ask(ann, "search", query="vault", **how)
+                said, failed = await call_tool(ann, "search", query="vault", **how)
                 assert "behind the mirror" in said
                 assert "cellar" not in said
                 assert not failed
-            said, _ = await ask(ann, "search", query="vault")
+            said, _ = await call_tool(ann, "search", query="vault")
             found = re.search(
                 r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):",
                 said,
             )
             assert found is not None
             assert found[2] == mine
-            whole, _ = await ask(ann, "expand", id=found[1])
+            whole, _ = await call_tool(ann, "expand", id=found[1])
             assert "behind the mirror" in whole
             assert TOKEN not in said + whole
             hostile: list[tuple[str, dict[str, Any]]] = [
@@ -155,11 +155,11 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
                 ("pin", {"remove": kept.id, "thread": mine}),
             ]
             for tool, arguments in hostile:
-                said, failed = await ask(ann, tool, **arguments)
+                said, failed = await call_tool(ann, tool, **arguments)
                 assert failed, (tool, arguments, said)
                 assert "That is final" in said
                 assert "cellar" not in said
-            assert theirs not in (await ask(ann, "status"))[0]
+            assert theirs not in (await call_tool(ann, "status"))[0]
         async with httpx2.AsyncClient(timeout=60) as http:
             unknown = await http.post(
                 f"{url}/mcp", json={}, headers={"authorization": "Bearer x"}
@@ -169,7 +169,7 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
 
 async def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
-        await thread(store, "a" * 40_000 + "!", tenant="ann")
+        await make_thread(store, "a" * 40_000 + "!", tenant="ann")
         wrong: list[tuple[str, dict[str, Any]]] = [
             ("search", {}),
             ("search", {"query": 7}),
@@ -190,13 +190,13 @@ async def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) ->
             ("status", {"thread": "\x00'; DROP TABLE sessions"}),
             ("drop", {}),
         ]
-        async with client(f"{url}/mcp", bearer("ann")) as ann:
+        async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             for tool, arguments in wrong:
-                said, failed = await ask(ann, tool, **arguments)
+                said, failed = await call_tool(ann, tool, **arguments)
                 assert failed, (tool, arguments, said)
                 assert 0 < len(said) < 500, "a sentence"
-            assert "40,001 characters" not in (await ask(ann, "status"))[0]
-            said, failed = await ask(ann, "expand", id="1", limit=20_000)
+            assert "40,001 characters" not in (await call_tool(ann, "status"))[0]
+            said, failed = await call_tool(ann, "expand", id="1", limit=20_000)
             assert not failed
             assert len(said) < 20_500
 
@@ -219,25 +219,25 @@ async def test_the_clients_own_name_for_its_session_is_the_thread(
                     {"role": "user", "content": "The codeword is heliotrope-77."}
                 ],
             )
-        await thread(store, "Another codeword is marigold-12.", tenant="ann")
-        async with client(f"{url}/mcp", bearer("ann", **named)) as ann:
-            said, _ = await ask(ann, "search", query="codeword")
+        await make_thread(store, "Another codeword is marigold-12.", tenant="ann")
+        async with open_client(f"{url}/mcp", bearer("ann", **named)) as ann:
+            said, _ = await call_tool(ann, "search", query="codeword")
             assert "heliotrope-77" in said
             assert "marigold" not in said
             assert (
                 "marigold"
-                in (await ask(ann, "search", query="codeword", scope="all"))[0]
+                in (await call_tool(ann, "search", query="codeword", scope="all"))[0]
             )
-            said, failed = await ask(ann, "pin", text="Keep heliotrope-77.")
+            said, failed = await call_tool(ann, "pin", text="Keep heliotrope-77.")
             assert not failed, said
-            status, _ = await ask(ann, "status")
+            status, _ = await call_tool(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
             assert re.search(
                 r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status
             )
-        async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
-            said, failed = await ask(bob, "status")
+        async with open_client(f"{url}/mcp", bearer("bob", **named)) as bob:
+            said, failed = await call_tool(bob, "status")
             assert failed
             assert "heliotrope" not in said
 
@@ -249,8 +249,8 @@ async def test_without_keys_it_answers_this_machine_only_and_only_to_post(
         gateway(tmp_path, keys=False) as (_, url),
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        async with client(f"{url}/mcp") as anybody:
-            assert "no thread" in (await ask(anybody, "status"))[0]
+        async with open_client(f"{url}/mcp") as anybody:
+            assert "no thread" in (await call_tool(anybody, "status"))[0]
         assert (await http.get(f"{url}/mcp")).status_code == 405
         elsewhere = await http.post(
             f"{url}/mcp", json={}, headers={"host": "evil.example"}

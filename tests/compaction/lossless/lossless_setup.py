@@ -13,7 +13,7 @@ from everthread.compaction.summary import Compaction, Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from tests.compaction.talks import says, user, work
+from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
@@ -24,54 +24,58 @@ THOUGHT = (
 NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 
 
-def services(
+def make_services(
     summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any
 ) -> Services:
     writer = summarizer or JournalWriter(COUNTER)
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
 
 
-def engine(
+def make_lossless_engine(
     summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any
 ) -> LosslessEngine:
     return LosslessEngine(
-        services(summarizer, window=window), LosslessOptions(**options)
+        make_services(summarizer, window=window), LosslessOptions(**options)
     )
 
 
-def longer(
+def extend_history(
     talk: list[Message], turn: int, *, window: int = WINDOW
 ) -> tuple[list[Message], int]:
     """The talk, gone on until it is time to compact; and its number of turns."""
     talk = list(talk)
     while COUNTER.messages(talk) < Budget.for_window(window).threshold:
         turn += 1
-        asked = user(f"Turn {turn}: look at part {turn}.")
+        asked = user_message(f"Turn {turn}: look at part {turn}.")
         talk += [
             asked,
-            *work(turn * 3, 3),
-            says(f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"),
+            *tool_turns(turn * 3, 3),
+            assistant_message(
+                f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"
+            ),
         ]
     return talk, turn
 
 
-async def chain(
+async def compact_repeatedly(
     rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any
 ) -> list[Compaction]:
     """Compactions of one talk, each of what the one before left and what was said since."""
-    made = engine(window=window, **options)
-    talk, turn = longer(
-        [user("Turn 1: begin."), says("I have begun.")], 1, window=window
+    made = make_lossless_engine(window=window, **options)
+    talk, turn = extend_history(
+        [user_message("Turn 1: begin."), assistant_message("I have begun.")],
+        1,
+        window=window,
     )
     done = []
     for _ in range(rounds):
-        made = engine(window=window, **options) if fresh else made
+        made = make_lossless_engine(window=window, **options) if fresh else made
         result = await made.compress(talk)
         made.on_compacted(result)
         done.append(result)
-        talk, turn = longer(result.messages, turn, window=window)
+        talk, turn = extend_history(result.messages, turn, window=window)
     return done
 
 
-def parts(result: Compaction) -> list[VisibleNode]:
+def visible_nodes(result: Compaction) -> list[VisibleNode]:
     return read_parts(result.summary, first_turn=1, last_turn=1, messages=1)

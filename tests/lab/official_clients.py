@@ -114,7 +114,7 @@ class Clients:
             return "".join([piece async for piece in pieces.text_stream])
 
 
-async def played(
+async def open_clients(
     provider: Provider,
     play: Callable[[Clients], Awaitable[T]],
     *,

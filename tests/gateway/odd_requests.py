@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 
-from tests.gateway.raw import chunk, post
+from tests.gateway.raw_http import encode_chunk, post_request
 
 MODEL = "gpt-4o"
 PLAIN = json.dumps(
@@ -109,25 +109,25 @@ HEADER_ODDITIES: dict[str, bytes] = {
     "chunks and length": _headed(
         b"Transfer-Encoding: chunked",
         b"Content-Length: 5",
-        body=chunk(PLAIN) + b"0\r\n\r\n",
+        body=encode_chunk(PLAIN) + b"0\r\n\r\n",
     ),
     "an unknown coding": _headed(
         b"Transfer-Encoding: xchunked", b"Content-Length: " + _LONG
     ),
     "chunked twice": _headed(
-        b"Transfer-Encoding: chunked, chunked", body=chunk(PLAIN) + b"0\r\n\r\n"
+        b"Transfer-Encoding: chunked, chunked", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
     "chunked, then identity": _headed(
-        b"Transfer-Encoding: chunked, identity", body=chunk(PLAIN) + b"0\r\n\r\n"
+        b"Transfer-Encoding: chunked, identity", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
     "a tab before chunked": _headed(
-        b"Transfer-Encoding:\tchunked", body=chunk(PLAIN) + b"0\r\n\r\n"
+        b"Transfer-Encoding:\tchunked", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
     "a space before the colon": _headed(
-        b"Transfer-Encoding : chunked", body=chunk(PLAIN) + b"0\r\n\r\n"
+        b"Transfer-Encoding : chunked", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
     "a line that goes on": _headed(
-        b"Transfer-Encoding: \r\n chunked", body=chunk(PLAIN) + b"0\r\n\r\n"
+        b"Transfer-Encoding: \r\n chunked", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
     "a chunk with a bad size": _headed(
         b"Transfer-Encoding: chunked", body=b"zz\r\nabc\r\n0\r\n\r\n"
@@ -143,7 +143,7 @@ HEADER_ODDITIES: dict[str, bytes] = {
     "a trailer": _headed(
         b"Transfer-Encoding: chunked",
         b"Trailer: x",
-        body=chunk(PLAIN) + b"0\r\nAuthorization: Bearer x\r\n\r\n",
+        body=encode_chunk(PLAIN) + b"0\r\nAuthorization: Bearer x\r\n\r\n",
     ),
     "an upgrade": _headed(
         b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: " + _LONG
@@ -151,11 +151,17 @@ HEADER_ODDITIES: dict[str, bytes] = {
     "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a TLS greeting": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "HTTP/0.9": b"GET /v1/models\r\n",
-    "HTTP/1.0": post("/v1/chat/completions", PLAIN).replace(b"HTTP/1.1", b"HTTP/1.0"),
-    "HTTP/3.7": post("/v1/chat/completions", PLAIN).replace(b"HTTP/1.1", b"HTTP/3.7"),
+    "HTTP/1.0": post_request("/v1/chat/completions", PLAIN).replace(
+        b"HTTP/1.1", b"HTTP/1.0"
+    ),
+    "HTTP/3.7": post_request("/v1/chat/completions", PLAIN).replace(
+        b"HTTP/1.1", b"HTTP/3.7"
+    ),
     "no version": b"POST /v1/chat/completions\r\n" + _HOST + b"\r\n",
-    "bare line feeds": post("/v1/chat/completions", PLAIN).replace(b"\r\n", b"\n"),
-    "bare carriage returns": post("/v1/chat/completions", PLAIN).replace(
+    "bare line feeds": post_request("/v1/chat/completions", PLAIN).replace(
+        b"\r\n", b"\n"
+    ),
+    "bare carriage returns": post_request("/v1/chat/completions", PLAIN).replace(
         b"\r\n", b"\r"
     ),
     "no name": _headed(b": value", b"Content-Length: " + _LONG),
@@ -231,24 +237,24 @@ HEADER_ODDITIES: dict[str, bytes] = {
     "an unknown encoding": _headed(
         b"Content-Encoding: zebra", b"Content-Length: " + _LONG
     ),
-    "encodings in a row": post(
+    "encodings in a row": post_request(
         "/v1/chat/completions",
         gzip.compress(zlib.compress(PLAIN)),
         (b"Content-Encoding", b"deflate, gzip"),
     ),
-    "a bomb": post(
+    "a bomb": post_request(
         "/v1/chat/completions",
         gzip.compress(bytes(60_000_000)),
         (b"Content-Encoding", b"gzip"),
     ),
-    "two requests at once": post("/v1/chat/completions", PLAIN) * 2,
-    "a request in a body": post(
-        "/v1/chat/completions", post("/v1/chat/completions", PLAIN)
+    "two requests at once": post_request("/v1/chat/completions", PLAIN) * 2,
+    "a request in a body": post_request(
+        "/v1/chat/completions", post_request("/v1/chat/completions", PLAIN)
     ),
-    "a type that is none": post(
+    "a type that is none": post_request(
         "/v1/chat/completions", PLAIN, (b"Content-Type", b"text/plain; charset=utf-7")
     ),
-    "headers of ours": post(
+    "headers of ours": post_request(
         "/v1/chat/completions",
         PLAIN,
         (b"X-Everthread-Session", b"../x"),
@@ -287,7 +293,7 @@ ANSWER_ODDITIES: dict[str, bytes] = {
     "two lengths": _answer(_TWO, b"content-length: 1"),
     "a negative length": _answer(b"content-length: -2"),
     "length and chunks": _answer(
-        _TWO, b"transfer-encoding: chunked", body=chunk(b"{}") + b"0\r\n\r\n"
+        _TWO, b"transfer-encoding: chunked", body=encode_chunk(b"{}") + b"0\r\n\r\n"
     ),
     "a bad chunk": _answer(
         b"transfer-encoding: chunked", body=b"zz\r\n{}\r\n0\r\n\r\n"
@@ -340,13 +346,13 @@ ANSWER_ODDITIES: dict[str, bytes] = {
     "a stream of no events": _answer(
         b"content-type: text/event-stream",
         b"transfer-encoding: chunked",
-        body=chunk(b"data: {\n\ndata: [DONE]\n\nevent: \xff\n\n: x\n\n\r\r")
+        body=encode_chunk(b"data: {\n\ndata: [DONE]\n\nevent: \xff\n\n: x\n\n\r\r")
         + b"0\r\n\r\n",
     ),
     "a stream of one endless line": _answer(
         b"content-type: text/event-stream",
         b"transfer-encoding: chunked",
-        body=chunk(b"data: " + b"x" * 2_000_000) + b"0\r\n\r\n",
+        body=encode_chunk(b"data: " + b"x" * 2_000_000) + b"0\r\n\r\n",
     ),
 }
 """Answers as bytes, by what is odd about them; the connection stays open after them."""

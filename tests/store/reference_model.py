@@ -10,7 +10,13 @@ import pytest
 from everthread.errors import NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
-from tests.store.talk import said, shown, summary, texts, user
+from tests.store.messages import (
+    context_texts,
+    history_texts,
+    summary_message,
+    texts_of,
+    user_message,
+)
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Model:
         return self.threads[number % len(self.threads)]
 
     def _new(self, thread: Thread, count: int) -> list[NewMessage]:
-        made = [user(next(self._names)) for _ in range(count)]
+        made = [user_message(next(self._names)) for _ in range(count)]
         thread.own += made
         return made
 
@@ -83,7 +89,7 @@ class Model:
         stored = await self.store.append(
             thread.every_id[amount % len(thread.every_id)], [*again, *new]
         )
-        thread.tip.shows += texts(stored[len(again) :])
+        thread.tip.shows += texts_of(stored[len(again) :])
         thread.ended = False
         await self._learn(thread)
 
@@ -104,7 +110,7 @@ class Model:
             tip.id,
             [
                 *(message.id for message in seen[:head]),
-                summary(words),
+                summary_message(words),
                 *(m.id for m in kept[head:]),
             ],
             seen=len(seen),
@@ -114,9 +120,9 @@ class Model:
         assert made.won
         arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
         tip.shows += arrived
-        shows = [*texts(seen[:head]), words, *texts(kept[head:]), *arrived]
+        shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
         thread.chain.append(
-            Stretch(made.session.id, shows, len(shows), set(texts(middle)))
+            Stretch(made.session.id, shows, len(shows), set(texts_of(middle)))
         )
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
@@ -190,8 +196,8 @@ class Model:
         for thread in self.threads:
             for key in thread.every_id:
                 assert await store.get_compression_tip(key) == thread.tip.id
-            assert await shown(store, thread.id) == thread.tip.shows
-            assert await said(store, thread.every_id[-1]) == thread.history
+            assert await context_texts(store, thread.id) == thread.tip.shows
+            assert await history_texts(store, thread.every_id[-1]) == thread.history
             assert (await store.session(thread.tip.id)).live is not thread.ended
 
 

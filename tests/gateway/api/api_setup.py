@@ -1,4 +1,4 @@
-"""A gateway with the native API on loopback, in front of a model that waits where a test tells it to."""
+"""A gateway with the native API on loopback, and a model that waits until a test lets it answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from everthread.gateway.server import Gateway
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
-from tests.gateway.raw import Plain
+from tests.gateway.raw_http import PassThroughManager
 
-QUICK = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
+FAST_OPTIONS = QueueOptions(
+    queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1
+)
 SCOPES = {
     "ann": {"threads"},
     "bob": {"threads"},
@@ -40,7 +42,7 @@ SCOPES = {
 TENANTS = {"ann": "acme", "amy": "acme", "bob": "other", "pat": "acme"}
 
 
-class Keys:
+class NamedKeys:
     """A key is a person's name."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -50,7 +52,7 @@ class Keys:
         return Caller(TENANTS[name], name, frozenset(SCOPES[name]))
 
 
-class Waiting(ScriptedModel):
+class WaitingModel(ScriptedModel):
     """Answers `re: …` to what was said last, or what `answers` says; a message with a gate waits for it."""
 
     def __init__(
@@ -83,12 +85,12 @@ class Waiting(ScriptedModel):
 
 
 @dataclass
-class House:
+class ApiSetup:
     """One gateway process."""
 
     url: str
     store: Store
-    model: Waiting
+    model: WaitingModel
     queue: TurnQueue
     clients: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
 
@@ -128,32 +130,34 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def open_api(
     url: str,
-    model: Waiting | None = None,
+    model: WaitingModel | None = None,
     *,
-    options: QueueOptions = QUICK,
+    options: QueueOptions = FAST_OPTIONS,
     tools: bool = False,
     keys: bool = True,
-    access: Callable[[Store], Any] = lambda _store: Keys(),
+    access: Callable[[Store], Any] = lambda _store: NamedKeys(),
     patience: float = 5.0,
     settings: str = "",
     wrap: Callable[[Any], Any] = lambda opened: opened,
-) -> AsyncIterator[House]:
-    answering = model or Waiting()
+) -> AsyncIterator[ApiSetup]:
+    answering = model or WaitingModel()
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
     queue = TurnQueue(store, wrap(agent_opener(config, answering)), options)
     app = NativeApp(queue, tools=tools, heartbeat_seconds=0.05)
     await app.start()
-    proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
+    proxy = Proxy(
+        Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
+    )
     service = GatewayApp(
         proxy, authenticator=access(store) if keys else None, native=app
     )
-    made: House | None = None
+    made: ApiSetup | None = None
     try:
         async with Gateway(service, patience=patience) as gateway:
-            made = House(gateway.url, store, answering, queue)
+            made = ApiSetup(gateway.url, store, answering, queue)
             yield made
     finally:
         for client in made.clients.values() if made is not None else ():
@@ -161,7 +165,7 @@ async def house(
         await store.close()
 
 
-class Events:
+class EventReader:
     """The events of a stream, as they come."""
 
     def __init__(self, response: Any) -> None:

@@ -10,7 +10,7 @@ from everthread.core.types import Api
 from everthread.providers.local import LocalModel
 from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, LimitLearnt, Recovery
-from tests.conversation.talk import words
+from tests.conversation.conversation_setup import make_text
 
 
 async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> int:
@@ -35,7 +35,7 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
             )
             thread = conversation.id
             while said < (part + 1) * 1.2 * window:
-                question = f"{words(window // 12, f'sheep {said}')}. How many?"
+                question = f"{make_text(window // 12, f'sheep {said}')}. How many?"
                 answer = await conversation.send(question)
                 said += len(question.split())
                 assert answer.usage.prompt_tokens <= window
@@ -70,7 +70,7 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
         while not watch.of(Recovery):
             turns += 1
             await conversation.send(
-                f"Turn {turns}: {words(window // 8, f'sheep {turns}')}"
+                f"Turn {turns}: {make_text(window // 8, f'sheep {turns}')}"
             )
         learnt = watch.of(LimitLearnt)[0]
         assert (learnt.window, learnt.stored) == (window, True)

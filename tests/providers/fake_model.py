@@ -1,4 +1,4 @@
-"""A model that does as it is told, and what wrappers are given to watch it."""
+"""A scripted model, and a recorder of the events of its wrappers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Step = StreamDelta | Reply | Exception | float
 """A float is a pause in seconds."""
 
 
-def words(text: str) -> StreamDelta:
+def text_delta(text: str) -> StreamDelta:
     return StreamDelta("text", text=text)
 
 
-def usage(tokens: int) -> StreamDelta:
+def usage_delta(tokens: int) -> StreamDelta:
     return StreamDelta("usage", raw={"input_tokens": tokens})
 
 
-def reply(text: str = "ok") -> Reply:
+def make_reply(text: str = "ok") -> Reply:
     return Reply({"role": "assistant", "content": text}, stop="stop")
 
 
@@ -68,7 +68,7 @@ class ScriptedModel:
         return self.script[len(self.requests) - 1]
 
 
-class Watch:
+class EventRecorder:
     """Records events and waits; time passes only during `sleep`."""
 
     def __init__(self) -> None:

@@ -132,7 +132,7 @@ class Browser:
 
 
 @dataclass
-class Desk:
+class DashboardSetup:
     """A store, its pages, and any number of browsers."""
 
     store: Store
@@ -153,9 +153,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(
+async def open_dashboard_setup(
     folder: Path, login: LoginMode = "local", *, window: int = 20_000, **more: Any
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[DashboardSetup]:
     store = open_store(folder / "pages.db")
     access = Access(
         store,
@@ -167,14 +167,14 @@ async def desk(
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    made = Desk(store, Dashboard(PageReader(store, size), access, **more))
+    made = DashboardSetup(store, Dashboard(PageReader(store, size), access, **more))
     try:
         yield made
     finally:
         await made.close()
 
 
-def turn(number: int, *, words: int = 40) -> list[Any]:
+def make_turn(number: int, *, words: int = 40) -> list[Any]:
     """A question, a call, its result, an answer."""
     arguments = f'{{"command": "pytest tests/test_part_{number}.py"}}'
     call = {
@@ -222,7 +222,10 @@ async def make_thread(
         system="You are careful.",
     )
     thread = (await store.create_session(new)).id
-    bodies = [*said, *(message for number in range(turns) for message in turn(number))]
+    bodies = [
+        *said,
+        *(message for number in range(turns) for message in make_turn(number)),
+    ]
     await store.append(
         thread,
         [

@@ -14,15 +14,15 @@ from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def says(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def call(
+def call_with_result(
     number: int, name: str, arguments: str, result: str, text: str | None = None
 ) -> list[Message]:
     """An assistant message with one call, and its result."""
@@ -38,7 +38,7 @@ def call(
     ]
 
 
-def work(start: int, count: int, *, size: int = 1500) -> list[Message]:
+def tool_turns(start: int, count: int, *, size: int = 1500) -> list[Message]:
     """A stretch of tool use: reads and commands with long outputs."""
     found: list[Message] = []
     for number in range(start, start + count):
@@ -46,13 +46,13 @@ def work(start: int, count: int, *, size: int = 1500) -> list[Message]:
         body = f"{path} " + " ".join(
             f"name_{number}_{i} = {i * number}" for i in range(size // 20)
         )
-        found += call(
+        found += call_with_result(
             number, "read_file", f'{{"path": "{path}"}}', body, f"Reading {path}."
         )
     return found
 
 
-def engine(
+def make_engine(
     window: int,
     summarizer: Summarizer | None = None,
     *,

@@ -1,4 +1,4 @@
-"""Agents for tests: a real store and home in a folder, a model that says what it was told to."""
+"""Agents for tests: a real store and home in a folder, and a scripted model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
 
 
 @dataclass
-class Double:
-    """A tool that does what a function says; `kind` is what it needs leave for."""
+class FakeTool:
+    """A tool that calls a function. `kind`: the kind of permission it needs."""
 
     name: str
     work: Work
@@ -55,14 +55,14 @@ class Double:
         return await self.work(arguments, context)
 
 
-def saying(name: str, text: str = "done", **more: Any) -> Double:
+def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         return ToolReply(text)
 
-    return Double(name, work, **more)
+    return FakeTool(name, work, **more)
 
 
-def calls(
+def call_reply(
     *wanted: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
 ) -> Reply:
     """An answer that asks for tools; arguments as a value, or as the text a model wrote."""
@@ -81,7 +81,7 @@ def calls(
     )
 
 
-class Place:
+class AgentSetup:
     """A folder with a store, a workspace and agents in it."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -106,15 +106,15 @@ class Place:
         self.opened.append(agent)
         return agent
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def events_of(self, kind: type[Event]) -> list[Any]:
         return self.watch.of(kind)
 
 
 @asynccontextmanager
-async def place(folder: Path) -> AsyncIterator[Place]:
-    """At its end no request may have broken its session's prefix."""
+async def open_setup(folder: Path) -> AsyncIterator[AgentSetup]:
+    """Open a setup. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    made = Place(folder, store)
+    made = AgentSetup(folder, store)
     try:
         yield made
     finally:
@@ -124,8 +124,8 @@ async def place(folder: Path) -> AsyncIterator[Place]:
     assert not made.watch.broken, [str(found) for found in made.watch.broken]
 
 
-def results(agent: Agent) -> list[str]:
-    """The tool results in view, in order."""
+def tool_results(agent: Agent) -> list[str]:
+    """Return the tool results in the context, in order."""
     return [
         str(message.get("content"))
         for message in agent.conversation.messages

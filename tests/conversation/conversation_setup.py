@@ -1,4 +1,4 @@
-"""Conversations for tests: the real store, the real engine, and a model that says what it was told to."""
+"""Conversations for tests: the real store, the real engine, and a scripted model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Script = Iterable[Said] | Callable[[Request], Said]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 
-class Room:
-    """A store, and conversations in it whose requests are watched."""
+class ConversationSetup:
+    """A store, its conversations, and a check of their requests."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -69,7 +69,7 @@ class Room:
 
         return Setup(
             self.store,
-            route(model, provider),
+            route_to_model(model, provider),
             engine,
             writer,
             SessionOptions(**options),
@@ -78,7 +78,7 @@ class Room:
         )
 
 
-def route(model: Any, provider: str = "auto") -> Route:
+def route_to_model(model: Any, provider: str = "auto") -> Route:
     return Route(
         model.name,
         model.api,
@@ -90,10 +90,10 @@ def route(model: Any, provider: str = "auto") -> Route:
 
 
 @asynccontextmanager
-async def room(folder: Path) -> AsyncIterator[Room]:
-    """A room with a fresh SQLite store; at its end no request may have broken its session's prefix."""
+async def open_setup(folder: Path) -> AsyncIterator[ConversationSetup]:
+    """Open a setup with a new SQLite store. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    made = Room(store)
+    made = ConversationSetup(store)
     try:
         yield made
     finally:
@@ -101,12 +101,12 @@ async def room(folder: Path) -> AsyncIterator[Room]:
     assert not made.watch.broken, [str(found) for found in made.watch.broken]
 
 
-def scripted(script: Script = (), **settings: Any) -> ScriptedModel:
+def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
     return ScriptedModel(script, **settings)
 
 
-def call(name: str, arguments: str, call_id: str = "call_1") -> Reply:
-    """An answer that asks for a tool."""
+def call_reply(name: str, arguments: str, call_id: str = "call_1") -> Reply:
+    """A reply that calls a tool."""
     function = {"name": name, "arguments": arguments}
     wanted: Any = [{"id": call_id, "type": "function", "function": function}]
     return Reply(
@@ -114,11 +114,11 @@ def call(name: str, arguments: str, call_id: str = "call_1") -> Reply:
     )
 
 
-def result(text: str, call_id: str = "call_1") -> Any:
+def tool_result(text: str, call_id: str = "call_1") -> Any:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def too_long(limit: int | None = None, tokens: int = 0) -> ModelError:
+def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
     said = (
         f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
         "Please reduce the length of the messages."
@@ -135,6 +135,6 @@ def too_long(limit: int | None = None, tokens: int = 0) -> ModelError:
     return ModelError(said, status=400, body=body)
 
 
-def words(count: int, about: str = "invoice") -> str:
-    """A text of about so many tokens, no two alike."""
+def make_text(count: int, about: str = "invoice") -> str:
+    """A text of about this many tokens; no two are alike."""
     return " ".join(f"{about} {index} is settled" for index in range(count // 4))

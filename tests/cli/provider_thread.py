@@ -17,7 +17,7 @@ MODEL = "gpt-4o"
 
 
 @contextmanager
-def provider(script: Any = None, models: Any = None) -> Iterator[Provider]:
+def provider_in_thread(script: Any = None, models: Any = None) -> Iterator[Provider]:
     """A provider that is up. What its script raised is raised at the end."""
     made: list[Provider] = []
     failures: list[BaseException] = []
@@ -59,14 +59,16 @@ def configure(home: Path, text: str) -> None:
     (home / "config.yaml").write_text(text, "utf-8")
 
 
-def use(home: Path, served: Provider, model: str = MODEL, extra: str = "") -> None:
+def configure_provider(
+    home: Path, served: Provider, model: str = MODEL, extra: str = ""
+) -> None:
     """The home's configuration: this provider, and no key."""
     configure(
         home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}"
     )
 
 
-def calls(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
+def call_reply(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
     """An answer that asks for tools."""
     made: Any = [
         {

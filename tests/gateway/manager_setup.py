@@ -49,7 +49,7 @@ MANAGED: Any = "managed"
 
 
 @dataclass
-class Gate:
+class ManagerSetup:
     """Managers on one store in front of one provider."""
 
     store: Store
@@ -104,18 +104,18 @@ class Gate:
 
 
 @asynccontextmanager
-async def gate(
+async def open_manager_setup(
     folder: Path,
     script: Any = None,
     *,
     window: int = 8_000,
     served: int | None = None,
     **more: Any,
-) -> AsyncIterator[Gate]:
+) -> AsyncIterator[ManagerSetup]:
     models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
     store = open_store(folder / "store.db")
     async with Provider(models, script) as provider:
-        made = Gate(store, provider, window)
+        made = ManagerSetup(store, provider, window)
         try:
             yield made
         finally:
@@ -125,7 +125,7 @@ async def gate(
 
 
 @dataclass
-class Client:
+class HistoryClient:
     """One conversation, in the form of its API. It knows nothing of the gateway."""
 
     api: Api
@@ -163,16 +163,16 @@ class Client:
             self.mode,
         )
 
-    def says(self, text: str) -> None:
+    def add_user_message(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
-    def hears(self, reply: Reply) -> None:
+    def add_reply(self, reply: Reply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
         self.messages += [
             message for message in written if message.get("role") != "user"
         ]
 
-    def returns(self, call_id: str, text: str) -> None:
+    def add_result(self, call_id: str, text: str) -> None:
         message: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
         if self.api == "openai_responses":
             self.messages.append(
@@ -192,7 +192,9 @@ class Exchange:
     tries: int = 1
 
 
-async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exchange:
+async def send_request(
+    manager: ProxyManager, client: HistoryClient, provider: Provider
+) -> Exchange:
     """One request through the manager to the provider, as the proxy does it; the answer into the client's history."""
     incoming = client.incoming(provider.url)
     turn = await manager.prepare(incoming)
@@ -215,7 +217,7 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
     reply = None
     if answer.status_code < 400:
         reply = CODECS[client.api].decode_reply(answer.json(), model=client.model)
-        client.hears(reply)
+        client.add_reply(reply)
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
     await turn.record(Outcome(answer.status_code, reply, usage))
     sent = replace(sent, headers=await turn.response_headers())
@@ -236,20 +238,24 @@ _HEADERS = {
 }
 
 
-async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> Outgoing:
+async def answer_request(
+    manager: ProxyManager, client: HistoryClient, text: str = "Yes."
+) -> Outgoing:
     """The same without a provider: the answer is this text."""
     incoming = client.incoming()
     turn = await manager.prepare(incoming)
     reply = Reply({"role": "assistant", "content": text}, "stop")
-    client.hears(reply)
+    client.add_reply(reply)
     await turn.record(Outcome(200, reply))
     return replace(turn.sent, headers=await turn.response_headers())
 
 
-async def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> None:
+async def run_with_setup(
+    folder: Path, work: Callable[[ManagerSetup], Any], **more: Any
+) -> None:
     """Do the work with a store and no provider."""
     store = open_store(folder / "store.db")
-    made = Gate(store, **more)
+    made = ManagerSetup(store, **more)
     try:
         await work(made)
     finally:
@@ -258,7 +264,7 @@ async def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> Non
         await store.close()
 
 
-def words(count: int, topic: str) -> str:
+def make_text(count: int, topic: str) -> str:
     return " ".join(
         f"{topic} item {index} was entered and checked."
         for index in range(max(1, count // 8))

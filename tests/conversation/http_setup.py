@@ -36,7 +36,7 @@ TOOL: dict[str, Any] = {
 }
 
 
-class Lab:
+class HttpSetup:
     """A provider, a store, and conversations between them whose requests are watched."""
 
     def __init__(self, provider: Provider, store: Store) -> None:
@@ -86,12 +86,12 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab(
+async def open_http_setup(
     folder: Path, models: Any, script: Any = None, **settings: Any
-) -> AsyncIterator[Lab]:
+) -> AsyncIterator[HttpSetup]:
     async with Provider(models, script, **settings) as provider:
         store = open_store(folder / "store.db")
-        made = Lab(provider, store)
+        made = HttpSetup(provider, store)
         try:
             yield made
         finally:
@@ -101,10 +101,10 @@ async def lab(
         assert not made.watch.broken, [str(found) for found in made.watch.broken]
 
 
-def model(
+def served_model(
     name: str, window: int, *, shows: Any = "max_model_len", **more: Any
 ) -> ServedModel:
-    """A model that tells its window, unless it is not asked to."""
+    """A served model that states its window by default."""
     return ServedModel(name, window, shows=shows, **more)
 
 
@@ -119,27 +119,27 @@ def is_summary_call(request: Request) -> bool:
     )
 
 
-def summary(goal: str = "Settle the books.", **sections: str) -> str:
+def make_summary_text(goal: str = "Settle the books.", **sections: str) -> str:
     filled = {"Goal": goal} | {
         key.replace("_", " "): value for key, value in sections.items()
     }
     return "\n\n".join(f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF)
 
 
-def answering(
+def answer_script(
     say: Callable[[Request], Any], summarise: Callable[[Request], Any] | None = None
 ) -> Any:
     """A script: one function for the conversation, another for summaries."""
 
     def answer(request: Request) -> Any:
         if is_summary_call(request):
-            return summarise(request) if summarise else summary()
+            return summarise(request) if summarise else make_summary_text()
         return say(request)
 
     return answer
 
 
-def asks_for(command: str, call_id: str) -> Reply:
+def call_reply(command: str, call_id: str) -> Reply:
     function = {"name": "terminal", "arguments": f'{{"command": "{command}"}}'}
     wanted: Any = [{"id": call_id, "type": "function", "function": function}]
     return Reply(

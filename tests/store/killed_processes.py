@@ -42,16 +42,16 @@ LOADED = (Store, PostgresDatabase, SqliteDatabase)
 @functools.cache
 def _forking_process() -> subprocess.Popen[str]:
     """One for all tests of a worker: what it imports costs more than most of them. It ends with its input."""
-    command = [sys.executable, "-m", "tests.store.children"]
+    command = [sys.executable, "-m", "tests.store.killed_processes"]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
 
 
-class Nursery:
+class ForkServer:
     """Where children come from."""
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         self.process = _forking_process()
         self.alive: set[int] = set()
         return self
@@ -228,7 +228,7 @@ def migrate(url: str) -> None:
     asyncio.run(store.close())
 
 
-class Dies:
+class KilledAtStatement:
     """A transaction in which the process is killed, after so many statements."""
 
     def __init__(self, tx: Tx, statements: int) -> None:
@@ -262,7 +262,7 @@ def migrate_and_die(url: str, statements: int) -> None:
         connection = PostgresConnection(
             psycopg.connect(url, autocommit=True), NullConnectionPool(url, open=False)
         )
-    tx: Any = Dies(connection, statements)
+    tx: Any = KilledAtStatement(connection, statements)
     connection.begin()
     apply_missing(tx, [*load_migrations(connection.dialect.name), LATER])
     connection.commit()

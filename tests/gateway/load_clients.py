@@ -49,15 +49,15 @@ MARK = re.compile(r"\[c\d+-\d+\]")
 ENDS = {"stop", "end_turn", "completed"}
 
 
-def models(window: int) -> list[ServedModel]:
+def served_models(window: int) -> list[ServedModel]:
     return [ServedModel(name, window, shows="max_model_len") for name in NAMES.values()]
 
 
-def plan(seed: int) -> FaultPlan:
+def fault_plan(seed: int) -> FaultPlan:
     return FaultPlan(RATES, seed, seconds=0.02)
 
 
-class Numbered:
+class NumberedAnswers:
     """No answer is said twice: each tells its number, and the mark of what was said last."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class FailedError(Exception):
 
 
 @dataclass
-class Talker:
+class LoadClient:
     """One client: it sends its whole history each time, and again until there is a whole answer."""
 
     number: int
@@ -243,7 +243,7 @@ class Sdk:
 # What must be true afterwards
 
 
-def failed_open(metrics: str) -> list[str]:
+def list_fail_open_metrics(metrics: str) -> list[str]:
     """Decisions that failed. A header that could not be told in time (`tells`) is none: it depends on the machine."""
     lines = [
         line
@@ -253,13 +253,13 @@ def failed_open(metrics: str) -> list[str]:
     return [line for line in lines if 'step="tells"' not in line]
 
 
-def whole(record: Record) -> bool:
+def is_complete(record: Record) -> bool:
     """Whether the provider said all it had to say."""
     said = record.status == 200 and not record.error and "gone" not in record.events
     return said and (not record.fault or record.fault in ANSWERED)
 
 
-def wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
+def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
     """What the provider refused, and no fault told it to."""
     return [
         (record.number, record.error)
@@ -268,7 +268,9 @@ def wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
     ]
 
 
-def foreign_answers(log: Iterable[Record], talkers: Iterable[Talker]) -> list[str]:
+def find_foreign_answers(
+    log: Iterable[Record], talkers: Iterable[LoadClient]
+) -> list[str]:
     """What a client holds for an answer and was never said to it."""
     said = {
         (mark_of(record.request), text_of(record.reply.message))
@@ -287,7 +289,7 @@ Said = list[tuple[str, str]]
 Threads = dict[str, Said]
 
 
-async def histories(store: Store) -> Threads:
+async def load_histories(store: Store) -> Threads:
     """What the store has, by thread."""
     found: Threads = {}
     while rows := await store.list_threads(limit=100, offset=len(found)):
@@ -299,20 +301,20 @@ async def histories(store: Store) -> Threads:
     return found
 
 
-async def problems(
+async def find_problems(
     store: Store,
     log: Sequence[Record],
-    talkers: Sequence[Talker],
+    talkers: Sequence[LoadClient],
     *,
     ends: bool = False,
     lost: int = 0,
 ) -> dict[str, list[Any]]:
     """What is wrong, by kind; `ends`: answers that no client got may be in the store, at the end of a thread each;
     `lost`: of so many calls the usage may be missing, because who would have stored it was killed."""
-    threads = await histories(store)
+    threads = await load_histories(store)
     found: dict[str, list[Any]] = {
-        "wrong requests": [*wrong_requests(log)],
-        "answers of others": [*foreign_answers(log, talkers)],
+        "wrong requests": [*find_wrong_requests(log)],
+        "answers of others": [*find_foreign_answers(log, talkers)],
         "errors of ours": [
             problem for talker in talkers for problem in talker.problems
         ],
@@ -323,13 +325,15 @@ async def problems(
     return {kind: some for kind, some in found.items() if some}
 
 
-async def compactions(store: Store) -> int:
+async def count_compactions(store: Store) -> int:
     return sum(
-        [len(await store.compactions(thread)) for thread in await histories(store)]
+        [len(await store.compactions(thread)) for thread in await load_histories(store)]
     )
 
 
-def _differing(threads: Threads, talkers: Iterable[Talker], *, ends: bool) -> list[Any]:
+def _differing(
+    threads: Threads, talkers: Iterable[LoadClient], *, ends: bool
+) -> list[Any]:
     """Clients of which the store has not each message once, in one thread."""
     by_client: dict[str, list[Said]] = {}
     for history in threads.values():
@@ -375,10 +379,12 @@ async def _usage(
     said = Counter(
         _figures(record.canonical_usage)
         for record in log
-        if whole(record) and record.usage
+        if is_complete(record) and record.usage
     )
     broken = Counter(
-        record.prompt_tokens for record in log if not whole(record) or not record.usage
+        record.prompt_tokens
+        for record in log
+        if not is_complete(record) or not record.usage
     )
     surplus = Counter(sum(figures) - figures[1] for figures in (told - said).elements())
     guessed = sum(1 for row in rows if row.estimated)

@@ -41,7 +41,7 @@ def model_at(api: Api, url: str, **options: Any) -> HttpModel:
 
 
 @asynccontextmanager
-async def reached(
+async def open_model(
     api: Api,
     script: Script | None = None,
     *,
@@ -58,13 +58,13 @@ async def reached(
             await model.aclose()
 
 
-def ask(text: str = "Hello?", **params: Any) -> Request:
+def make_request(text: str = "Hello?", **params: Any) -> Request:
     return Request(
         NAME, [{"role": "user", "content": text}], system="You help.", params=params
     )
 
 
-async def pieces_of(
+async def collect_pieces(
     model: StreamingModel, request: Request
 ) -> tuple[list[StreamDelta], list[Reply]]:
     deltas: list[StreamDelta] = []
@@ -84,7 +84,7 @@ async def failure_of(
     """The error a call ends with."""
     try:
         if stream:
-            await pieces_of(model, request)
+            await collect_pieces(model, request)
         else:
             await model.complete(request)
     except ModelError as error:
@@ -96,7 +96,7 @@ async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
     """The error a call to this address ends with."""
     model = model_at(api, url)
     try:
-        return await failure_of(model, ask(), stream=stream)
+        return await failure_of(model, make_request(), stream=stream)
     finally:
         await model.aclose()
 

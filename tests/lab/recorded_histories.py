@@ -13,7 +13,7 @@ PLAIN = SessionOptions(
 """Compaction by size alone, nothing injected."""
 
 
-def talk(turns: int, *, words: int = 300) -> list[Message]:
+def make_history(turns: int, *, words: int = 300) -> list[Message]:
     """Turns of four messages: a question, a call, a long result, an answer."""
     messages: list[Any] = []
     for turn in range(turns):

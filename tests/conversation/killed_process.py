@@ -44,7 +44,7 @@ class Writer:
         return SummaryDraft({"Goal": "Settle the books."}, self.name, usage=(spent,))
 
 
-class Dying:
+class KilledAtStep:
     """The store, until its time has come."""
 
     def __init__(self, store: Any, step: int) -> None:
@@ -86,7 +86,7 @@ def answers() -> list[Reply | str]:
 
 
 async def main(folder: Path, step: int) -> None:
-    store = Dying(open_store(folder / "store.db"), step)
+    store = KilledAtStep(open_store(folder / "store.db"), step)
     model = ScriptedModel(answers(), window=16_000)
     route = Route(
         model.name, model.api, model.window, base_url=model.base_url, model=model

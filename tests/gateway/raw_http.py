@@ -25,7 +25,7 @@ JSON = [(b"content-type", b"application/json")]
 
 
 @dataclass
-class Heard:
+class RawMessage:
     """A request or an answer."""
 
     line: bytes
@@ -47,14 +47,14 @@ class Heard:
 
 async def read_message(
     reader: asyncio.StreamReader, *, chunked: Callable[[bytes], None] | None = None
-) -> Heard:
+) -> RawMessage:
     head = await reader.readuntil(b"\r\n\r\n")
     line, *rest = head[:-4].split(b"\r\n")
     fields = [
         (name, value.strip())
         for name, _, value in (text.partition(b":") for text in rest)
     ]
-    heard = Heard(line, fields)
+    heard = RawMessage(line, fields)
     if heard.names.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
             piece = await reader.readexactly(size)
@@ -69,27 +69,27 @@ async def read_message(
     return heard
 
 
-Answering = Callable[[Heard, asyncio.StreamWriter], Awaitable[None]]
+WriteAnswer = Callable[[RawMessage, asyncio.StreamWriter], Awaitable[None]]
 
 
 class RawUpstream:
     """Answers each request with what `answer` writes; remembers what came, and whether the other side left."""
 
-    def __init__(self, answer: Answering) -> None:
+    def __init__(self, answer: WriteAnswer) -> None:
         self.answer = answer
-        self.heard: list[Heard] = []
+        self.received: list[RawMessage] = []
         self.left = asyncio.Event()
         self.url = ""
         self.open = 0
         self._changed = asyncio.Condition()
 
     async def requests(self, number: int) -> None:
-        """Until so many came."""
+        """Wait for this number of requests."""
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self.heard) >= number)
+            await self._changed.wait_for(lambda: len(self.received) >= number)
 
     async def until_open(self, number: int) -> None:
-        """Until no more than so many connections are open."""
+        """Wait until at most this number of connections is open."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.open <= number)
 
@@ -101,7 +101,7 @@ class RawUpstream:
             while True:
                 request = await read_message(reader)
                 async with self._changed:
-                    self.heard.append(request)
+                    self.received.append(request)
                     self._changed.notify_all()
                 await self.answer(request, writer)
                 await writer.drain()
@@ -114,31 +114,35 @@ class RawUpstream:
                 self._changed.notify_all()
 
 
-def say(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Answering:
+def whole_answer(
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+) -> WriteAnswer:
     """A whole answer."""
 
-    async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(
-            head(status, [*headers, (b"content-length", str(len(body)).encode())])
+            response_head(
+                status, [*headers, (b"content-length", str(len(body)).encode())]
+            )
             + body
         )
 
     return answer
 
 
-def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     return b"HTTP/1.1 %d Any\r\n" % status + lines + b"\r\n"
 
 
-def chunk(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 STREAM = [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chunked")]
 
 
-class Plain:
+class PassThroughManager:
     """A manager that changes nothing, and remembers."""
 
     thread = ""
@@ -148,7 +152,7 @@ class Plain:
         self.outcomes: list[Outcome] = []
         self.errors: list[tuple[int, bytes]] = []
         self.sent: list[tuple[Incoming, Outgoing]] = []
-        self.told = asyncio.Event()
+        self.recorded = asyncio.Event()
 
     def find_known(self, _origin: BodyOrigin, _body: bytes) -> None:
         return None
@@ -161,9 +165,11 @@ class Plain:
     def forward_first(self, _incoming: Incoming) -> None:
         return None
 
-    async def prepare(self, incoming: Incoming) -> PlainTurn:
+    async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         self.prepared.append(incoming)
-        return PlainTurn(self, incoming, await self.outgoing(incoming), self.thread)
+        return PassThroughTurn(
+            self, incoming, await self.outgoing(incoming), self.thread
+        )
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
@@ -178,12 +184,12 @@ class Plain:
     ) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
-        self.told.set()
+        self.recorded.set()
 
 
 @dataclass
-class PlainTurn:
-    manager: Plain
+class PassThroughTurn:
+    manager: PassThroughManager
     incoming: Incoming
     sent: Outgoing
     thread: str = ""
@@ -208,7 +214,7 @@ class PlainTurn:
 
 
 @asynccontextmanager
-async def raw_upstream(answer: Answering) -> AsyncIterator[RawUpstream]:
+async def raw_upstream(answer: WriteAnswer) -> AsyncIterator[RawUpstream]:
     upstream = RawUpstream(answer)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -219,7 +225,7 @@ async def raw_upstream(answer: Answering) -> AsyncIterator[RawUpstream]:
 
 
 @asynccontextmanager
-async def gateway(
+async def open_raw_gateway(
     upstreams: str | list[Upstream],
     manager: Manager | None = None,
     *,
@@ -239,7 +245,7 @@ async def gateway(
     )
     proxy = Proxy(
         Routes(known),
-        manager or Plain(),
+        manager or PassThroughManager(),
         features=make_features(
             include_usage=include_usage, make_item=make_item, telemetry=telemetry
         ),
@@ -250,10 +256,10 @@ async def gateway(
         yield running.url, proxy
 
 
-async def ask(
+async def send_bytes(
     url: str, request: bytes, *, chunked: Callable[[bytes], None] | None = None
-) -> Heard:
-    """What comes back for these bytes."""
+) -> RawMessage:
+    """Send these bytes and return the answer."""
     reader, writer = await connect(url)
     try:
         writer.write(request)
@@ -267,7 +273,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(host, int(port), limit=1 << 24)
 
 
-def post(path: str, body: bytes, *headers: tuple[bytes, bytes]) -> bytes:
+def post_request(path: str, body: bytes, *headers: tuple[bytes, bytes]) -> bytes:
     fields = [
         (b"Host", b"127.0.0.1"),
         *headers,

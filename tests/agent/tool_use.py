@@ -11,18 +11,20 @@ from typing import Any
 from everthread.agent.processes import child_environment
 from everthread.agent.tool_interface import Tool, ToolContext, ToolReply
 from everthread.agent.tools import file_tools
-from tests.conversation.talk import room, scripted
+from tests.conversation.conversation_setup import open_setup, scripted_model
 
 TOOLS = {tool.name: tool for tool in file_tools()}
 
 
 @asynccontextmanager
-async def at_work(folder: Path, **environment: str) -> AsyncIterator[ToolContext]:
+async def open_tool_context(
+    folder: Path, **environment: str
+) -> AsyncIterator[ToolContext]:
     """Where tools work: `work` in the folder, which is made; beside it is the home."""
     (folder / "work").mkdir(exist_ok=True)
     (folder / "home").mkdir(exist_ok=True)
-    async with room(folder / "home") as place:
-        conversation = await place.open(scripted())
+    async with open_setup(folder / "home") as setup:
+        conversation = await setup.open(scripted_model())
         given = child_environment({**os.environ, **environment})
         yield ToolContext(
             folder / "work", folder / "home", conversation, "call_1", given
@@ -30,26 +32,26 @@ async def at_work(folder: Path, **environment: str) -> AsyncIterator[ToolContext
         await conversation.close()
 
 
-async def used(context: ToolContext, name: str, /, **arguments: Any) -> ToolReply:
-    """As the loop uses a tool: what it needs first, then the call."""
+async def call_tool(context: ToolContext, name: str, /, **arguments: Any) -> ToolReply:
+    """Use a tool as the loop does: ask for its permission, then call it."""
     tool: Tool = TOOLS[name]
     tool.needs(arguments, context)
     return await tool.call(arguments, context)
 
 
-async def idle(folder: Path) -> ToolContext:
-    """A place for tools that do not need the conversation: it is closed."""
-    async with at_work(folder) as context:
+async def closed_tool_context(folder: Path) -> ToolContext:
+    """Return a context for tools that do not need the conversation, which is closed."""
+    async with open_tool_context(folder) as context:
         return context
 
 
-async def use(folder: Path, name: str, /, **arguments: Any) -> ToolReply:
-    """One call in a workspace of its own."""
-    async with at_work(folder) as context:
-        return await used(context, name, **arguments)
+async def call_tool_in(folder: Path, name: str, /, **arguments: Any) -> ToolReply:
+    """Call a tool in a workspace of its own."""
+    async with open_tool_context(folder) as context:
+        return await call_tool(context, name, **arguments)
 
 
-def files(folder: Path, **contents: str) -> Path:
+def write_files(folder: Path, **contents: str) -> Path:
     """Files in the workspace: `a__b_py="..."` is `a/b.py`."""
     work = folder / "work"
     for name, text in contents.items():

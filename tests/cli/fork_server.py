@@ -132,7 +132,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-class Zygote:
+class ForkServer:
     """The test's side: asks for a command to be run on given streams; its exit code."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -15,7 +15,7 @@ from everthread.store.store import Store
 
 
 @asynccontextmanager
-async def client(
+async def open_client(
     url: str, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[Client]:
     async with (
@@ -25,13 +25,13 @@ async def client(
         yield made
 
 
-async def ask(made: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
+async def call_tool(made: Client, tool: str, **arguments: Any) -> tuple[str, bool]:
     """What a tool says, and whether it says that it failed."""
     answer: Any = await made.call_tool(tool, arguments)
     return "".join(part.text for part in answer.content), bool(answer.is_error)
 
 
-async def thread(store: Store, *texts: str, tenant: str = "default") -> str:
+async def make_thread(store: Store, *texts: str, tenant: str = "default") -> str:
     session = await store.create_session(NewSession(tenant=tenant))
     bodies: list[Any] = [{"role": "user", "content": text} for text in texts]
     await store.append(session.id, [NewMessage(body) for body in bodies])

@@ -40,7 +40,7 @@ class Clock:
 
 
 @dataclass
-class House:
+class GatewaySetup:
     """A provider, a store, and any number of gateways on them."""
 
     provider: Provider
@@ -109,27 +109,27 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def open_setup(
     folder: Path, window: int = 128_000, script: Any = None
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewaySetup]:
     """`window`: of the Claude model. `script`: what the provider answers."""
     models = [
         ServedModel(CHAT, shows="max_model_len"),
         ServedModel(CLAUDE, window, shows="max_model_len"),
     ]
-    async with open_house(folder, models, script) as opened:
-        yield opened
+    async with open_setup_with_models(folder, models, script) as setup:
+        yield setup
 
 
 @asynccontextmanager
-async def open_house(
+async def open_setup_with_models(
     folder: Path, models: Sequence[ServedModel], script: Any = None
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewaySetup]:
     """Serve these models; `script` is what the provider answers."""
     async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)
-        yield House(provider, store, stack, folder / "gateway.db")
+        yield GatewaySetup(provider, store, stack, folder / "gateway.db")
 
 
 def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:

@@ -1,4 +1,4 @@
-"""Short ways to say what the store's tests say often."""
+"""Messages for the store's tests, and their texts."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from everthread.store.records import (
 from everthread.store.store import Store
 
 
-def user(text: str, **more: Any) -> NewMessage:
+def user_message(text: str, **more: Any) -> NewMessage:
     return NewMessage({"role": "user", "content": text}, **more)
 
 
-def result(tool: str, text: str, call_id: str = "call", **more: Any) -> NewMessage:
+def tool_result(tool: str, text: str, call_id: str = "call", **more: Any) -> NewMessage:
     body: Any = {"role": "tool", "tool_call_id": call_id, "name": tool, "content": text}
     return NewMessage(body, **more)
 
 
-def says(*texts: str) -> list[NewMessage]:
-    return [user(text) for text in texts]
+def user_messages(*texts: str) -> list[NewMessage]:
+    return [user_message(text) for text in texts]
 
 
-def numbered(first: int, last: int, word: str = "m") -> list[NewMessage]:
+def numbered_messages(first: int, last: int, word: str = "m") -> list[NewMessage]:
     """`m1` to `m9`, for 1 and 9."""
-    return says(*(f"{word}{number}" for number in range(first, last + 1)))
+    return user_messages(*(f"{word}{number}" for number in range(first, last + 1)))
 
 
-def summary(text: str = "summary") -> NewMessage:
-    return user(text, kind="summary")
+def summary_message(text: str = "summary") -> NewMessage:
+    return user_message(text, kind="summary")
 
 
-def texts(messages: Iterable[StoredMessage]) -> list[str]:
+def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
     return [str(message.body.get("content")) for message in messages]
 
 
@@ -49,17 +49,17 @@ async def new_thread(store: Store, *messages: NewMessage, **more: Any) -> Sessio
     return await store.session(session.id)
 
 
-async def shown(store: Store, session_id: str) -> list[str]:
-    """What the model sees now."""
-    return texts(await store.messages(await store.get_compression_tip(session_id)))
+async def context_texts(store: Store, session_id: str) -> list[str]:
+    """Return the texts of the current context."""
+    return texts_of(await store.messages(await store.get_compression_tip(session_id)))
 
 
-async def said(store: Store, session_id: str) -> list[str]:
-    """What a person reads."""
-    return texts(await store.history(session_id))
+async def history_texts(store: Store, session_id: str) -> list[str]:
+    """Return the texts of the whole history."""
+    return texts_of(await store.history(session_id))
 
 
-async def compact(
+async def compact_session(
     store: Store,
     session_id: str,
     *,
@@ -76,7 +76,7 @@ async def compact(
     middle = messages[head : len(messages) - tail]
     kept: list[int | NewMessage] = [message.id for message in messages[:head]]
     kept += [
-        summary(words),
+        summary_message(words),
         *(message.id for message in messages[len(messages) - tail :]),
     ]
     record = NewCompaction(
