@@ -13,7 +13,7 @@ from everthread.testing import ScriptedModel
 from tests.conversation.conversation_setup import open_setup
 from tests.conversation.killed_process import THREAD
 
-CHILD = Path(__file__).with_name("dying.py")
+CHILD = Path(__file__).with_name("killed_process.py")
 
 
 async def after(folder: Path) -> tuple[str, int]:

@@ -230,9 +230,9 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
     """In a process of its own, which collects what a closed loop leaves open."""
     program = (
         "import asyncio, sys\n"
-        "from tests.providers.http_models import ask, model_at\n"
+        "from tests.providers.http_models import make_request, model_at\n"
         "model = model_at('openai_chat', sys.argv[1])\n"
-        "print([asyncio.run(model.complete(ask())).stop for _ in range(3)])\n"
+        "print([asyncio.run(model.complete(make_request())).stop for _ in range(3)])\n"
         "asyncio.run(model.aclose())\n"
     )
     with recording_server([json_reply(wire_reply("openai_chat", SAID))] * 3) as server:

@@ -84,7 +84,8 @@ class Story:
             return Answer("It is not in the prompt, and it cannot be looked up.")
         self.recalls += 1
         query = {"query": self.question.strip("?").partition(" the ")[2]}
-        return Answer(calls=[Call(f"call_recall_{self.recalls}", RECALL, query)])
+        call = Call(f"call_recall_{self.recalls}", RECALL, query)
+        return Answer(calls=[call], thinking="It is not in the prompt: look it up.")
 
 
 def _fill(value: Any, name: str) -> Any:
