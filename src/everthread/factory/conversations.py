@@ -227,7 +227,7 @@ async def open_conversation(
             opened_store,
             route,
             engine=engine,
-            summarizer=_summarizers(summarizer, settings, opened.append),
+            summarizer=make_summarizers(summarizer, settings, opened.append),
             options=session_options(settings),
             system=system,
             listener=listener or ignore_event,
@@ -246,9 +246,10 @@ async def open_conversation(
     return conversation
 
 
-def _summarizers(
+def make_summarizers(
     summarizer: str | Summarizer, config: Config, on_open: Callable[[Closing], object]
 ) -> Callable[[SummarizerContext], Summarizer]:
+    """Return a function that makes summarisers: `auto`: as configured; else the named or given one."""
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":
