@@ -263,16 +263,17 @@ async def _configure(
         store,
         route,
         engine=EngineChoice.of(config),
-        summarizer=_summarizers(summarizer, config, opened.append),
+        summarizer=make_summarizers(summarizer, config, opened.append),
         options=session_options(config),
         closing=opened,
         summary_key=await store.shared_secret(SUMMARY_KEY),
     )
 
 
-def _summarizers(
+def make_summarizers(
     summarizer: str | Summarizer, config: Config, on_open: Callable[[Closing], object]
 ) -> Callable[[SummarizerContext], Summarizer]:
+    """Return a function that makes summarisers: `auto`: as configured; else the named or given one."""
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import importlib
 import ipaddress
-import json
 import logging
 import os
 import time
@@ -24,9 +22,10 @@ from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app
+from everthread.factory.caller_threads import caller_setup
 from everthread.factory.conversations import session_options
 from everthread.factory.model_setup import EngineChoice, summarizer_maker
-from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+from everthread.factory.stores import open_store, store_url
 from everthread.gateway.contracts import Auth, Mode
 from everthread.store.store import Store
 
@@ -636,10 +635,7 @@ async def _make_manager(
     from everthread.compaction.summarizers.chain import DeferredJournal
     from everthread.gateway.manager import ProxyManager
     from everthread.providers.catalog import ask_endpoint, resolve_window
-    from everthread.thread.caller.caller_setup import CallerSetup
 
-    engine = EngineChoice.of(config)
-    engine.check()
     seconds = config.gateway.limits.manage_seconds
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
     summarizers = summarizer_maker(
@@ -659,34 +655,19 @@ async def _make_manager(
             await resolve_window(model, setting=setting, ask=ask, betas=betas)
         ).tokens
 
-    return ProxyManager(
-        CallerSetup(
-            store,
-            engine,
-            engine_key=_make_engine_key(engine, config),
-            summarizer=summarizers,
-            window=resolve,
-            options=session_options(config),
-            listener=listener,
-            is_built_in_engine=engine.is_built_in,
-            compaction_seconds=COMPACTION_SHARE * seconds,
-            compaction_processes=processes,
-            is_alone=is_alone,
-            summary_key=await store.shared_secret(SUMMARY_KEY),
-        ),
-        recall=config.gateway.recall,
-        cache_markers=config.gateway.cache_marks,
+    setup = await caller_setup(
+        config, store, summarizer=summarizers, window=resolve, listener=listener
     )
-
-
-def _make_engine_key(engine: EngineChoice, config: Config) -> str:
-    """Name the engine and everything configured that changes its compactions."""
-    settings = {
-        "engine": engine.options,
-        "compression": config.compression.model_dump(),
-    }
-    text = json.dumps(settings, sort_keys=True, default=str)
-    return f"{engine.name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    setup = replace(
+        setup,
+        uses_processes=EngineChoice.of(config).is_built_in,
+        compaction_seconds=COMPACTION_SHARE * seconds,
+        compaction_processes=processes,
+        is_alone=is_alone,
+    )
+    return ProxyManager(
+        setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks
+    )
 
 
 def _make_telemetry() -> Telemetry | None:

@@ -696,6 +696,7 @@ class Store:
 
     find_link = reads(client_threads.find_link)
     last_link = reads(client_threads.load_last_link)
+    find_conversation = reads(sessions.find_conversation)
     conversation_end = reads(client_threads.load_conversation_end)
     continues_other = reads(client_threads.continues_other)
     find_skeletons = reads(client_threads.find_skeletons)
