@@ -167,6 +167,7 @@ class Client:
     def __init__(self) -> None:
         self.history = HistoryClient("openai_chat", tools=[RUN])
         self.headers: dict[str, str] = {}
+        self.token = "first"
 
     async def ask(self, url: str, text: str) -> None:
         self.history.add_user_message(text)
@@ -174,7 +175,7 @@ class Client:
             answer = await http.post(
                 f"{url}/v1/chat/completions",
                 json=self.history.body(),
-                headers={"authorization": "Bearer k"},
+                headers={"authorization": f"Bearer {self.token}"},
             )
         assert answer.status_code == 200, answer.text
         self.headers = dict(answer.headers)
@@ -207,8 +208,9 @@ async def test_a_kill_after_a_compaction_and_after_its_undo(tmp_path: Path) -> N
             await client.fill(url)
         compacted_prompt = provider.log[-1].body["messages"]
         async with served(tmp_path, provider.url) as (url, _):
+            client.token = "renewed"
             await client.ask(url, "And now?")
-            assert client.compactions == "1"
+            assert client.compactions == "1", "a renewed login changes nothing"
             assert provider.log[-1].body["messages"][: len(compacted_prompt)] == (
                 compacted_prompt
             ), "another process sends the same beginning"
@@ -236,6 +238,7 @@ async def test_a_kill_after_a_compaction_and_after_its_undo(tmp_path: Path) -> N
             assert said == [text for text in asked if text != "Noted."]
             [record] = await store.compactions(thread)
             assert record.reverted is not None
+            assert {record.status for record in provider.log} == {200}
         finally:
             await store.close()
 
