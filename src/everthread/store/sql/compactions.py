@@ -86,21 +86,7 @@ def continue_session(
         request.prepare()
         append_messages(tx, [request])
     parent = load_session(tx, session_id)
-    new = NewSession(
-        id=new_id,
-        kind="continuation",
-        parent=session_id,
-        tenant=parent.tenant,
-        platform=parent.platform,
-        user=parent.user,
-        title=parent.title,
-        model=parent.model,
-        client=parent.client,
-        client_session=parent.client_session,
-        system=parent.system if system is None else system,
-    )
-    if not insert_session(tx, new, thread=parent.thread, now=now):
-        raise InputError(f"the id {new_id!r} is taken by another session")
+    _insert_continuation(tx, parent, new_id, system, now)
     unseen = tx.all(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
         (session_id, seen),
@@ -117,6 +103,27 @@ def continue_session(
         tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
     )
     return Continuation(load_session(tx, new_id), won=True)
+
+
+def _insert_continuation(
+    tx: Tx, parent: Session, new_id: str, system: System, now: float
+) -> None:
+    """Insert a session that continues another, with the same system prompt unless another is given."""
+    new = NewSession(
+        id=new_id,
+        kind="continuation",
+        parent=parent.id,
+        tenant=parent.tenant,
+        platform=parent.platform,
+        user=parent.user,
+        title=parent.title,
+        model=parent.model,
+        client=parent.client,
+        client_session=parent.client_session,
+        system=parent.system if system is None else system,
+    )
+    if not insert_session(tx, new, thread=parent.thread, now=now):
+        raise InputError(f"the id {new_id!r} is taken by another session")
 
 
 def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -> None:

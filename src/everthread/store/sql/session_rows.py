@@ -290,12 +290,20 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     return key
 
 
-def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
+def find_conversation(
+    tx: Tx, tenant: str, client_session: str, client: str | None = None
+) -> str | None:
     """The thread that a client's side calls belong to: the conversation of its session that was used last."""
+    named = {
+        "tenant": tenant,
+        "client_session": clean_text(client_session),
+        "client": client,
+    }
+    where, values = equal_to(named)
     thread: str | None = tx.value(
-        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' "
-        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
-        (tenant, clean_text(client_session)),
+        f"SELECT id FROM sessions WHERE {where} AND client_session <> '' AND kind IN ('main', 'branch') "
+        "AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        values,
     )
     return thread
 

@@ -1,4 +1,4 @@
-"""The thread behind a framework's conversation, without a framework: what each integration builds on."""
+"""The threads of a framework's conversations, without a framework: the part that all integrations share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from everthread.config import parse_config
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.thread.events import CompactionDone, Event
-from everthread.thread.identity import identify_by_calls, name_by_opening
 
 WINDOW = 6_000
 FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
@@ -65,7 +64,7 @@ class Framework:
         self.history: list[Message] = []
         self.sent: list[list[Message]] = []
 
-    async def prepare(self) -> PreparedCall:
+    async def prepare(self) -> FittedCall:
         turn = await self.threads.prepare(
             ModelCall(
                 list(self.history),
@@ -81,7 +80,7 @@ class Framework:
         assert validate_messages(self.sent[-1]) == []
         return turn
 
-    async def ask(self, *said: Message, reply: Message | None = None) -> PreparedCall:
+    async def ask(self, *said: Message, reply: Message | None = None) -> FittedCall:
         self.history += said
         turn = await self.prepare()
         message = reply or answer(f"Noted {len(self.history)}.")
@@ -179,16 +178,13 @@ async def test_another_process_continues_a_thread(
     threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
 ) -> None:
     first = Framework(threads)
-    await first.work(12)
+    await first.work(20)
     later = opened(tmp_path, heard)
     second = Framework(later)
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
-    assert (
-        turn.thread.conversation.id
-        == (await first.ask(user("And now?"))).thread.conversation.id
-    )
+    assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
     (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
@@ -199,15 +195,15 @@ async def test_a_history_that_goes_another_way_is_a_branch(
 ) -> None:
     framework = Framework(threads)
     await framework.work(2)
-    first = (await framework.prepare()).thread.conversation.id
+    first = (await framework.prepare()).prepared.thread
     whole = list(framework.history)
     framework.history = whole[:4]
     turn = await framework.ask(user("Rather something else."))
-    assert turn.thread.conversation.id != first
+    assert turn.prepared.thread != first
     assert turn.items == [0, 1, 2, 3, 4]
     framework.history = whole
     again = await framework.ask(user("Go on."))
-    assert again.thread.conversation.id == first
+    assert again.prepared.thread == first
 
 
 async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
@@ -217,9 +213,14 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
     helper = Framework(threads)
     await main.ask(user("Settle the books."), reply=calls("call_1"))
     await helper.ask(user("Look for receipts."))
+    found = await helper.prepare()
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert len(await (await threads.opened_store()).list_threads()) == 2
+    assert turn.prepared.thread != found.prepared.thread
+    store = await threads.opened_store()
+    assert (await store.session(found.prepared.thread)).parent == turn.prepared.thread
+    (conversation,) = await store.list_threads()
+    assert (conversation.first.id, conversation.side_calls) == (turn.prepared.thread, 1)
 
 
 async def test_a_thread_without_a_name_is_found_by_its_opening(
@@ -231,13 +232,13 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     await other.ask(user("Hello."), reply=answer("Good evening."))
     first = await one.ask(user("Go on."))
     second = await other.ask(user("Go on."))
-    assert first.thread is not second.thread
+    assert first.prepared.thread != second.prepared.thread
     later = opened(tmp_path, heard)
     again = Framework(later, key="")
     again.history = one.history
     assert (
         await again.ask(user("Once more."))
-    ).thread.conversation.id == first.thread.conversation.id
+    ).prepared.thread == first.prepared.thread
     await later._close()
 
 
@@ -250,9 +251,6 @@ async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(
     turn = await framework.ask(user("Go on."))
     assert turn.items == [0, 1, 2]
     assert text_of(framework.sent[-1][1]) == "Good morning."
-    assert identify_by_calls(calls("a")) != identify_by_calls(calls("b"))
-    assert identify_by_calls(result("a", "x")) != identify_by_calls(result("a", "y"))
-    assert name_by_opening([user("Hello.")]) == ""
 
 
 async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
@@ -267,7 +265,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
-    assert smaller.thread.conversation.window == 2_000
+    assert smaller.prepared.limit.window == 2_000
     with pytest.raises(RuntimeError, match="of money"):
         await threads.recover(smaller, RuntimeError("out of money"))
     with pytest.raises(RuntimeError, match="maximum"):
@@ -287,15 +285,15 @@ async def test_a_failure_here_does_not_stop_the_framework(
 ) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."))
-    await turn.thread.conversation.store.close()
-    more = [*framework.history, user("Go on.")]
-    assert (
-        await threads.prepare(ModelCall(more, more, "gpt-4o", "books", window=WINDOW))
-        is None
-    )
-    await threads.record(turn, answer("Hi."))
+    await (await threads.opened_store()).close()
+    turn = await framework.ask(user("Go on."))
+    assert turn.items == [0, 1, 2]
+    assert "could not store" in caplog.text
+    other = Framework(threads, key="others")
+    other.history = [user("Hello.")]
+    unread = ModelCall(other.history, other.history, "gpt-4o", "others", window=WINDOW)
+    assert await threads.prepare(unread) is None
     assert "could not prepare a model call" in caplog.text
-    assert "could not record an answer" in caplog.text
     assert await threads.prepare(ModelCall([], [], "gpt-4o")) is None
     await threads.record(None, answer("Hi."))
 
