@@ -176,9 +176,8 @@ async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(
             sent = (await send_request(manager, client, setup.provider)).sent
             made = int(sent.headers["x-everthread-compactions"])
             if made == 1 and turn % 3 == 0:
-                manager = setup.manager(
-                    markers=True, background=False
-                )  # another process goes on with what is known
+                # Another process goes on with what is known.
+                manager = setup.manager(markers=True, background=False)
             waited += made == 1 and "not worth it yet" in sent.headers.get(
                 "x-everthread-plan", ""
             )
