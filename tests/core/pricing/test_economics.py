@@ -31,9 +31,8 @@ AT_T = CompactionCase(
 def test_at_the_threshold_of_a_long_thread_it_pays() -> None:
     decision = weigh(AT_T)
     assert decision.action == "now"
-    assert decision.cost == Decimal(
-        "0.145900"
-    )  # the summary, and 22,000 tokens written instead of read
+    # The summary, and 22,000 tokens written instead of read.
+    assert decision.cost == Decimal("0.145900")
     assert decision.saves == Decimal("1.278000")  # 71,000 tokens less to read, 60 times
     assert decision.calls == 60
     assert (
