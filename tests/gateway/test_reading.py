@@ -21,7 +21,8 @@ from everthread.gateway.reading import (
     read_request,
     run_by_size,
 )
-from everthread.gateway.request_reader import RequestReader, SizeCache
+from everthread.gateway.request_reader import RequestReader
+from everthread.thread.caller.message_caches import SizeCache
 from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw_http import (
     JSON,

@@ -40,10 +40,10 @@ from everthread.gateway.request_reader import (
     OURS,
     BodyOutline,
     RequestReader,
-    SizeCache,
 )
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
+from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.sent_history import Replacement
 from everthread.thread.finding.thread_match import Family
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
-from everthread.errors import EverthreadError
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
@@ -51,7 +50,7 @@ class EverthreadPlugin(BasePlugin):
         super().__init__(name=name)
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._turns: OpenCalls[tuple[str, str], PreparedCall | None] = OpenCalls(
+        self._turns: OpenCalls[tuple[str, str], FittedCall | None] = OpenCalls(
             MAX_CALLS
         )
 
@@ -97,9 +96,6 @@ class EverthreadPlugin(BasePlugin):
         while model is not None:
             try:
                 turn = await self.threads.arun(self.threads.recover(turn, refusal))
-            except EverthreadError as cannot:
-                logger.error("Everthread: %s", cannot)  # noqa: TRY400 - the provider's own error is raised by ADK
-                return None
             except Exception as same:
                 if same is not refusal:
                     raise
@@ -183,7 +179,7 @@ def _model_call(context: Any, request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(request: Any, turn: PreparedCall) -> None:
+def _apply_turn(request: Any, turn: FittedCall) -> None:
     """Apply a prepared call to the request, which ADK made for this call alone."""
     names = {
         call.id: call.name

@@ -18,7 +18,7 @@ from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import chat_call, chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 
 with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
@@ -170,7 +170,7 @@ def _model_call(request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(request: Any, turn: PreparedCall | None) -> Any:
+def _apply_turn(request: Any, turn: FittedCall | None) -> Any:
     """Return the request changed to fit; the same object if nothing changes."""
     if turn is None:
         return request

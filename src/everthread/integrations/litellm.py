@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
-from everthread.errors import EverthreadError
 from everthread.integrations.chat_forms import chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads, OpenCalls, ThreadOptions
 
 with framework(
@@ -44,7 +43,7 @@ class EverthreadLogger(CustomLogger):
     def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("litellm", logger, **options)
-        self._turns: OpenCalls[str, PreparedCall | None] = OpenCalls(MAX_CALLS)
+        self._turns: OpenCalls[str, FittedCall | None] = OpenCalls(MAX_CALLS)
 
     async def async_pre_call_hook(
         self,
@@ -126,8 +125,6 @@ class EverthreadLogger(CustomLogger):
             self._turns[call_id] = await self.threads.arun(
                 self.threads.recover(turn, error)
             )
-        except EverthreadError as cannot:
-            logger.error("Everthread: %s", cannot)  # noqa: TRY400 - the provider's own error is raised by LiteLLM
         except Exception as same:
             if same is not error:
                 raise
@@ -198,7 +195,7 @@ def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )
 
 
-def _changed_fields(turn: PreparedCall, data: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_fields(turn: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the request that change."""
     messages = list(data.get("messages") or ())
     system_messages = (

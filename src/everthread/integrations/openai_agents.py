@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.chat_forms import chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 from everthread.wire.openai_responses import (
     decode_messages,
@@ -63,7 +63,7 @@ class EverthreadSession:
         self.session_id = session_id
         self.threads = FrameworkThreads("openai-agents", logger, **options)
         self._model = model
-        self._prepared: PreparedCall | None = None
+        self._prepared: FittedCall | None = None
         """The prepared call for the model call that follows."""
 
     # The session's protocol
@@ -90,7 +90,7 @@ class EverthreadSession:
     async def clear_session(self) -> None:
         """Remove all items. They stay in the store, as another thread."""
         await self.threads.arun(self._write_items([], 0))
-        await self.threads.arun(self.threads.forget(self.session_id))
+        await self.threads.arun(self._begin_again())
 
     # A run
 
@@ -107,20 +107,7 @@ class EverthreadSession:
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """The `call_model_input_filter`: makes the input fit, for any model."""
-        agent = data.agent
-        name = (
-            agent.model
-            if isinstance(agent.model, str)
-            else getattr(agent.model, "model", None)
-        )
-        tools = [_chat_tool(tool) for tool in agent.tools]
-        call = self._make_call(
-            data.model_data.input,
-            data.model_data.instructions,
-            name,
-            tools,
-            agent.model_settings,
-        )
+        call = self._make_call(data, await self.threads.arun(self._read_key()))
         self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
         if turn is None:
             return data.model_data
@@ -139,7 +126,8 @@ class EverthreadSession:
 
         async def look_up(_context: Any, arguments: str) -> str:
             parsed = json.loads(arguments or "{}")
-            return await self.threads.arun(self.threads.recall(self.session_id, parsed))
+            key = await self.threads.arun(self._read_key())
+            return await self.threads.arun(self.threads.recall(key, parsed))
 
         return FunctionTool(
             name=RECALL["name"],
@@ -155,39 +143,49 @@ class EverthreadSession:
 
     # Inside
 
-    def take_prepared(self) -> PreparedCall | None:
+    def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
         turn = self._prepared
         self._prepared = None
         return turn
 
-    def _make_call(
-        self,
-        items: str | Sequence[Any],
-        system: str | None,
-        name: str | None,
-        tools: list[dict[str, Any]],
-        settings: Any,
-    ) -> ModelCall:
+    def _make_call(self, data: CallModelData[Any], key: str) -> ModelCall:
+        items = data.model_data.input
         messages, groups = to_core(
             [{"role": "user", "content": items}]
             if isinstance(items, str)
             else list(items)
         )
-        model = self._model or name or get_default_model()
+        agent = data.agent
+        name = (
+            agent.model
+            if isinstance(agent.model, str)
+            else getattr(agent.model, "model", None)
+        )
         return ModelCall(
             messages,
             groups,
-            model=model,
-            key=self.session_id,
-            system=system,
-            tools=tools,
-            max_tokens=settings.max_tokens,
+            model=self._model or name or get_default_model(),
+            key=key,
+            system=data.model_data.instructions,
+            tools=[_chat_tool(tool) for tool in agent.tools],
+            max_tokens=agent.model_settings.max_tokens,
         )
 
     @property
     def _scope(self) -> str:
         return f"integration:openai-agents:items:{self.session_id}"
+
+    async def _read_key(self) -> str:
+        """Return the name of the conversation: the session's, and how often it was cleared."""
+        store = await self.threads.opened_store()
+        times = await store.get_state(self._scope, "cleared") or 0
+        return f"{self.session_id}#{times}" if times else self.session_id
+
+    async def _begin_again(self) -> None:
+        store = await self.threads.opened_store()
+        times = await store.get_state(self._scope, "cleared") or 0
+        await store.put_state(self._scope, "cleared", times + 1)
 
     async def _read_items(self) -> list[Item]:
         store = await self.threads.opened_store()
@@ -363,17 +361,15 @@ def _as_dict(item: Any) -> Item:
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _items_to_send(turn: PreparedCall) -> list[Item]:
+def _items_to_send(turn: FittedCall) -> list[Item]:
     return [item for group in turn.send(from_core) for item in group]
 
 
-def _with_note(system: Any, turn: PreparedCall) -> str | None:
+def _with_note(system: Any, turn: FittedCall) -> str | None:
     return f"{system}\n\n{turn.note}" if system and turn.note else system
 
 
-def _make_retry(
-    turn: PreparedCall, settings: Any
-) -> tuple[str | None, list[Item], Any]:
+def _make_retry(turn: FittedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
     """The arguments of the next try after a refusal."""
     _add_spans(turn)
     settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
@@ -403,7 +399,7 @@ def _chat_tool(tool: Any) -> dict[str, Any]:
     )
 
 
-def _add_spans(turn: PreparedCall) -> None:
+def _add_spans(turn: FittedCall) -> None:
     """Add compactions as spans to the run's trace."""
     if get_current_trace() is None:
         return

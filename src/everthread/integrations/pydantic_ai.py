@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
@@ -66,7 +66,7 @@ class Everthread(AbstractCapability):
         super().__init__()
         self.threads = FrameworkThreads("pydantic-ai", logger, **options)
         self._offers_recall = recall_tool
-        self._turns: OpenCalls[str, tuple[PreparedCall | None, bool]] = OpenCalls(
+        self._turns: OpenCalls[str, tuple[FittedCall | None, bool]] = OpenCalls(
             MAX_RUNS
         )
         """For each run: the prepared call, and whether it is a retry after a refusal."""
@@ -172,7 +172,7 @@ def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(ctx: RunContext[Any], request: Any, turn: PreparedCall) -> Any:
+def _apply_turn(ctx: RunContext[Any], request: Any, turn: FittedCall) -> Any:
     """The request changed to fit."""
     for event in turn.events:
         if event.kind == "compaction_done":

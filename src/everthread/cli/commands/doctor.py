@@ -372,38 +372,46 @@ CHOICES = (*KNOWN, "local", "custom")
 NO_KEY = "none"
 
 
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="The model's name there.")
+]
+ApiKeyEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="NAME",
+        help="The environment variable that holds the key.",
+    ),
+]
+BaseUrlOption = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")
+]
+GatewayOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--gateway/--no-gateway",
+        help="Also put the gateway (`everthread serve`) in front of it.",
+    ),
+]
+CheckOption = Annotated[
+    bool,
+    typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards."),
+]
+
+
 def init(
-    provider: Annotated[
-        str | None,
-        typer.Option(
-            help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model's name there.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key-env",
-            metavar="NAME",
-            help="The environment variable that holds the key.",
-        ),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")
-    ] = None,
-    gateway: Annotated[
-        bool | None,
-        typer.Option(
-            "--gateway/--no-gateway",
-            help="Also put the gateway (`everthread serve`) in front of it.",
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards."),
-    ] = True,
+    provider: ProviderOption = None,
+    model: ModelOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    base_url: BaseUrlOption = None,
+    gateway: GatewayOption = None,
+    check: CheckOption = True,
 ) -> None:
     """Set up the model, its key and the gateway. Missing options are asked for.
 

@@ -213,56 +213,68 @@ CLIENTS = {
 }
 
 
+ClientArgument = Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")]
+GatewayOption = Annotated[
+    str | None,
+    typer.Option(help="Use this gateway, which is running, instead of a new one."),
+]
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=URL", help="A provider, instead of the configured ones."
+    ),
+]
+ListedOption = Annotated[
+    bool, typer.Option("--list", help="The clients, and which are installed.")
+]
+PrintedOption = Annotated[
+    bool, typer.Option("--print", help="Say what would be set, and start nothing.")
+]
+McpOption = Annotated[
+    bool,
+    typer.Option(
+        "--mcp",
+        help="Attach our MCP server, where the client takes one, instead of the tool recall.",
+    ),
+]
+IdleOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle",
+        help="Compact during pauses, shortly before the provider's cache expires.",
+    ),
+]
+PassiveOption = Annotated[
+    bool,
+    typer.Option(
+        "--passive",
+        help="Only watch: record threads and figures, and change no request.",
+    ),
+]
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write a JSON line there for each request and compaction.",
+    ),
+]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="The list or what would be set as JSON.")
+]
+
+
 def wrap(
     context: typer.Context,
-    client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")] = "",
-    gateway: Annotated[
-        str | None,
-        typer.Option(help="Use this gateway, which is running, instead of a new one."),
-    ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=URL", help="A provider, instead of the configured ones."
-        ),
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="The clients, and which are installed.")
-    ] = False,
-    printed: Annotated[
-        bool, typer.Option("--print", help="Say what would be set, and start nothing.")
-    ] = False,
-    mcp: Annotated[
-        bool,
-        typer.Option(
-            "--mcp",
-            help="Attach our MCP server, where the client takes one, instead of the tool recall.",
-        ),
-    ] = False,
-    idle: Annotated[
-        bool,
-        typer.Option(
-            "--idle",
-            help="Compact during pauses, shortly before the provider's cache expires.",
-        ),
-    ] = False,
-    passive: Annotated[
-        bool,
-        typer.Option(
-            "--passive",
-            help="Only watch: record threads and figures, and change no request.",
-        ),
-    ] = False,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a JSON line there for each request and compaction.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The list or what would be set as JSON.")
-    ] = False,
+    client: ClientArgument = "",
+    gateway: GatewayOption = None,
+    upstream: UpstreamOption = None,
+    listed: ListedOption = False,
+    printed: PrintedOption = False,
+    mcp: McpOption = False,
+    idle: IdleOption = False,
+    passive: PassiveOption = False,
+    log: LogOption = None,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Start another agent behind a gateway, and print a summary when it exits.
 
@@ -271,37 +283,9 @@ def wrap(
     variables, flags, a configuration in a temporary folder.
     """
     if listed:
-        rows = [
-            (row.name, shutil.which(row.program) is not None, row.note)
-            for row in CLIENTS.values()
-        ]
-        if as_json:
-            typer.echo(
-                json_text(
-                    [
-                        dict(zip(("client", "installed", "note"), row, strict=True))
-                        for row in rows
-                    ]
-                )
-            )
-            return
-        for name, is_installed, note in rows:
-            state = "installed" if is_installed else "–"
-            typer.echo(f"{name:9} {state:9}  {hang(note, indent=21)}")
+        _print_clients(as_json=as_json)
         return
-    row = CLIENTS.get(client)
-    if row is None:
-        problem = (
-            f"{client} is not a client that can be wrapped"
-            if client
-            else "name a client"
-        )
-        raise InputError(f"{problem}: {', '.join(CLIENTS)}")
-    if mcp and not row.takes_mcp:
-        takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
-        raise InputError(
-            f"{row.name} takes no MCP server for one run; these do: {takers}"
-        )
+    row = _find_client(client, mcp=mcp)
     if gateway and (idle or passive):
         raise InputError("--idle and --passive are settings of the gateway that runs")
     watch = WatchOptions(idle=idle, is_passive=passive, log=log)
@@ -309,17 +293,7 @@ def wrap(
         folder = Path(name)
         url = gateway and gateway.rstrip("/")
         if printed:
-            variables, arguments = _settings(row, url or UNKNOWN, folder, mcp=mcp)
-            settings = {
-                "program": row.program,
-                "variables": variables,
-                "arguments": arguments,
-            }
-            typer.echo(
-                json_text(settings)
-                if as_json
-                else settings_text(row, folder, url or UNKNOWN, mcp=mcp)
-            )
+            _print_settings(row, folder, url or UNKNOWN, mcp=mcp, as_json=as_json)
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
@@ -330,6 +304,55 @@ def wrap(
                 _run(row, upstream or [], context.args, folder, watch, mcp=mcp)
             )
     raise typer.Exit(code)
+
+
+def _print_clients(*, as_json: bool) -> None:
+    """Print every client and whether it is installed."""
+    rows = [
+        {
+            "client": row.name,
+            "installed": shutil.which(row.program) is not None,
+            "note": row.note,
+        }
+        for row in CLIENTS.values()
+    ]
+    if as_json:
+        typer.echo(json_text(rows))
+        return
+    for row in rows:
+        state = "installed" if row["installed"] else "–"
+        note = hang(str(row["note"]), indent=21)
+        typer.echo(f"{row['client']:9} {state:9}  {note}")
+
+
+def _find_client(name: str, *, mcp: bool) -> ClientRow:
+    """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
+    row = CLIENTS.get(name)
+    if row is None:
+        problem = (
+            f"{name} is not a client that can be wrapped" if name else "name a client"
+        )
+        raise InputError(f"{problem}: {', '.join(CLIENTS)}")
+    if mcp and not row.takes_mcp:
+        takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
+        raise InputError(
+            f"{row.name} takes no MCP server for one run; these do: {takers}"
+        )
+    return row
+
+
+def _print_settings(
+    row: ClientRow, folder: Path, url: str, *, mcp: bool, as_json: bool
+) -> None:
+    if not as_json:
+        typer.echo(settings_text(row, folder, url, mcp=mcp))
+        return
+    variables, arguments = _settings(row, url, folder, mcp=mcp)
+    typer.echo(
+        json_text(
+            {"program": row.program, "variables": variables, "arguments": arguments}
+        )
+    )
 
 
 def _settings(

@@ -10,6 +10,7 @@ from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.compaction.summary_message import tools_key
 from everthread.core.cache_control import cache_route
+from everthread.core.messages import Message
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -41,6 +42,7 @@ from everthread.thread.policy import (
     PromptSize,
     fading_text,
 )
+from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
@@ -91,7 +93,8 @@ class CallerContext:
             tokens,
             fixed,
             call.budget(self._services.setup.options),
-            call.frame.output_cap,
+            output=call.frame.output_cap,
+            is_mid_turn=call.sent.is_mid_turn,
         )
 
     @property
@@ -133,6 +136,28 @@ class CallerContext:
         )
         call.memory.search = found.search
         return found
+
+    async def find_excerpts(self) -> list[Message]:
+        """Find excerpts of what left the context that the newest message is about, for this call only."""
+        call = self._call
+        setup = self._services.setup
+        finder = ExcerptFinder(
+            setup.store, setup.options.recall, TokenCounter(call.model)
+        )
+        room = finder.room(self.size)
+        is_whole = not call.has_past and call.match.branch_of is None
+        if not room or (is_whole and setup.options.recall.scope == "thread"):
+            return []  # most calls end here: their messages need not be stored yet
+        match = await self._services.recorder.store_request(call)
+        tip = await setup.store.get_compression_tip(match.thread)
+        view = ThreadView(
+            match.tenant,
+            match.thread,
+            session=match.thread,
+            messages=await setup.store.messages(tip),
+            is_whole=is_whole,
+        )
+        return await finder.find(view, room, setup.listener)
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
         return not self._call.sent.is_single

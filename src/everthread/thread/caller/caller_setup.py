@@ -40,8 +40,8 @@ class CallerSetup:
     window: Callable[[Api, str, str, str], Awaitable[int]]
     """Return a model's window at an address: `window(api, model, upstream, betas)`; called once for each."""
     options: SessionOptions = field(default_factory=SessionOptions)
-    is_built_in_engine: bool = False
-    """Whether the engine plans and finishes in worker processes; any other runs in this process."""
+    uses_processes: bool = False
+    """Whether the engine plans and finishes in worker processes, as only a built-in one can; else in a thread."""
     compaction_seconds: float = DEFAULT_COMPACTION_SECONDS
     """Time limit of one compaction, below that of a request. The request then continues without the compaction."""
     compaction_processes: int = PROCESSES
