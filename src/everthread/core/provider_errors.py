@@ -714,9 +714,8 @@ class Evidence:
         """An exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
-            with contextlib.suppress(
-                Exception
-            ):  # a property of a foreign object may raise anything
+            # A property of a foreign object may raise anything.
+            with contextlib.suppress(Exception):
                 item = getattr(value, name, None)
                 if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
                     attributes[name] = item

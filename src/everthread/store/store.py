@@ -679,9 +679,8 @@ class Store:
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
-        if (
-            is_long
-        ):  # the writing thread is shared: a long history would delay other callers
+        # The writing thread is shared: a long history would delay other callers.
+        if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
             work, session=thread, prepare=None if is_long else prepare, early=goes_on

@@ -88,9 +88,10 @@ class _Process:
         }
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-c", _COMMAND)
+        # Separate session: Ctrl-C in a terminal reaches only the parent, which ends this process.
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
-        )  # separate session: Ctrl-C in a terminal reaches only the parent, which ends this process
+        )
         return cls(process)
 
     @property

@@ -286,7 +286,6 @@ class AgentPool:
                 if self._slots[key].used < oldest and key not in spare
             ),
         ]:
-            if (
-                thread in self._slots and not self._slots[thread].busy
-            ):  # closing takes time: it may be needed again
+            # Closing takes time: it may be needed again.
+            if thread in self._slots and not self._slots[thread].busy:
                 await self.drop(thread)

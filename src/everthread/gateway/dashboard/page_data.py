@@ -361,9 +361,8 @@ class PageReader:
         tip = row.tip
         pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
-        start = max(
-            0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE
-        )  # the last page is a full one
+        # The last page is a full one.
+        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)
         most = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
         account, side_calls, history, pinned, todo = await asyncio.gather(
             self._account(row),
@@ -588,9 +587,8 @@ class PageReader:
             raise NotFoundError from None
         if owner.thread == thread:
             return message
-        in_view, _ = await self.store.shown_of(
-            thread, [number]
-        )  # a branch shares messages with its parent
+        # A branch shares messages with its parent.
+        in_view, _ = await self.store.shown_of(thread, [number])
         if number not in in_view:
             raise NotFoundError
         return message

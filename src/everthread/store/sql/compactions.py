@@ -95,9 +95,8 @@ def continue_session(
     place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
     put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
     move_activity(tx, session_id, new_id)
-    _set_end(
-        tx, new_id, parent.ended, parent.end_reason
-    )  # a thread that has ended stays so
+    # A thread that has ended stays so.
+    _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
     _insert_compaction(
         tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()

@@ -263,9 +263,8 @@ def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
 
 def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
-    if (
-        piece.role == "assistant" and piece.tool
-    ):  # show arguments of a call without JSON's escapes
+    # Show arguments of a call without JSON's escapes.
+    if piece.role == "assistant" and piece.tool:
         shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return (
         ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")
