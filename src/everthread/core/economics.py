@@ -9,7 +9,7 @@ from typing import Literal
 from everthread.core.call_pattern import CallPattern
 from everthread.core.prices import Prices
 
-EARLIEST = 0.5
+MIN_THRESHOLD_SHARE = 0.5
 """Share of the threshold below which even a cold cache does not trigger a compaction."""
 
 Action = Literal["now", "later"]
@@ -109,7 +109,7 @@ def weigh(case: CompactionCase) -> Decision:
     early = case.tokens < case.threshold
     if gain <= 0:
         return Decision("later", "a compaction would take nothing out")
-    if early and (not cold or case.tokens < EARLIEST * case.threshold):
+    if early and (not cold or case.tokens < MIN_THRESHOLD_SHARE * case.threshold):
         return Decision(
             "later",
             f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}",
