@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from everthread.store.store import Store
 
-PAGE = 2_000
+SESSIONS_PER_QUERY = 2_000
 MAX_LINE_CHARS = 1_000
 
 
@@ -73,7 +73,9 @@ async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
     """Every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
     threads: dict[str, None] = {}
     offset = 0
-    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=offset):
+    while page := await store.list_sessions(
+        tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset
+    ):
         threads |= dict.fromkeys(session.thread for session in page)
         offset += len(page)
     return list(threads)

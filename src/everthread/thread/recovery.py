@@ -37,7 +37,7 @@ _LEVEL_TEXTS = {
 MAX_CAPS = 3
 MIN_CAP = 256
 """If less is left for the answer, the prompt itself is too long."""
-BIG_RESULT = 4_000
+BIG_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""
 TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """Kinds of refusal that a smaller request may fix."""
@@ -211,12 +211,12 @@ def _cite_results(
     index: int, message: Message, preview_chars: int, stored: list[ToStore]
 ) -> Message:
     if loads_tools(message) or not any(
-        len(result.text) > BIG_RESULT for result in results_of(message)
+        len(result.text) > BIG_RESULT_CHARS for result in results_of(message)
     ):
         return message
 
     def replaced(result: Any, _holder: object) -> Any:
-        big = len(result.text) > BIG_RESULT
+        big = len(result.text) > BIG_RESULT_CHARS
         item = (
             to_store(index, result.call_id, result.text, preview_chars=preview_chars)
             if big

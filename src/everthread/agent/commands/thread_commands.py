@@ -24,13 +24,13 @@ from everthread.thread.facts import (
     load_title,
 )
 
-LISTED = 10
+DEFAULT_LISTED = 10
 MAX_LISTED = 100
 MAX_HITS = 10
 MAX_NEIGHBOUR_CHARS = 64
 """Characters of a neighbour, so that it fits on one line."""
 MAX_TITLE_CHARS = 60
-LOOKED_AT = 4
+LOADED_PER_LISTED = 4
 """Threads loaded for each thread that is listed."""
 
 
@@ -85,9 +85,9 @@ async def sessions(scope: CommandScope, argument: str) -> CommandResult:
         raise InputError(
             f"{argument!r} is not a number; /sessions 20 lists the last 20 conversations"
         )
-    count = min(int(argument or LISTED), MAX_LISTED)
+    count = min(int(argument or DEFAULT_LISTED), MAX_LISTED)
     rows = await scope.store.list_threads(
-        tenant=scope.conversation.session.tenant, limit=LOOKED_AT * count
+        tenant=scope.conversation.session.tenant, limit=LOADED_PER_LISTED * count
     )
     here = scope.conversation.id
     listed = [

@@ -207,7 +207,7 @@ def _describe_missing(space: Workspace, path: Path, name: str) -> str:
 
 DIFF_BYTES = 200_000
 """Bytes; for a larger file only the sizes are shown."""
-DIFF_LINES = 200
+MAX_DIFF_LINES = 200
 """Most lines of a diff."""
 
 
@@ -226,11 +226,11 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
     lines = list(
         islice(
             difflib.unified_diff(old_lines, new_lines, label, label, lineterm="", n=2),
-            DIFF_LINES + 1,
+            MAX_DIFF_LINES + 1,
         )
     )
-    if len(lines) > DIFF_LINES:
-        lines[DIFF_LINES:] = ["[more lines follow]"]
+    if len(lines) > MAX_DIFF_LINES:
+        lines[MAX_DIFF_LINES:] = ["[more lines follow]"]
     return "\n".join(lines)
 
 
@@ -258,9 +258,8 @@ class _FileWriter(ABC):
     ) -> ToolReply:
         space, path = self._resolve(arguments, context)
         name = space.relative(path)
-        if (
-            context.allowed is not None and context.allowed.what != name
-        ):  # a link may have been put there meanwhile
+        # A link may have been put there meanwhile.
+        if context.allowed is not None and context.allowed.what != name:
             raise InputError(
                 f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
                 f"{quote_name(name)}; nothing was written"
@@ -435,7 +434,7 @@ def _find_lines(text: str, part: str) -> list[int]:
 
 MAX_COMPARED_LINES = 1_000
 """Most lines that are compared letter by letter."""
-HINT_LINES = 12
+MAX_HINT_LINES = 12
 
 
 def describe_nearest(text: str, wanted_text: str) -> str:
@@ -451,7 +450,7 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     if not near:
         return "Nothing in it is like it; read the file again."
     at = max(0, plain.index(near[0]) - wanted.index(longest))
-    end = min(len(lines), at + min(len(wanted), HINT_LINES))
+    end = min(len(lines), at + min(len(wanted), MAX_HINT_LINES))
     excerpt = "\n".join(
         quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end]
     )

@@ -34,7 +34,7 @@ from everthread.cli.chat.input import (
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
     BAD,
-    QUIET,
+    DIM,
     Screen,
     Status,
     render_context,
@@ -287,7 +287,7 @@ class Chat:
         self.reader = reader
         self._presence = presence
         self.interrupts = Interrupts(
-            reader.interrupt, lambda words: screen.print(Text(words, QUIET))
+            reader.interrupt, lambda words: screen.print(Text(words, DIM))
         )
         self._turn_shows_events = False
         self._hidden_events: tuple[type[Event], ...] = ()
@@ -312,7 +312,7 @@ class Chat:
                         return
                     is_exit_announced = True
                     self.screen.print(
-                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", QUIET)
+                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM)
                     )
                     continue
                 except EOFError:
