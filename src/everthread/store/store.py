@@ -79,7 +79,7 @@ from everthread.store.sql import (
     thread_state as state,
 )
 from everthread.store.sql import turn_queue as turn_sql
-from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
+from everthread.store.writer import RETRY_SECONDS, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,20 +87,20 @@ log = logging.getLogger(__name__)
 
 MAX_SUCCESSES = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
-INDEX_DELAY = 0.2
+INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
-INDEX_PAUSE = 3.0
+INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
 MAX_CLOSEST = 50
 BEST_ANSWERS = 10
 """Number of best answers to a question that come before the texts with every word."""
-CLOSE = 0.3
+MIN_CLOSENESS = 0.3
 """The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
-CLOSE_QUESTION = 1e-6
+MIN_QUESTION_CLOSENESS = 1e-6
 """The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
-CLOSE_ANSWER = 0.15
+MIN_ANSWER_CLOSENESS = 0.15
 """The least share of a question that each text after the best answers must hold."""
 
 
@@ -128,7 +128,7 @@ class Store:
         database: Database,
         *,
         clock: Callable[[], float] = time.time,
-        patience: float = PATIENCE,
+        patience: float = RETRY_SECONDS,
         away_seconds: float | None = None,
     ) -> None:
         """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
@@ -384,7 +384,7 @@ class Store:
             query.thread,
             family=query.family,
             limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
-            least=CLOSE_QUESTION if query.is_question else CLOSE,
+            least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
             role=query.role,
             tool=query.tool,
             as_page=True,
@@ -396,7 +396,9 @@ class Store:
         ]
         # The best answers may hold little of the query; the others must hold more of it.
         others = (
-            one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE_ANSWER
+            one
+            for one in passages[BEST_ANSWERS:]
+            if one.closeness >= MIN_ANSWER_CLOSENESS
         )
         return [*passages[:BEST_ANSWERS], *others][:wanted]
 
@@ -442,7 +444,7 @@ class Store:
 
     async def _index_later(self) -> None:
         """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
-        await asyncio.sleep(INDEX_DELAY)
+        await asyncio.sleep(INDEX_DELAY_SECONDS)
         try:
             while True:
                 begun = time.monotonic()
@@ -450,9 +452,11 @@ class Store:
                     chars = await self._index_some(indexing.GENTLE_CHARS, wait=False)
                 if chars is None:
                     return
-                pause = INDEX_PAUSE * (time.monotonic() - begun)
+                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - begun)
                 await asyncio.sleep(
-                    pause if chars > indexing.GENTLE_CHARS else max(pause, INDEX_DELAY)
+                    pause
+                    if chars > indexing.GENTLE_CHARS
+                    else max(pause, INDEX_DELAY_SECONDS)
                 )
         except StoreClosedError:
             log.debug(
@@ -562,7 +566,7 @@ class Store:
     ) -> None:
         """Record that a prompt of this size was accepted. Written only if it is the largest of its day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // state.DAY))
+        key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_SUCCESSES:
                 self._successes.clear()
