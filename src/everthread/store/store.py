@@ -342,12 +342,15 @@ class Store:
         If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
         """
         end = query.offset + query.limit
-        exact = await self.search(replace(query, limit=end + 1, offset=0))
         best: list[RecallPassage] = []
-        if query.is_question or not exact:
-            best = await self._find_closest(
-                query, BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
-            )
+        exact: list[SearchHit] = []
+        if query.is_question and end < BEST_ANSWERS:
+            best = await self._find_closest(query, BEST_ANSWERS)
+        if len(best) <= end:
+            exact = await self.search(replace(query, limit=end + 1, offset=0))
+        if not best and (query.is_question or not exact):
+            wanted = BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
+            best = await self._find_closest(query, wanted)
         taken = {(passage.message, passage.output) for passage in best}
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
@@ -378,12 +381,14 @@ class Store:
         """
         if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
             return []
+        # Of more texts some are not close enough, or not of the time that is asked for.
+        is_enough = wanted <= BEST_ANSWERS and query.since is query.until is None
         question = RecallQuery(
             query.text,
             query.tenant,
             query.thread,
             family=query.family,
-            limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
+            limit=wanted if is_enough else min(2 * wanted, MAX_CLOSEST),
             least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
             role=query.role,
             tool=query.tool,

@@ -421,7 +421,7 @@ def _share_scores(
     borrowed = share_words(best, sittings)
     added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
     return {
-        piece.id: _sum_scores(_best_of_both(held.get(piece.id, {}), others))
+        piece.id: _sum_with_others(held.get(piece.id, {}), others)
         + added[sitting]
         + DAY_SCORE * (piece.id in of_day)
         for text, others, sitting in zip(texts, borrowed, sittings, strict=True)
@@ -433,13 +433,10 @@ def _sum_scores(scores: WordScores) -> float:
     return sum(scores.values())
 
 
-def _best_of_both(own: WordScores, others: WordScores) -> WordScores:
-    return {
-        **own,
-        **{
-            number: max(score, own.get(number, 0.0)) for number, score in others.items()
-        },
-    }
+def _sum_with_others(own: WordScores, others: WordScores) -> float:
+    """The sum of the scores, of a word in both the higher one."""
+    added = (max(0.0, score - own.get(word, 0.0)) for word, score in others.items())
+    return _sum_scores(own) + sum(added)
 
 
 def _number_sittings(pieces: Iterable[Piece]) -> Iterator[int]:
