@@ -348,10 +348,7 @@ class Store:
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
         rows = found[query.offset : query.offset + query.limit]
-        hits = [
-            row if isinstance(row, SearchHit) else await self._hit_of(row)
-            for row in rows
-        ]
+        hits = await self._read(search_sql.as_hits, rows)
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
@@ -395,22 +392,6 @@ class Store:
         return passages[:BEST_ANSWERS] + [
             one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE
         ]
-
-    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = (
-            passage.thread
-            if passage.message is None
-            else (await self.message(passage.message)).session
-        )
-        where = (
-            passage.message,
-            passage.output,
-            passage.thread,
-            session,
-            passage.role,
-            passage.tool,
-        )
-        return SearchHit(*where, passage.created, passage.text, passage.score)
 
     neighbours = reads(neighbour_sql.find_neighbours)
 
