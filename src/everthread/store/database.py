@@ -257,7 +257,7 @@ def read_ids(rows: Sequence[Row], count: int) -> Sequence[int]:
     return [row[0] for row in rows]
 
 
-LAST = 2**62
+MAX_ID = 2**62
 """Larger than any number that the store assigns."""
 
 
