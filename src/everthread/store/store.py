@@ -352,10 +352,7 @@ class Store:
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
         rows = found[query.offset : end]
-        hits = [
-            row if isinstance(row, SearchHit) else await self._hit_of(row)
-            for row in rows
-        ]
+        hits = await self._read(search_sql.as_hits, rows)
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
@@ -401,25 +398,6 @@ class Store:
             if one.closeness >= MIN_ANSWER_CLOSENESS
         )
         return [*passages[:BEST_ANSWERS], *others][:wanted]
-
-    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = (
-            passage.thread
-            if passage.message is None
-            else (await self.message(passage.message)).session
-        )
-        return SearchHit(
-            passage.message,
-            passage.output,
-            passage.thread,
-            session=session,
-            role=passage.role,
-            tool=passage.tool,
-            created=passage.created,
-            snippet=passage.text,
-            score=passage.score,
-            is_passage=True,
-        )
 
     neighbours = reads(neighbour_sql.find_neighbours)
 
