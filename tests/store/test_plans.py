@@ -50,9 +50,8 @@ class Explaining:
             tx.run("SET LOCAL enable_seqscan = off")
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(
-            type(self.tx), name, None
-        )  # whatever it asks, it asks through this one
+        # Whatever it asks, it asks through this one.
+        method = getattr(type(self.tx), name, None)
         return (
             functools.partial(method, self)
             if callable(method)

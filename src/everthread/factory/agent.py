@@ -19,11 +19,12 @@ from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.builder import AgentBuilder
+    from everthread.agent.commands.dispatch import CommandResult
     from everthread.agent.loop import Agent, Routes
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
-    from everthread.gateway.api.agents import OpenAgent
+    from everthread.gateway.api.agents import OpenAgent, PreviewThread
     from everthread.gateway.api.threads_api import NativeApp
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener
@@ -232,6 +233,7 @@ def native_app(
     queue = TurnQueue(store, agent_opener(config), QueueOptions(**options))
     return NativeApp(
         queue,
+        preview=preview_maker(config),
         limits=limits,
         tools=keyless and native.tools,
         heartbeat_seconds=native.heartbeat_seconds,
@@ -272,6 +274,30 @@ def agent_opener(
         )
 
     return open_thread_agent
+
+
+def preview_maker(config: Config) -> PreviewThread:
+    """Return a function that previews a thread from the store alone: its model need not be configured here."""
+    from everthread.agent.commands.context_commands import describe_preview
+    from everthread.thread.used_window import load_caller_window
+
+    async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
+        used = await load_caller_window(store, thread)
+        opened = open_conversation(
+            used.model if used else (await store.session(thread)).model,
+            config=config,
+            window=used.tokens if used else None,
+            store=store,
+            resume=thread,
+            own_client=True,
+            summarizer="journal",
+        )
+        async with opened as conversation:
+            made = await conversation.preview(focus)
+            advice = "The client's requests are compacted when that is due."
+            return describe_preview(made, conversation.messages, advice=advice)
+
+    return preview
 
 
 def _make_tenant_workspace(config: Config, folder: Path) -> Path:

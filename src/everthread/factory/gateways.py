@@ -153,9 +153,8 @@ async def open_dashboard(
         pages, listener, patience=1.0, server_header=False, log_level="critical"
     )
     await server.start()
-    loading = asyncio.create_task(
-        asyncio.to_thread(stated_window, "gpt-4o")
-    )  # its table: the first page would wait
+    # Load the table of windows now; the first page would wait for it.
+    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))
     try:
         yield address, pages
     finally:
@@ -340,11 +339,10 @@ async def _open_proxy(
     from everthread.gateway.observability import EventReporter, FailureLog, Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
-    from everthread.thread.worker import PROCESSES
+    from everthread.thread.worker import MAX_PROCESSES
 
-    models = await stack.enter_async_context(
-        AsyncExitStack()
-    )  # closed after the manager
+    # Closed after the manager.
+    models = await stack.enter_async_context(AsyncExitStack())
     metrics = Metrics()
     failures = FailureLog(store.add_failures)
     stack.push_async_callback(failures.close)
@@ -354,7 +352,7 @@ async def _open_proxy(
         upstreams,
         models,
         EventReporter(metrics, failures),
-        processes=max(1, PROCESSES // workers),
+        processes=max(1, MAX_PROCESSES // workers),
         is_alone=_claim_sole_use(store, stack, workers),
     )
     stack.push_async_callback(manager.close)
@@ -430,9 +428,8 @@ async def preload() -> None:
         from everthread.providers import resolve  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
-        anyio.run(
-            anyio.sleep, 0
-        )  # its backend, with which an endpoint is asked for a model's window
+        # Load anyio's backend, which the question for a model's window needs.
+        anyio.run(anyio.sleep, 0)
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
@@ -543,9 +540,8 @@ _USUAL_KEYS = {
 
 def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
     """Add the gateway's own keys, which only clients with a key of this gateway may use."""
-    if (
-        auth == "keys"
-    ):  # a ChatGPT login belongs to a person; no key of this gateway can replace it
+    # A ChatGPT login belongs to a person; no key of this gateway can replace it.
+    if auth == "keys":
         return [
             with_own_key(one)
             for one in upstreams
@@ -697,9 +693,8 @@ async def _find_store_trouble(store: Store) -> str | None:
     """Return why the gateway is not ready; None if it is."""
     try:
         async with asyncio.timeout(_STORE_SECONDS):
-            await store.put_state(
-                "gateway", "readyz", time.time()
-            )  # a full disk can still be read
+            # A full disk can still be read.
+            await store.put_state("gateway", "readyz", time.time())
     except TimeoutError:
         return "the store does not answer"
     except StoreError as error:

@@ -24,7 +24,7 @@ from everthread.gateway.known_bodies import (
     KnownBodies,
     KnownBody,
 )
-from everthread.gateway.reading import run_by_size
+from everthread.gateway.reading import run_in_thread_if_large
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.history import History, build_history
 from everthread.wire.codecs import CODECS
@@ -148,7 +148,9 @@ class RequestReader:
 
     async def read(self, outline: BodyOutline) -> ParsedRequest:
         """Read a body that was located; off the event loop if much of it is new."""
-        return await run_by_size(outline.new_bytes, lambda: self.read_now(outline))
+        return await run_in_thread_if_large(
+            outline.new_bytes, lambda: self.read_now(outline)
+        )
 
     def read_now(self, outline: BodyOutline) -> ParsedRequest:
         api = outline.origin.api

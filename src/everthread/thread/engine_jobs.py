@@ -41,7 +41,7 @@ from everthread.thread.plugin_engines import (
     run_in_thread,
 )
 from everthread.thread.summary_wait import SummaryWait
-from everthread.thread.worker import PROCESSES, WorkerProcesses
+from everthread.thread.worker import MAX_PROCESSES, WorkerProcesses
 
 MAX_THREADS = 16
 """Third-party engines that run at the same time; most of them wait for a model."""
@@ -136,7 +136,7 @@ class CompactionRunner:
         *,
         uses_processes: bool = False,
         seconds: float = DEFAULT_COMPACTION_SECONDS,
-        processes: int = PROCESSES,
+        processes: int = MAX_PROCESSES,
     ) -> None:
         self._uses_processes = uses_processes
         self._seconds = seconds

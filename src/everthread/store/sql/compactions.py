@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import LAST, Row, Tx, chunks, placeholders
+from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
     UNDONE,
     UNDONE_STATE,
@@ -95,9 +95,8 @@ def continue_session(
     place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
     put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
     move_activity(tx, session_id, new_id)
-    _set_end(
-        tx, new_id, parent.ended, parent.end_reason
-    )  # a thread that has ended stays so
+    # A thread that has ended stays so.
+    _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
     _insert_compaction(
         tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
@@ -331,7 +330,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
         )
         if row is not None and not _covers_later(tx, session, at_message):
             # Not shown any more, only part of what an earlier branch took over: that is the context then.
-            first = 0 if row[0] >= 0 else -LAST
+            first = 0 if row[0] >= 0 else -MAX_ID
             rows = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
                 (session, first, row[0]),
