@@ -17,7 +17,7 @@ from everthread.compaction.summary import Compaction, SummaryRequest
 from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.integrations.thread import ModelCall
+from everthread.integrations.model_calls import ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.testing import ScriptedModel
 from tests.gateway.gateway_setup import open_setup

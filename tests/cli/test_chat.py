@@ -148,7 +148,7 @@ class TestTalking:
                 ("/help", "/compress [--preview]"),
                 ("/usage", "1 call"),
                 ("/context", "64,000"),
-                ("/search hello", "after #2 assistant, found too"),
+                ("/search hello", "after #2 assistant (also a match)"),
                 ("/compres", "Did you mean /compress"),
                 ("/new", "A new conversation"),
             ]:
@@ -262,9 +262,8 @@ class TestTalking:
         place = SMOLLM2.path(home)
         place.parent.mkdir(parents=True)
         place.symlink_to(local_file)
-        (home / "config.yaml").write_text(
-            "model: {max_tokens: 24}\n", "utf-8"
-        )  # it would talk for long
+        # It would talk for long.
+        (home / "config.yaml").write_text("model: {max_tokens: 24}\n", "utf-8")
         with terminal_of(
             "chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)
         ) as terminal:

@@ -17,8 +17,8 @@ from everthread.gateway.request_reader import (
     BodyOutline,
     ParsedRequest,
     RequestReader,
-    SizeCache,
 )
+from everthread.thread.caller.message_caches import SizeCache
 
 TOOLS = [
     {"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}}

@@ -7,7 +7,8 @@ import tracemalloc
 
 from everthread.gateway.identify import scope_of
 from everthread.gateway.known_bodies import BodyOrigin, ByteCache
-from everthread.gateway.request_reader import RequestReader, SizeCache
+from everthread.gateway.request_reader import RequestReader
+from everthread.thread.caller.message_caches import SizeCache
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:

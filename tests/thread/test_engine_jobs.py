@@ -171,7 +171,7 @@ async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
             else JournalWriter(TokenCounter(MODEL))
         )
 
-    made, pid, _ = await run(CompactionRunner(is_built_in=True), writer(), engine)
+    made, pid, _ = await run(CompactionRunner(uses_processes=True), writer(), engine)
     assert pid != os.getpid()
     services = Services(
         writer(), TokenCounter(MODEL), BUDGET, clock=lambda: 0.0, is_stored=True
@@ -186,7 +186,7 @@ async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
 
 
 async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> None:
-    doing = asyncio.create_task(run(CompactionRunner(is_built_in=True), LoopOnly()))
+    doing = asyncio.create_task(run(CompactionRunner(uses_processes=True), LoopOnly()))
     ticks = 0
     while not doing.done():
         await asyncio.sleep(0.01)
@@ -198,7 +198,7 @@ async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> N
 
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_a_summariser_that_fails_leaves_the_journal(*, is_built_in: bool) -> None:
-    made, _, _ = await run(CompactionRunner(is_built_in=is_built_in), Failing())
+    made, _, _ = await run(CompactionRunner(uses_processes=is_built_in), Failing())
     assert made.author == "journal"
     assert any("nobody expects this" in warning for warning in made.warnings)
 
@@ -227,7 +227,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> None:
-    runner = CompactionRunner(is_built_in=is_built_in)
+    runner = CompactionRunner(uses_processes=is_built_in)
     made, _, _ = await runner.run(
         setup_of(), Job(TALK), SummarySource(DeferredJournal())
     )
@@ -240,9 +240,9 @@ async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> Non
 
 async def test_the_failure_of_an_engine_is_reported() -> None:
     with pytest.raises(EngineError, match="compressor failed"):
-        await run(CompactionRunner(is_built_in=True), LoopOnly(), talk=["?"])  # type: ignore[list-item]
+        await run(CompactionRunner(uses_processes=True), LoopOnly(), talk=["?"])  # type: ignore[list-item]
     with pytest.raises(EngineError, match="does not plan"):
-        await run(CompactionRunner(is_built_in=True), LoopOnly(), OnlyCompress)
+        await run(CompactionRunner(uses_processes=True), LoopOnly(), OnlyCompress)
 
 
 def identify(seconds: float) -> int:

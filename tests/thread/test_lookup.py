@@ -19,7 +19,7 @@ from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.thread import lookup as lookups
 from everthread.thread.facts import PIN_CHARS, add_pin
-from everthread.thread.lookup import EXCERPT, StoreLookup
+from everthread.thread.lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
 from tests.conversation.conversation_setup import make_text, open_setup
 
@@ -53,7 +53,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
     while offset is not None:
         page: SearchPage = await lookup.search(query, offset=offset, **how)
         assert len(page.excerpts) <= how.get("limit", 8)
-        assert all(len(place.text) <= EXCERPT + 2 for place in page.excerpts)
+        assert all(len(place.text) <= EXCERPT_CHARS + 2 for place in page.excerpts)
         found += page.excerpts
         assert page.next is None or page.next > offset
         offset = page.next
@@ -161,16 +161,17 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
             await store.append(talk, [NewMessage(body) for body in said])
         lookup = StoreLookup(store, "default", talk)
         found = await lookup.search("where should the theme test go")
-        assert rule in [place.text for place in found.excerpts]
-        assert sum(place.role == "tool" for place in found.excerpts) == 1, (
-            "twelve results alike are one place"
+        texts = [place.text for place in found.excerpts]
+        before = found.excerpts[: texts.index(rule)]
+        assert sum(place.role == "tool" for place in before) <= 1, (
+            "of twelve results alike only one comes before what the user said"
         )
         assert not found.near
         place = next(place for place in found.excerpts if place.text == rule)
         assert (place.before, place.after) == ("", "assistant: Noted.")
         (again,) = (await lookup.search("^Please", mode="regex")).excerpts
         assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
-        later = await lookup.search("where should the theme test go", offset=4)
+        later = await lookup.search("where should the theme test go", offset=8)
         assert not {place.id for place in later.excerpts} & {
             place.id for place in found.excerpts
         }

@@ -16,7 +16,7 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from everthread.agent import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
+from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, TOOL_SECONDS
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.tool_interface import (
     Approver,
@@ -75,7 +75,7 @@ class Agent:
         context: ToolContext,
         approve: Approver,
         max_rounds: int = MAX_ROUNDS,
-        parallel: int = PARALLEL,
+        parallel: int = MAX_PARALLEL_TOOLS,
         tool_seconds: float = TOOL_SECONDS,
         listener: Listener | None = None,
         journal: CauseLog | None = None,
@@ -124,9 +124,8 @@ class Agent:
         self._opened = []
         closing = self._closing
         self._closing = ()
-        async with (
-            contextlib.AsyncExitStack() as ending
-        ):  # the last first; one that fails does not stop the others
+        # The last first; one that fails does not stop the others.
+        async with contextlib.AsyncExitStack() as ending:
             for close in reversed(closing):
                 ending.push_async_callback(close)
             for conversation in opened:
@@ -320,7 +319,7 @@ INTERRUPTED = (
     "What it had done until then stays done.]"
 )
 NOTHING = "(no output)"
-_NAMES_LISTED = 30
+_MAX_NAMES_LISTED = 30
 
 
 @dataclass(slots=True)
@@ -403,7 +402,8 @@ class CallRunner:
             engine_tools = self.engine_tools()
             if tool is None and name not in engine_tools:
                 names = (
-                    ", ".join([*self.tools, *engine_tools][:_NAMES_LISTED]) or "none"
+                    ", ".join([*self.tools, *engine_tools][:_MAX_NAMES_LISTED])
+                    or "none"
                 )
                 return ToolReply(
                     f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True
@@ -423,9 +423,8 @@ class CallRunner:
             waits = self._asking.locked() or self._writing.locked()
             async with self._asking:
                 if waits:
-                    async with (
-                        self._writing
-                    ):  # show the file as an earlier write has left it
+                    # Show the file as an earlier write has left it.
+                    async with self._writing:
                         needed = tool.needs(run.arguments, run.context) or needed
                 if not await self.approve(needed):
                     run.refused = True

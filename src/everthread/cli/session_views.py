@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +35,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
+from everthread.compaction.journal import name_author
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     )
     from everthread.store.store import Store
 
-PAGE = 2_000
+SESSIONS_PER_QUERY = 2_000
 MAX_LINE_CHARS = 1_000
 
 
@@ -72,7 +73,9 @@ async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
     """Every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
     threads: dict[str, None] = {}
     offset = 0
-    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=offset):
+    while page := await store.list_sessions(
+        tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset
+    ):
         threads |= dict.fromkeys(session.thread for session in page)
         offset += len(page)
     return list(threads)
@@ -106,36 +109,41 @@ COLOURS = {
 }
 
 
+ContextOption = Annotated[
+    bool,
+    typer.Option("--context", help="What the model sees now, with its summary."),
+]
+MessageOption = Annotated[
+    int | None,
+    number_option(text="One message in full, by the number `show` and `search` print."),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option(help="One stored tool output in full, by its `output:…` id."),
+]
+FullOption = Annotated[
+    bool, typer.Option("--full", help="Long texts and tool results as a whole.")
+]
+RawOption = Annotated[
+    bool,
+    typer.Option("--raw", help="Also show credentials, which are redacted otherwise."),
+]
+LimitOption = Annotated[
+    int | None,
+    number_option(least=1, most=100_000, text="Show at most N messages."),
+]
+OffsetOption = Annotated[int, number_option(text="Skip the first N messages.")]
+
+
 def show(
     session_id: SessionId,
-    context: Annotated[
-        bool,
-        typer.Option("--context", help="What the model sees now, with its summary."),
-    ] = False,
-    message: Annotated[
-        int | None,
-        number_option(
-            text="One message in full, by the number `show` and `search` print."
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(help="One stored tool output in full, by its `output:…` id."),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Long texts and tool results as a whole.")
-    ] = False,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Also show credentials, which are redacted otherwise."
-        ),
-    ] = False,
-    limit: Annotated[
-        int | None,
-        number_option(least=1, most=100_000, text="Show at most N messages."),
-    ] = None,
-    offset: Annotated[int, number_option(text="Skip the first N messages.")] = 0,
+    context: ContextOption = False,
+    message: MessageOption = None,
+    output: OutputOption = None,
+    full: FullOption = False,
+    raw: RawOption = False,
+    limit: LimitOption = None,
+    offset: OffsetOption = 0,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -144,70 +152,85 @@ def show(
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
-    async def work(
-        opened: Store,
-    ) -> tuple[Session, Session, list[StoredMessage], dict[str, str], str | None]:
+    async def load(opened: Store) -> ShownThread:
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
+        shown = ShownThread(session, tip, with_system=context)
         if output is not None:
-            return session, tip, [], {}, await _load_output(opened, session, output)
-        if message is not None:
+            shown.output = await _load_output(opened, session, output)
+        elif message is not None:
             history = await opened.history(session.id)
-            return (
-                session,
-                tip,
-                [await _load_message(opened, session, history, message)],
-                _tool_names(history),
-                None,
-            )
-        load, session_to_load = (
-            (opened.messages, tip.id) if context else (opened.history, session.id)
-        )
-        messages = await load(session_to_load, start=offset, limit=limit)
-        return session, tip, messages, _tool_names(messages), None
+            shown.messages = [await _load_message(opened, session, history, message)]
+            shown.tool_names = _tool_names(history)
+        else:
+            load_page = opened.messages if context else opened.history
+            shown_id = tip.id if context else session.id
+            shown.messages = await load_page(shown_id, start=offset, limit=limit)
+            shown.tool_names = _tool_names(shown.messages)
+        return shown
 
-    session, tip, messages, names, text = with_store(store, work)
+    shown = with_store(store, load)
     if not raw:
-        session, tip = (
-            replace(one, title=redact_value(one.title)) for one in (session, tip)
-        )
-        tip = replace(tip, system=redact_value(tip.system))
-        text = redact_value(text)
-        messages = [replace(item, body=redact_value(item.body)) for item in messages]
+        shown.redact()
     if as_json:
-        shown: dict[str, Any] = {"system": tip.system} if context else {}
-        shown |= {"messages": [_message_as_json(item) for item in messages]}
-        heading = {
-            "thread": session.thread,
-            "session": tip.id,
-            "title": session.title,
-            "model": tip.model,
-        }
-        print_json(heading | (shown if text is None else {"output": text}))
+        print_json(shown.as_dict())
         return
     with page_output():
-        if text is not None:
-            console.out(visible(text))
+        shown.print(full=full or message is not None)
+
+
+@dataclass(slots=True)
+class ShownThread:
+    """The parts of a thread that `show` prints: messages, or one stored output."""
+
+    session: Session
+    tip: Session
+    with_system: bool
+    messages: list[StoredMessage] = field(default_factory=list)
+    tool_names: dict[str, str] = field(default_factory=dict)
+    output: str | None = None
+
+    def redact(self) -> None:
+        self.session = replace(self.session, title=redact_value(self.session.title))
+        self.tip = replace(self.tip, system=redact_value(self.tip.system))
+        self.output = redact_value(self.output)
+        self.messages = [
+            replace(item, body=redact_value(item.body)) for item in self.messages
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "thread": self.session.thread,
+            "session": self.tip.id,
+            "title": self.session.title,
+            "model": self.tip.model,
+        }
+        if self.output is not None:
+            return values | {"output": self.output}
+        if self.with_system:
+            values["system"] = self.tip.system
+        return values | {"messages": list(map(_message_as_json, self.messages))}
+
+    def print(self, *, full: bool) -> None:
+        if self.output is not None:
+            console.out(visible(self.output))
             return
         facts = (
-            excerpt(session.title, 100),
-            shorten_id(session.thread),
-            session.kind,
-            tip.model,
+            excerpt(self.session.title, 100),
+            shorten_id(self.session.thread),
+            self.session.kind,
+            self.tip.model,
+            "live" if self.tip.live else "ended",
         )
-        print_text(
-            (
-                " · ".join(filter(None, (*facts, "live" if tip.live else "ended"))),
-                "bold",
-            )
-        )
-        if context and tip.system is not None:
+        print_text((" · ".join(filter(None, facts)), "bold"))
+        if self.with_system and self.tip.system is not None:
             print_text(("\nsystem", COLOURS["system"]))
-            _print_part(content_text(tip.system), None if full else MAX_SHOWN["said"])
-        if not messages:
+            most = None if full else MAX_SHOWN["said"]
+            _print_part(content_text(self.tip.system), most)
+        if not self.messages:
             print_text("no messages")
-        for item in messages:
-            _print_message(item, names, full=full or message is not None)
+        for item in self.messages:
+            _print_message(item, self.tool_names, full=full)
 
 
 async def _load_message(
@@ -453,7 +476,9 @@ def _label(member: FamilySession, now: float) -> Text:
         saved = format_share(
             record.tokens_before - record.tokens_after, record.tokens_before
         )
-        author = f", by {excerpt(record.author, 30)}" if record.author else ""
+        author = (
+            f", by {excerpt(name_author(record.author), 30)}" if record.author else ""
+        )
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label
 
@@ -461,33 +486,39 @@ def _label(member: FamilySession, now: float) -> Text:
 MARK = "bold reverse"
 
 
+TextArgument = Annotated[
+    str,
+    typer.Argument(help='Words, "phrases", prefix*; anything else is taken literally.'),
+]
+RoleOption = Annotated[
+    str | None,
+    typer.Option(help="Only messages of this role: user, assistant, tool."),
+]
+ToolOption = Annotated[
+    str | None, typer.Option(help="Only calls and results of this tool.")
+]
+PathOption = Annotated[
+    str | None,
+    typer.Option(help="Only calls with this path, or a part of one, and results."),
+]
+ThreadOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="Only this thread and the others of its client session."
+    ),
+]
+SessionOption = Annotated[
+    str | None, typer.Option(metavar="ID", help="Only this session.")
+]
+
+
 def search(
-    text: Annotated[
-        str,
-        typer.Argument(
-            help='Words, "phrases", prefix*; anything else is taken literally.'
-        ),
-    ],
-    role: Annotated[
-        str | None,
-        typer.Option(help="Only messages of this role: user, assistant, tool."),
-    ] = None,
-    tool: Annotated[
-        str | None, typer.Option(help="Only calls and results of this tool.")
-    ] = None,
-    path: Annotated[
-        str | None,
-        typer.Option(help="Only calls with this path, or a part of one, and results."),
-    ] = None,
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Only this thread and the others of its client session."
-        ),
-    ] = None,
-    session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this session.")
-    ] = None,
+    text: TextArgument,
+    role: RoleOption = None,
+    tool: ToolOption = None,
+    path: PathOption = None,
+    thread: ThreadOption = None,
+    session: SessionOption = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 20,
@@ -504,14 +535,8 @@ def search(
     last = parse_time(until, now)
 
     async def work(opened: Store) -> tuple[HitPage, str]:
-        in_thread = (
-            await opened.resolve(thread, tenant=tenant) if thread is not None else None
-        )
-        in_session = (
-            await opened.resolve(session, tenant=tenant)
-            if session is not None
-            else None
-        )
+        in_thread = await _resolve_optional(opened, thread, tenant)
+        in_session = await _resolve_optional(opened, session, tenant)
         scope = in_session or in_thread
         query = SearchQuery(
             text,
@@ -544,20 +569,32 @@ def search(
         print_text(("No message holds every word. The closest:", "dim"))
     found = {hit.message for hit in hits}
     for hit in hits:
-        number = f"#{hit.message}" if hit.message is not None else hit.output
-        facts = (
-            shorten_id(hit.session),
-            number,
-            hit.role,
-            hit.tool,
-            format_age(hit.created, now),
-        )
-        print_text((" · ".join(filter(None, facts)), "dim"))
-        _print_neighbour("before", hit.before, found)
-        print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), text))
-        _print_neighbour("after", hit.after, found)
+        _print_hit(hit, text, found)
     if page.more:
         print_more(offset + limit)
+
+
+def _print_hit(hit: SearchHit, query: str, found: Collection[int | None]) -> None:
+    number = f"#{hit.message}" if hit.message is not None else hit.output
+    facts = (
+        shorten_id(hit.session),
+        number,
+        hit.role,
+        hit.tool,
+        format_age(hit.created, time.time()),
+    )
+    print_text((" · ".join(filter(None, facts)), "dim"))
+    _print_neighbour("before", hit.before, found)
+    print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query))
+    _print_neighbour("after", hit.after, found)
+
+
+async def _resolve_optional(
+    store: Store, session_id: str | None, tenant: str | None
+) -> Session | None:
+    if session_id is None:
+        return None
+    return await store.resolve(session_id, tenant=tenant)
 
 
 async def _searched_text(

@@ -14,9 +14,9 @@ from everthread.compaction.history import (
     MessageFacts,
     redact_words,
 )
+from everthread.compaction.permanent_messages import PermanentMessages, find_permanent
 from everthread.compaction.planning import CompactionInput
 from everthread.compaction.pruning import Pruner, redact_message
-from everthread.compaction.standing import Standing, find_standing
 from everthread.compaction.summary import (
     Compaction,
     CompactionLevel,
@@ -49,7 +49,7 @@ class CutPlan:
     """Returns messages with old results as one line each."""
     earlier: Earlier
     fit: Fit
-    standing: Standing
+    permanent: PermanentMessages
     """Messages outside the conversation, which stay."""
     covered: tuple[int, ...]
     """Indices of the messages that the new summary covers."""
@@ -311,13 +311,13 @@ class CutPlanner:
         )
         room = self._make_room(before, scale)
         slim = Pruner(history)
-        standing = find_standing(history)
+        permanent = find_permanent(history)
         fitter = Fitter(
-            slim, room, counter=self.counter, words=word_sizes, standing=standing
+            slim, room, counter=self.counter, words=word_sizes, permanent=permanent
         )
         fit = self._skip_small_middle(fitter.fit(level), slim)
         cut = fit.cut
-        middle = self._find_middle(cut, standing)
+        middle = self._find_middle(cut, permanent)
         tokens = self._count_middle(middle)
         said = (
             one
@@ -329,7 +329,7 @@ class CutPlanner:
             slim=slim,
             earlier=self.earlier,
             fit=fit,
-            standing=standing,
+            permanent=permanent,
             covered=tuple(middle),
             middle=list(middle.values()),
             words=(*self.earlier.words, *said),
@@ -392,9 +392,11 @@ class CutPlanner:
             return fit.without_middle(slim)
         return fit
 
-    def _find_middle(self, cut: Cut, standing: Standing) -> dict[int, Message]:
+    def _find_middle(
+        self, cut: Cut, permanent: PermanentMessages
+    ) -> dict[int, Message]:
         """Return the messages to cover, by index, without earlier summaries."""
-        aside = standing.uncovered | {cut.kept_user}
+        aside = permanent.uncovered | {cut.kept_user}
         facts = self.history.facts
         return {
             index: rest

@@ -152,7 +152,7 @@ class Recorder:
         usage, estimated = usage_of(reply, prompt, api=api, counter=self._live.counter)
         return with_diagnosis(usage, reply.raw), estimated
 
-    async def record(self, response: Any, event: str | None = None) -> Answer:
+    async def record(self, response: Any) -> Answer:
         """Store and account for an answer in any form."""
         live = self._live
         reply = self._decode(response)
@@ -170,7 +170,7 @@ class Recorder:
             self._learn(usage, self.sent.request.params if self.sent else {})
         new = [
             *(NewMessage(stub) for stub in open_stubs(live.open_calls)),
-            NewMessage(message, event=event or new_id()),
+            NewMessage(message, event=new_id()),
         ]
         stored, cost, _ = await asyncio.gather(
             live.append(new),
@@ -182,12 +182,6 @@ class Recorder:
             await self._learn_success(usage)
         self.sent = None
         return Answer(message, reply.stop, usage, cost, stored[-1].id)
-
-    async def account(self, response: Any) -> None:
-        """Account for an answer without storing it."""
-        reply = self._decode(response)
-        usage, estimated = self._usage_of(reply)
-        await self._account(usage, self._answering_model, estimated=estimated)
 
     async def _account(
         self, usage: CanonicalUsage, model: str, *, estimated: bool

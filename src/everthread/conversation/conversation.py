@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -26,8 +25,11 @@ from everthread.conversation.given_messages import (
     split_results,
 )
 from everthread.conversation.offered_tools import FIND, FoundTools, Toolbox
-from everthread.conversation.recalled_excerpts import recall_message
-from everthread.conversation.requests import PreparedRequest, build_request
+from everthread.conversation.requests import (
+    PreparedRequest,
+    build_request,
+    find_excerpts,
+)
 from everthread.conversation.state import (
     ConversationState,
     create_session,
@@ -35,7 +37,7 @@ from everthread.conversation.state import (
     load_state,
 )
 from everthread.conversation.tool_results import READ_LIMIT, limit_results
-from everthread.core.messages import Message, calls_of, results_of
+from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
 from everthread.providers.resilience import ModelEvent, closing
@@ -163,6 +165,18 @@ class Conversation:
         return self._live.budget.threshold
 
     @property
+    def latest_compaction(self) -> int:
+        """The size up to which a compaction that is due may be put off to save money."""
+        if not self._live.setup.options.economics:
+            return self.threshold
+        return self._live.size.delay_limit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next prompt leaves no room for an answer."""
+        return self._live.size.is_full
+
+    @property
     def route(self) -> Route:
         return self._live.route
 
@@ -226,16 +240,13 @@ class Conversation:
         await self._thread.compact_if_needed(
             reason="in-loop" if full or message is None else "preflight"
         )
-        injected = (*await recall_message(live), *self._injected)
+        injected = (*await find_excerpts(live), *self._injected)
         self._recorder.sent = build_request(live, injected, cap=self._recovery.cap)
         return self._recorder.sent
 
-    async def record(self, response: Any, *, event: str | None = None) -> Answer:
-        """Store and account for an answer: a client's response object, a list of stream chunks, or a `Reply`.
-
-        `event`: the id under which an external history delivers the same answer again, see `follow`.
-        """
-        answer = await self._recorder.record(response, event)
+    async def record(self, response: Any) -> Answer:
+        """Store and account for an answer: a client's response object, a list of stream chunks, or a `Reply`."""
+        answer = await self._recorder.record(response)
         await self._thread.prepare_ahead()
         if not answer.calls:
             self._thread.start_idle_timer()
@@ -244,10 +255,6 @@ class Conversation:
     async def settle(self) -> None:
         """Wait for a compaction that began while the conversation was idle."""
         await self._thread.finish_idle_work()
-
-    async def account(self, response: Any) -> None:
-        """Account for an answer that is not stored here, because the conversation continued without it."""
-        await self._recorder.account(response)
 
     async def recover(self, error: Exception) -> PreparedRequest:
         """Return the request to send after a refusal. Raise if size is not at fault or nothing helps."""
@@ -358,43 +365,6 @@ class Conversation:
         await live.append([NewMessage(message) for message in fitting])
         return fitting
 
-    async def follow(self, messages: Sequence[NewMessage]) -> list[StoredMessage]:
-        """Store the new messages of an external history, in order; store the same event once.
-
-        Results that are too large are stored outside the context, like those of `add_results`.
-        """
-        stored: list[StoredMessage] = []
-        async with self._hold_turn():
-            for are_results, run in itertools.groupby(
-                messages, lambda item: item.body["role"] == "tool"
-            ):
-                new = list(run)
-                if are_results:
-                    bodies = await limit_results(
-                        self._live, [item.body for item in new]
-                    )
-                    new = [
-                        replace(item, body=body)
-                        for item, body in zip(new, bodies, strict=True)
-                    ]
-                    stored += await self._live.append(new)
-                    continue
-                opened = set(self._live.open_calls)
-                batch = list[NewMessage]()
-                for item in (
-                    new
-                ):  # a call that the next message does not answer was never answered
-                    batch += (NewMessage(stub) for stub in open_stubs(opened))
-                    batch.append(item)
-                    opened = {call.id for call in calls_of(item.body)}
-                events = {item.event for item in new}
-                stored += (
-                    item
-                    for item in await self._live.append(batch)
-                    if item.event in events
-                )
-        return stored
-
     async def add(self, message: Given) -> None:
         """Store a message without asking the model; it is in view from the next request on."""
         async with self._hold_turn():
@@ -466,7 +436,7 @@ class Conversation:
             await live.restore()
             live.state.calibration.reset()
             self._forget_failures()
-            if live.tokens >= live.budget.threshold:
+            if live.tokens >= live.budget.threshold and not live.size.is_full:
                 live.state.fail(live.tokens)  # else the next call would compact again
             live.notify("The last compaction was taken back.")
             return session

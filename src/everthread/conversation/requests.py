@@ -21,6 +21,7 @@ from everthread.core.messages import (
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import cap_field
 from everthread.thread.events import RequestReady
+from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import room_for_output
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS
@@ -86,6 +87,21 @@ def build_request(
     return PreparedRequest(
         request, route.api, live.estimate + extra, live.tokens + extra, live.written
     )
+
+
+async def find_excerpts(live: ConversationState) -> list[Message]:
+    """Find excerpts of what left the context that the newest message is about, for this call only."""
+    finder = ExcerptFinder(live.setup.store, live.setup.options.recall, live.counter)
+    session = live.session
+    view = ThreadView(
+        session.tenant,
+        session.thread,
+        session=session.id,
+        messages=live.stored,
+        is_whole=not live.compactions
+        and session.kind not in ("branch", "continuation"),
+    )
+    return await finder.find(view, finder.room(live.size), live.emit)
 
 
 def _limit_output(

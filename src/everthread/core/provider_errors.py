@@ -110,7 +110,8 @@ def _strip_digits(match: re.Match[str]) -> str:
 
 
 _NUMBER = re.compile(
-    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
+    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?|\W{0,4}$)"
+    r"|\d{1,3}(?:[,.]\d{3}){1,4}(?!\.?\d)|\d++)"
     r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
 )
 _SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
@@ -176,7 +177,7 @@ _LIMIT_AFTER = re.compile(
     r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
 _AVAILABLE_AFTER = re.compile(
-    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)"
+    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) (?:left|free|available)\b)"
 )
 _PART_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
@@ -189,7 +190,7 @@ _OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds
 
 _MIN_WINDOW = 64
 """Nothing smaller is a context; it is a count of something else."""
-_LARGEST = 10**8
+_MAX_COUNT = 10**8
 """Nothing larger is a count; it is an id."""
 _MAX_EXCESS = 100
 """A value is at most this many times its bound, if the two are compared by size alone."""
@@ -285,7 +286,7 @@ def _figures(sentence: str) -> Iterator[_Figure]:
             float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
         )
         alone = first and is_last
-        if value > _LARGEST or _is_foreign(
+        if value > _MAX_COUNT or _is_foreign(
             before, after, first=first, alone=alone, value=value
         ):
             taken = match.end()
@@ -426,7 +427,7 @@ _CHARACTERS = re.compile(
 _CONTENT = re.compile(
     r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
 )
-_LONG_STRING = 100_000
+_LONG_STRING_CHARS = 100_000
 """Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
 _OTHER_FAULT = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
@@ -442,7 +443,8 @@ _NO_OVERFLOW = frozenset({404, 405, 409})
 
 # Words that a sentence must and must not contain to be about the context.
 _TOKENS = re.compile(
-    rf"tokens?(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len"
+    r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 _LENGTH = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
@@ -454,7 +456,8 @@ _MEDIA = re.compile(
 )
 _COUNTED = re.compile(
     r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
-    r"|retries|turns|deadline|memory|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
+    r"|retries|turns|deadline|(?:gpu|cuda|device|system|of|in) memory"
+    r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
     r"(?![a-z])|字符|字数"
 )
 _ASIDE = re.compile(
@@ -507,7 +510,7 @@ _PROMPT = re.compile(
 )
 
 _PAYLOAD = re.compile(
-    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
+    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG}|overflow)"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
     r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
@@ -714,9 +717,8 @@ class Evidence:
         """An exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
-            with contextlib.suppress(
-                Exception
-            ):  # a property of a foreign object may raise anything
+            # A property of a foreign object may raise anything.
+            with contextlib.suppress(Exception):
                 item = getattr(value, name, None)
                 if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
                     attributes[name] = item
@@ -784,31 +786,46 @@ def classify_error(
     """
     evidence = Evidence(status=_http_status(status))
     for value in (error, body, message):
-        with contextlib.suppress(
-            Exception
-        ):  # a foreign object that cannot be read says nothing
+        # A foreign object that cannot be read says nothing.
+        with contextlib.suppress(Exception):
             evidence.add(value)
-    is_silent = (
-        isinstance(body, str | bytes)
-        and not body
-        and not (evidence.texts or evidence.codes)
-    )
-    if is_silent and _is_success(evidence.status):
+    if isinstance(body, str | bytes) and not body and _ended_without_event(evidence):
         reason = "The stream ended without an event, as a local server's does when the prompt is too long."
         return ErrorVerdict("prompt_too_long", reason)
-    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
-    if (
-        (near_limit or (near_limit is None and is_empty))
-        and evidence.status == 400
-        and all(map(_WORDLESS.fullmatch, evidence.texts))
-    ):
-        return ErrorVerdict(
-            "prompt_too_long",
-            "A request that may have filled the window was refused without a message.",
+    if _is_wordless_refusal(evidence, near_limit=near_limit):
+        reason = (
+            "A request that may have filled the window was refused without a message."
         )
+        return ErrorVerdict("prompt_too_long", reason)
     codes = [plain(code) for code in evidence.codes]
     texts = [plain(text) for text in evidence.texts]
     everything = " ; ".join([*codes, *texts])
+    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    return (
+        _classify_unrelated(evidence, everything)
+        or _overflow(evidence, codes, spoken)
+        or _payload_overflow(everything)
+        or _overflow_by_size(evidence, spoken)
+        or _classify_without_tokens(evidence, everything)
+    )
+
+
+def _ended_without_event(evidence: Evidence) -> bool:
+    return not (evidence.texts or evidence.codes) and _is_success(evidence.status)
+
+
+def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool:
+    """Return whether a 400 without a message can mean that the prompt was too long."""
+    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
+    return (
+        (near_limit or (near_limit is None and is_empty))
+        and evidence.status == 400
+        and all(map(_WORDLESS.fullmatch, evidence.texts))
+    )
+
+
+def _classify_unrelated(evidence: Evidence, everything: str) -> ErrorVerdict | None:
+    """Return the verdict if the error is about something else than the size of the context."""
     is_rate = _RATE.search(_MONEY.sub(" ", everything)) is not None
     if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
@@ -829,13 +846,7 @@ def classify_error(
         return ErrorVerdict(
             "other", "It is a limit of one field or filter, not of the context."
         )
-    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
-    return (
-        _overflow(evidence, codes, spoken)
-        or _payload_overflow(everything)
-        or _overflow_by_size(evidence, spoken)
-        or _classify_without_tokens(evidence, everything)
-    )
+    return None
 
 
 def _is_long_string(everything: str) -> bool:
@@ -847,7 +858,7 @@ def _is_long_string(everything: str) -> bool:
         for number in re.findall(r"\d[\d,]{3,12}", everything)
     ]
     return (
-        max(stated, default=0) >= _LONG_STRING
+        max(stated, default=0) >= _LONG_STRING_CHARS
         and _CONTENT.search(everything) is not None
     )
 

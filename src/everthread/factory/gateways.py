@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import importlib
 import ipaddress
-import json
 import logging
 import os
 import time
@@ -16,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.config import Config, home_directory, load_config
@@ -24,9 +22,10 @@ from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app
+from everthread.factory.caller_threads import caller_setup
 from everthread.factory.conversations import session_options
 from everthread.factory.model_setup import EngineChoice, summarizer_maker
-from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+from everthread.factory.stores import open_store, store_url
 from everthread.gateway.contracts import Auth, Mode
 from everthread.store.store import Store
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.app import GatewayApp
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
@@ -56,7 +56,6 @@ async def make_dashboard(
     config: Config,
     store: Store,
     *,
-    auth: Auth,
     sites: SitePolicy,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
@@ -77,7 +76,11 @@ async def make_dashboard(
     }
     secret = await store.shared_secret(SECRET)
     access = Access(
-        store, secret, login=logins[auth], operator_key=key, links=LoginLinks(links)
+        store,
+        secret,
+        login=logins[config.gateway.auth],
+        operator_key=key,
+        links=LoginLinks(links),
     )
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
@@ -138,7 +141,11 @@ async def open_dashboard(
 
     host = "127.0.0.1"
     pages = await make_dashboard(
-        config, store, auth="none", sites=SitePolicy(), trial=trial, announce=announce
+        _override(config, auth="none"),
+        store,
+        sites=SitePolicy(),
+        trial=trial,
+        announce=announce,
     )
     listener = listen(port, host)
     address = f"http://{host}:{listener.getsockname()[1]}"
@@ -146,9 +153,8 @@ async def open_dashboard(
         pages, listener, patience=1.0, server_header=False, log_level="critical"
     )
     await server.start()
-    loading = asyncio.create_task(
-        asyncio.to_thread(stated_window, "gpt-4o")
-    )  # its table: the first page would wait
+    # Load the table of windows now; the first page would wait for it.
+    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))
     try:
         yield address, pages
     finally:
@@ -201,76 +207,33 @@ async def open_gateway(
     `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
     one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
     """
-    from everthread.gateway.api.compact import PATH, CompactApp
-    from everthread.gateway.app import GatewayApp
-    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
-    from everthread.gateway.contracts import Limits
-    from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import Gateway
 
-    settings = config or load_config()
+    settings = _override(config or load_config(), host=host, port=port, auth=auth)
     options = settings.gateway
-    auth_mode = auth or options.auth
-    address = host or options.host
     routes = list(upstreams) if upstreams is not None else upstreams_of(settings)
     if worker is None:  # the supervisor did it for its workers
-        routes = with_keys(routes, auth_mode)
+        routes = with_keys(routes, options.auth)
     ending = asyncio.Event()
     async with AsyncExitStack() as stack:
         routes = await with_local(routes, settings, stack)
-        if store is None:
-            store = await asyncio.to_thread(
-                open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS
-            )
-            stack.push_async_callback(store.close)
-            guard = asyncio.create_task(_give_up_when_away(store, ending))
-            stack.callback(guard.cancel)
+        store = store or await _open_own_store(settings, stack, ending)
         if authenticator is None:
-            authenticator = await _open_access(auth_mode, store, address, stack)
-        limits = Limits(**options.limits.model_dump())
-        watch = _make_watch(store)
-        workers = worker.count if worker else 1
-        manager, proxy = await _open_proxy(
-            settings, store, routes, stack, limits=limits, watch=watch, workers=workers
-        )
-        native: NativeApp | None = None
-        if options.native.enabled:
-            native = native_app(settings, store, limits, keyless=authenticator is None)
-            stack.push_async_callback(native.close)
-            await native.start()
-        sites = SitePolicy(
-            options.allowed_origins,
-            (address, *options.allowed_hosts),
-            has_keys=auth_mode == "keys",
-        )
-        pages: Dashboard | None = None
-        if options.dashboard.enabled:
-            pages = await make_dashboard(
-                settings,
-                store,
-                auth=auth_mode,
-                sites=sites,
-                trial=trial,
-                announce=announce,
-                links=worker.links if worker else None,
-            )
-        mcp = _McpMount(store)
-        stack.push_async_callback(mcp.close)
-        service = GatewayApp(
-            proxy,
+            authenticator = await _open_access(options.auth, store, options.host, stack)
+        manager, service = await _open_service(
+            settings,
+            store,
+            routes,
+            stack,
             authenticator=authenticator,
-            native=native,
-            ready=lambda: _find_store_trouble(store),
-            sites=sites,
-            mounted={"/mcp": mcp, PATH: CompactApp(manager, limits, routes[0].root)},
-            pages=pages,
-            watch=watch,
-            forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+            trial=trial,
+            announce=announce,
+            worker=worker,
         )
         server = Gateway(
             service,
-            host=address,
-            port=options.port if port is None else port,
+            host=options.host,
+            port=options.port,
             listener=worker.listener if worker else None,
         )
         gateway = await stack.enter_async_context(server)
@@ -279,9 +242,87 @@ async def open_gateway(
             manager.warm()
             settling = asyncio.create_task(preload())
             stack.callback(settling.cancel)
-        if pages is not None:
-            pages.settings = replace(pages.settings, base=gateway.url)
+        if service.pages is not None:
+            service.pages.settings = replace(service.pages.settings, base=gateway.url)
         yield gateway
+
+
+def _override(config: Config, **given: Any) -> Config:
+    """Return the configuration with those settings of the gateway that are not None."""
+    update = {name: value for name, value in given.items() if value is not None}
+    return config.model_copy(
+        update={"gateway": config.gateway.model_copy(update=update)}
+    )
+
+
+async def _open_own_store(
+    config: Config, stack: AsyncExitStack, ending: asyncio.Event
+) -> Store:
+    """Open the configured store; it is closed with the stack, even if it does not answer any more."""
+    store = await asyncio.to_thread(
+        open_store, store_url(config), away_seconds=STORE_AWAY_SECONDS
+    )
+    stack.push_async_callback(store.close)
+    guard = asyncio.create_task(_give_up_when_away(store, ending))
+    stack.callback(guard.cancel)
+    return store
+
+
+async def _open_service(
+    config: Config,
+    store: Store,
+    upstreams: Sequence[Upstream],
+    stack: AsyncExitStack,
+    *,
+    authenticator: Authenticator | None,
+    trial: Trial | None,
+    announce: Callable[[str], None] | None,
+    worker: WorkerPlace | None,
+) -> tuple[ProxyManager, GatewayApp]:
+    """Build the application: the proxy, and everything that answers a path of its own."""
+    from everthread.gateway.api.compact import PATH, CompactApp
+    from everthread.gateway.app import GatewayApp
+    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
+    from everthread.gateway.contracts import Limits
+    from everthread.gateway.middleware import SitePolicy
+
+    options = config.gateway
+    limits = Limits(**options.limits.model_dump())
+    watch = _make_watch(store)
+    workers = worker.count if worker else 1
+    manager, proxy = await _open_proxy(
+        config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
+    )
+    native: NativeApp | None = None
+    if options.native.enabled:
+        native = native_app(config, store, limits, keyless=authenticator is None)
+        stack.push_async_callback(native.close)
+        await native.start()
+    sites = SitePolicy(
+        options.allowed_origins,
+        (options.host, *options.allowed_hosts),
+        has_keys=options.auth == "keys",
+    )
+    pages: Dashboard | None = None
+    if options.dashboard.enabled:
+        links = worker.links if worker else None
+        pages = await make_dashboard(
+            config, store, sites=sites, trial=trial, announce=announce, links=links
+        )
+    mcp = _McpMount(store)
+    stack.push_async_callback(mcp.close)
+    compact = CompactApp(manager, limits, upstreams[0].root)
+    return manager, GatewayApp(
+        proxy,
+        authenticator=authenticator,
+        native=native,
+        ready=lambda: _find_store_trouble(store),
+        sites=sites,
+        mounted={"/mcp": mcp, PATH: compact},
+        pages=pages,
+        watch=watch,
+        forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+    )
 
 
 async def _open_proxy(
@@ -298,11 +339,10 @@ async def _open_proxy(
     from everthread.gateway.observability import EventReporter, FailureLog, Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
-    from everthread.thread.worker import PROCESSES
+    from everthread.thread.worker import MAX_PROCESSES
 
-    models = await stack.enter_async_context(
-        AsyncExitStack()
-    )  # closed after the manager
+    # Closed after the manager.
+    models = await stack.enter_async_context(AsyncExitStack())
     metrics = Metrics()
     failures = FailureLog(store.add_failures)
     stack.push_async_callback(failures.close)
@@ -312,7 +352,7 @@ async def _open_proxy(
         upstreams,
         models,
         EventReporter(metrics, failures),
-        processes=max(1, PROCESSES // workers),
+        processes=max(1, MAX_PROCESSES // workers),
         is_alone=_claim_sole_use(store, stack, workers),
     )
     stack.push_async_callback(manager.close)
@@ -388,9 +428,8 @@ async def preload() -> None:
         from everthread.providers import resolve  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
-        anyio.run(
-            anyio.sleep, 0
-        )  # its backend, with which an endpoint is asked for a model's window
+        # Load anyio's backend, which the question for a model's window needs.
+        anyio.run(anyio.sleep, 0)
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
@@ -501,9 +540,8 @@ _USUAL_KEYS = {
 
 def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
     """Add the gateway's own keys, which only clients with a key of this gateway may use."""
-    if (
-        auth == "keys"
-    ):  # a ChatGPT login belongs to a person; no key of this gateway can replace it
+    # A ChatGPT login belongs to a person; no key of this gateway can replace it.
+    if auth == "keys":
         return [
             with_own_key(one)
             for one in upstreams
@@ -593,10 +631,7 @@ async def _make_manager(
     from everthread.compaction.summarizers.chain import DeferredJournal
     from everthread.gateway.manager import ProxyManager
     from everthread.providers.catalog import ask_endpoint, resolve_window
-    from everthread.thread.caller.caller_setup import CallerSetup
 
-    engine = EngineChoice.of(config)
-    engine.check()
     seconds = config.gateway.limits.manage_seconds
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
     summarizers = summarizer_maker(
@@ -616,30 +651,18 @@ async def _make_manager(
             await resolve_window(model, setting=setting, ask=ask, betas=betas)
         ).tokens
 
-    settings = {
-        "engine": engine.options,
-        "compression": config.compression.model_dump(),
-    }
-    digest = hashlib.sha256(
-        json.dumps(settings, sort_keys=True, default=str).encode()
-    ).hexdigest()[:16]
+    setup = await caller_setup(
+        config, store, summarizer=summarizers, window=resolve, listener=listener
+    )
+    setup = replace(
+        setup,
+        uses_processes=EngineChoice.of(config).is_built_in,
+        compaction_seconds=COMPACTION_SHARE * seconds,
+        compaction_processes=processes,
+        is_alone=is_alone,
+    )
     return ProxyManager(
-        CallerSetup(
-            store,
-            engine,
-            engine_key=f"{engine.name} {digest}",
-            summarizer=summarizers,
-            window=resolve,
-            options=session_options(config),
-            listener=listener,
-            is_built_in_engine=engine.is_built_in,
-            compaction_seconds=COMPACTION_SHARE * seconds,
-            compaction_processes=processes,
-            is_alone=is_alone,
-            summary_key=await store.shared_secret(SUMMARY_KEY),
-        ),
-        recall=config.gateway.recall,
-        cache_markers=config.gateway.cache_marks,
+        setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks
     )
 
 
@@ -670,9 +693,8 @@ async def _find_store_trouble(store: Store) -> str | None:
     """Return why the gateway is not ready; None if it is."""
     try:
         async with asyncio.timeout(_STORE_SECONDS):
-            await store.put_state(
-                "gateway", "readyz", time.time()
-            )  # a full disk can still be read
+            # A full disk can still be read.
+            await store.put_state("gateway", "readyz", time.time())
     except TimeoutError:
         return "the store does not answer"
     except StoreError as error:

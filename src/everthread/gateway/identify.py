@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
@@ -16,7 +15,11 @@ from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.json_slices import Element
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession
-from everthread.thread.identity import derive_thread_id
+from everthread.thread.identity import (
+    MAX_NAME_CHARS,
+    derive_thread_id,
+    short_name,
+)
 
 SESSION_HEADER = "x-everthread-session"
 SCOPE_HEADERS = (
@@ -40,7 +43,6 @@ _COPILOT_HEADER = "x-initiator"
 """A header of Copilot CLI, whose cache key is a digest that changes when a session is resumed."""
 _CLAUDE_SESSION = "_session_"
 _PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
-_MAX_NAME_CHARS = 200
 BODY_SCOPE = "body:"
 """Prefix of the scope of a session that is named in the request's fields."""
 
@@ -52,8 +54,8 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
     session = named or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
-        session=session[:_MAX_NAME_CHARS],
-        parent=_first_header(headers, _PARENT_HEADERS)[:_MAX_NAME_CHARS],
+        session=session[:MAX_NAME_CHARS],
+        parent=_first_header(headers, _PARENT_HEADERS)[:MAX_NAME_CHARS],
         is_subagent=any(headers.get(name) for name in _SUBAGENT_HEADERS),
     )
 
@@ -106,16 +108,9 @@ def scope_of(
     """
     for name in (SESSION_HEADER, *SCOPE_HEADERS):
         if headers.get(name):
-            return f"{name}:{_short_name(headers[name])}"
+            return f"{name}:{short_name(headers[name])}"
     inner = "" if fields is None else _session_in_body(headers, fields)
-    return f"{BODY_SCOPE}{_short_name(inner)}" if inner else ""
-
-
-def _short_name(name: str) -> str:
-    """Return a name, or its digest if it is long: it is stored with every point."""
-    if len(name) <= _MAX_NAME_CHARS:
-        return name
-    return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"{BODY_SCOPE}{short_name(inner)}" if inner else ""
 
 
 def named_thread_id(tenant: str, name: str) -> str:

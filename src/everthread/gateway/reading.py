@@ -38,7 +38,7 @@ MIN_EXCESS_BYTES = 2 * MAX_MESSAGES * len(b'"role"')
 """A shorter body cannot hold `MAX_MESSAGES` messages."""
 
 
-async def run_by_size(size: int, work: Callable[[], T]) -> T:
+async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
     """Run work that reads `size` bytes of a client's text, in a thread if they are many."""
     if size <= MAX_BYTES_ON_LOOP:
         return work()
@@ -56,16 +56,10 @@ def _threads(*, is_large: bool) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class BodyLocator:
-    """Locates the messages of a body from one origin."""
+    """The reader that locates the messages of a body, and the body's origin."""
 
     reader: BodyReader
     origin: BodyOrigin
-
-    def find_known(self, body: bytes) -> BodyMatch | None:
-        return self.reader.find_known(self.origin, body)
-
-    def locate(self, body: bytes, match: BodyMatch | None) -> BodyOutline | None:
-        return self.reader.locate(self.origin, body, match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +97,9 @@ async def read_request(
     reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
         reading.find_known(add_path(path, raw))
-        return await run_by_size(reading.new_bytes, reading.read)
+        return await run_in_thread_if_large(reading.new_bytes, reading.read)
     size = max(len(raw), MAX_BYTES_ON_LOOP + 1)
-    return await run_by_size(
+    return await run_in_thread_if_large(
         size, lambda: reading.decode_and_read(encoding, max_bytes, path)
     )
 
@@ -128,7 +122,8 @@ class _BodyReading:
         """Find what is known of a decoded body."""
         self._plain = plain
         if self._locator is not None:
-            self._match = self._locator.find_known(plain)
+            locator = self._locator
+            self._match = locator.reader.find_known(locator.origin, plain)
 
     def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
         plain = decode_body(self._raw, encoding, max_bytes)
@@ -149,11 +144,12 @@ class _BodyReading:
         return RequestBody(self._raw, self._plain, outer, outline, excess)
 
     def _locate(self) -> BodyOutline | None:
-        if self._locator is None or not self._plain:
+        locator = self._locator
+        if locator is None or not self._plain:
             return None
         if self.new_bytes > MAX_UNCOUNTED_BYTES and has_too_many_values(self._plain):
             return None
-        return self._locator.locate(self._plain, self._match)
+        return locator.reader.locate(locator.origin, self._plain, self._match)
 
 
 def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
@@ -162,9 +158,8 @@ def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
         return f"its body is more than {MAX_SWELL} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
-    objects = len(plain) - len(
-        plain.replace(b"{", b"")
-    )  # a tenth of what `count` takes
+    # A tenth of what `count` takes.
+    objects = len(plain) - len(plain.replace(b"{", b""))
     if objects > MAX_MESSAGES and plain.count(b'"role"') > MAX_MESSAGES:
         return f"it has more than {MAX_MESSAGES:,} messages"
     if objects > MAX_OBJECTS:

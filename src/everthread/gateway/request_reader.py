@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from threading import Lock
 from typing import Any
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.gateway.identify import leading_system, trailing_system
-from everthread.gateway.identity_cache import IdentityCache
 from everthread.gateway.json_slices import (
     LIST_FIELD,
     Element,
@@ -27,15 +24,14 @@ from everthread.gateway.known_bodies import (
     KnownBodies,
     KnownBody,
 )
-from everthread.gateway.reading import run_by_size
-from everthread.thread.history import History, MessageIdentity, build_history
-from everthread.thread.wire_messages import decode_messages
+from everthread.gateway.reading import run_in_thread_if_large
+from everthread.thread.caller.message_caches import IdentityCache, SizeCache
+from everthread.thread.history import History, build_history
 from everthread.wire.codecs import CODECS
 
 MAX_FRAMES_BYTES = 32 * 1024 * 1024
 DECODED_BYTES = 5
 """Approximate memory, in bytes, of one byte of JSON once decoded."""
-MAX_SIZES = 50_000
 OURS = "everthread"
 MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
@@ -43,51 +39,6 @@ COMPACTION_MARK = '"compaction"'
 WATCHED = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
 _MAX_WORD = max(map(len, WATCHED))
-
-
-class SizeCache:
-    """Tokens of messages, each counted once."""
-
-    def __init__(self, most: int = MAX_SIZES) -> None:
-        self._tokens: OrderedDict[tuple[str, Any], int] = OrderedDict()
-        self._most = most
-        self._lock = Lock()
-
-    def pieces(
-        self,
-        api: Api,
-        model: str,
-        pieces: Sequence[MessageIdentity],
-        elements: Sequence[Element],
-    ) -> list[int]:
-        """Return the tokens of each message."""
-        counts = [self._tokens.get((model, piece.key)) for piece in pieces]
-        return [
-            self.values(api, model, piece.key, [element.value])
-            if size is None
-            else size
-            for piece, element, size in zip(pieces, elements, counts, strict=True)
-        ]
-
-    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
-        """Return the tokens of messages, cached under the digest of a key: the key may be a long text."""
-        if not isinstance(key, bytes) or len(key) > 64:
-            key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
-        return self._count_once(
-            (model, key),
-            lambda: TokenCounter(model).messages(decode_messages(api, values, model)),
-        )
-
-    def _count_once(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
-        tokens = self._tokens.get(key)
-        if tokens is None:
-            tokens = count()
-        with self._lock:
-            self._tokens[key] = tokens
-            self._tokens.move_to_end(key)
-            if len(self._tokens) > self._most:
-                self._tokens.popitem(last=False)
-        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +148,9 @@ class RequestReader:
 
     async def read(self, outline: BodyOutline) -> ParsedRequest:
         """Read a body that was located; off the event loop if much of it is new."""
-        return await run_by_size(outline.new_bytes, lambda: self.read_now(outline))
+        return await run_in_thread_if_large(
+            outline.new_bytes, lambda: self.read_now(outline)
+        )
 
     def read_now(self, outline: BodyOutline) -> ParsedRequest:
         api = outline.origin.api
@@ -255,7 +208,7 @@ class RequestReader:
             outline.origin.api,
             model,
             pieces=history.pieces[count:],
-            elements=outline.elements[count:],
+            messages=outline.elements[count:],
         )
 
     def _read_frame(self, outline: BodyOutline) -> tuple[Request, int]:

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.chat_forms import chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 from everthread.wire.openai_responses import (
     decode_messages,
@@ -38,7 +38,7 @@ with framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter
 
 __all__ = ["EverthreadSession"]
 logger = logging.getLogger("openai.agents.everthread")
-CHUNK = 50
+ITEMS_PER_WRITE = 50
 """Items that are stored together."""
 
 Item = dict[str, Any]
@@ -63,7 +63,7 @@ class EverthreadSession:
         self.session_id = session_id
         self.threads = FrameworkThreads("openai-agents", logger, **options)
         self._model = model
-        self._prepared: PreparedCall | None = None
+        self._prepared: FittedCall | None = None
         """The prepared call for the model call that follows."""
 
     # The session's protocol
@@ -83,14 +83,16 @@ class EverthreadSession:
         if not items:
             return None
         await self.threads.arun(
-            self._write_items(items[:-1], (len(items) - 1) // CHUNK * CHUNK)
+            self._write_items(
+                items[:-1], (len(items) - 1) // ITEMS_PER_WRITE * ITEMS_PER_WRITE
+            )
         )
         return items[-1]
 
     async def clear_session(self) -> None:
         """Remove all items. They stay in the store, as another thread."""
         await self.threads.arun(self._write_items([], 0))
-        await self.threads.arun(self.threads.forget(self.session_id))
+        await self.threads.arun(self._begin_again())
 
     # A run
 
@@ -107,26 +109,13 @@ class EverthreadSession:
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """The `call_model_input_filter`: makes the input fit, for any model."""
-        agent = data.agent
-        name = (
-            agent.model
-            if isinstance(agent.model, str)
-            else getattr(agent.model, "model", None)
-        )
-        tools = [_chat_tool(tool) for tool in agent.tools]
-        call = self._make_call(
-            data.model_data.input,
-            data.model_data.instructions,
-            name,
-            tools,
-            agent.model_settings,
-        )
-        self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
-        if turn is None:
+        call = self._make_call(data, await self.threads.arun(self._read_key()))
+        self._prepared = fitted = await self.threads.arun(self.threads.prepare(call))
+        if fitted is None:
             return data.model_data
-        _add_spans(turn)
+        _add_spans(fitted)
         return ModelInputData(
-            input=_items_to_send(turn), instructions=_with_note(call.system, turn)
+            input=_items_to_send(fitted), instructions=_with_note(call.system, fitted)
         )
 
     def wrap(self, model: Model) -> Model:
@@ -139,7 +128,8 @@ class EverthreadSession:
 
         async def look_up(_context: Any, arguments: str) -> str:
             parsed = json.loads(arguments or "{}")
-            return await self.threads.arun(self.threads.recall(self.session_id, parsed))
+            key = await self.threads.arun(self._read_key())
+            return await self.threads.arun(self.threads.recall(key, parsed))
 
         return FunctionTool(
             name=RECALL["name"],
@@ -155,61 +145,72 @@ class EverthreadSession:
 
     # Inside
 
-    def take_prepared(self) -> PreparedCall | None:
+    def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
-        turn = self._prepared
+        fitted = self._prepared
         self._prepared = None
-        return turn
+        return fitted
 
-    def _make_call(
-        self,
-        items: str | Sequence[Any],
-        system: str | None,
-        name: str | None,
-        tools: list[dict[str, Any]],
-        settings: Any,
-    ) -> ModelCall:
+    def _make_call(self, data: CallModelData[Any], key: str) -> ModelCall:
+        items = data.model_data.input
         messages, groups = to_core(
             [{"role": "user", "content": items}]
             if isinstance(items, str)
             else list(items)
         )
-        model = self._model or name or get_default_model()
+        agent = data.agent
+        name = (
+            agent.model
+            if isinstance(agent.model, str)
+            else getattr(agent.model, "model", None)
+        )
         return ModelCall(
             messages,
             groups,
-            model=model,
-            key=self.session_id,
-            system=system,
-            tools=tools,
-            max_tokens=settings.max_tokens,
+            model=self._model or name or get_default_model(),
+            key=key,
+            system=data.model_data.instructions,
+            tools=[_chat_tool(tool) for tool in agent.tools],
+            max_tokens=agent.model_settings.max_tokens,
         )
 
     @property
     def _scope(self) -> str:
         return f"integration:openai-agents:items:{self.session_id}"
 
+    async def _read_key(self) -> str:
+        """Return the name of the conversation: the session's, and how often it was cleared."""
+        store = await self.threads.opened_store()
+        times = await store.get_state(self._scope, "cleared") or 0
+        return f"{self.session_id}#{times}" if times else self.session_id
+
+    async def _begin_again(self) -> None:
+        store = await self.threads.opened_store()
+        times = await store.get_state(self._scope, "cleared") or 0
+        await store.put_state(self._scope, "cleared", times + 1)
+
     async def _read_items(self) -> list[Item]:
         store = await self.threads.opened_store()
         count = await store.get_state(self._scope, "count") or 0
         chunks = [
             await store.get_state(self._scope, f"{start:08d}")
-            for start in range(0, count, CHUNK)
+            for start in range(0, count, ITEMS_PER_WRITE)
         ]
         return [item for chunk in chunks for item in chunk or ()][:count]
 
     async def _append_items(self, items: Sequence[Any]) -> None:
         stored = await self._read_items() if items else []
         await self._write_items(
-            [*stored, *(_as_dict(item) for item in items)], len(stored) // CHUNK * CHUNK
+            [*stored, *(_as_dict(item) for item in items)],
+            len(stored) // ITEMS_PER_WRITE * ITEMS_PER_WRITE,
         )
 
     async def _write_items(self, items: list[Item], start: int) -> None:
         """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
         store = await self.threads.opened_store()
-        for offset in range(start, len(items), CHUNK):
+        for offset in range(start, len(items), ITEMS_PER_WRITE):
             await store.put_state(
-                self._scope, f"{offset:08d}", items[offset : offset + CHUNK]
+                self._scope, f"{offset:08d}", items[offset : offset + ITEMS_PER_WRITE]
             )
         await store.put_state(self._scope, "count", len(items))
 
@@ -253,22 +254,22 @@ class _ManagedModel(Model):
         **keywords: Any,
     ) -> Any:
         threads = self._session.threads
-        turn = self._session.take_prepared()
+        fitted = self._session.take_prepared()
         while True:
             try:
                 response = await self._inner.get_response(
                     system_instructions, input, model_settings, *rest, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                turn = await threads.arun(threads.recover(turn, error))
+                fitted = await threads.arun(threads.recover(fitted, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    turn, model_settings
+                    fitted, model_settings
                 )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
                 await threads.arun(
                     threads.record(
-                        turn, _read_answer(items), _read_usage(response.usage)
+                        fitted, _read_answer(items), _read_usage(response.usage)
                     )
                 )
                 return response
@@ -282,7 +283,7 @@ class _ManagedModel(Model):
         **keywords: Any,
     ) -> AsyncIterator[Any]:
         threads = self._session.threads
-        turn = self._session.take_prepared()
+        fitted = self._session.take_prepared()
         has_started = False
         while True:
             try:
@@ -294,7 +295,7 @@ class _ManagedModel(Model):
                         items = [_as_dict(item) for item in event.response.output]
                         await threads.arun(
                             threads.record(
-                                turn,
+                                fitted,
                                 _read_answer(items),
                                 _read_usage(event.response.usage),
                             )
@@ -303,9 +304,9 @@ class _ManagedModel(Model):
             except Exception as error:  # as above
                 if has_started:
                     raise
-                turn = await threads.arun(threads.recover(turn, error))
+                fitted = await threads.arun(threads.recover(fitted, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    turn, model_settings
+                    fitted, model_settings
                 )
             else:
                 return
@@ -363,21 +364,23 @@ def _as_dict(item: Any) -> Item:
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _items_to_send(turn: PreparedCall) -> list[Item]:
-    return [item for group in turn.send(from_core) for item in group]
+def _items_to_send(fitted: FittedCall) -> list[Item]:
+    return [item for group in fitted.send(from_core) for item in group]
 
 
-def _with_note(system: Any, turn: PreparedCall) -> str | None:
-    return f"{system}\n\n{turn.note}" if system and turn.note else system
+def _with_note(system: Any, fitted: FittedCall) -> str | None:
+    return f"{system}\n\n{fitted.note}" if system and fitted.note else system
 
 
 def _make_retry(
-    turn: PreparedCall, settings: Any
+    fitted: FittedCall, settings: Any
 ) -> tuple[str | None, list[Item], Any]:
     """The arguments of the next try after a refusal."""
-    _add_spans(turn)
-    settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
-    return _with_note(turn.call.system, turn), _items_to_send(turn), settings
+    _add_spans(fitted)
+    settings = (
+        settings if fitted.cap is None else replace(settings, max_tokens=fitted.cap)
+    )
+    return _with_note(fitted.call.system, fitted), _items_to_send(fitted), settings
 
 
 def _read_usage(used: Any) -> dict[str, Any] | None:
@@ -403,11 +406,11 @@ def _chat_tool(tool: Any) -> dict[str, Any]:
     )
 
 
-def _add_spans(turn: PreparedCall) -> None:
+def _add_spans(fitted: FittedCall) -> None:
     """Add compactions as spans to the run's trace."""
     if get_current_trace() is None:
         return
-    for event in turn.events:
+    for event in fitted.events:
         if event.kind == "compaction_done":
             with custom_span("everthread.compaction", event.as_dict()):
                 pass

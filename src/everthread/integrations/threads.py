@@ -1,4 +1,7 @@
-"""All conversations of one framework: finds the stored thread of a model call, prepares the call and records it."""
+"""All conversations of one framework: makes its model calls fit, and records their answers.
+
+A framework sends its whole history with every call, like a client of the gateway: `thread/caller` does the work.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +12,74 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message
+from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
-from everthread.factory import open_conversation, open_store, store_url
-from everthread.factory.conversations import LoopThread
-from everthread.integrations.thread import FrameworkThread, ModelCall, PreparedCall
+from everthread.factory import open_store, store_url
+from everthread.factory.caller_threads import caller_setup
+from everthread.factory.conversations import LoopThread, make_summarizers
+from everthread.integrations.model_calls import (
+    FittedCall,
+    HistoryMessage,
+    ModelCall,
+    cite_large,
+    make_items,
+)
 from everthread.providers.catalog import resolve_window
-from everthread.store.records import NewSession
+from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
+from everthread.thread.caller.caller_threads import CallerThreads
+from everthread.thread.caller.message_caches import IdentityCache, SizeCache
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.sent_history import (
+    CallFrame,
+    ClientSession,
+    Outcome,
+    SentHistory,
+)
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
     Event,
     Listener,
     Notice,
+    OutputStored,
+    RecordFailed,
     Recovery,
 )
-from everthread.thread.identity import (
-    choose_thread,
-    identify_by_calls,
-    name_by_opening,
-)
+from everthread.thread.finding.thread_match import Family
+from everthread.thread.history import build_history
+from everthread.thread.identity import short_name
+from everthread.thread.large_results import LargeOutput
 from everthread.thread.lookup import StoreLookup
-from everthread.thread.options import Route
+from everthread.thread.managed import ProviderRefusal
+from everthread.thread.model_limits import LimitKey
+from everthread.thread.recovery import TOO_LARGE
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+API: Api = "openai_chat"
+"""The protocol whose messages have the core form, which every integration converts to."""
 RECALL = RECALL_SCHEMA["function"]
 """The tool `recall` for the agent: its name, description and parameters."""
-MAX_OPEN = 64
-"""Threads in memory, the last used ones."""
-MAX_PER_KEY = 16
-"""Threads under one key of a framework: a conversation, its branches and its subagents."""
+MAX_HEARD = 1_000
+"""Threads whose events wait for their next call."""
 MAX_EVENTS = 100
-"""Most events that wait for the next call."""
-
-
-def _conversation_name(call: ModelCall, messages: Sequence[Message]) -> str:
-    """The name under which a conversation is found; empty if it has none yet."""
-    name = call.key or name_by_opening(messages)
-    return f"{call.owner} {name}" if call.owner and name else name
+"""Most events of a thread that wait for the next call."""
 
 
 class OpenCalls(OrderedDict[K, V]):
@@ -88,7 +110,7 @@ class ThreadOptions(TypedDict, total=False):
 
 
 class FrameworkThreads:
-    """The conversations of one framework, in one store, each under the framework's name for it.
+    """The conversations of one framework, in one store.
 
     They run in an event loop of their own, so that a framework may call from any loop or thread, with or without
     `await`. A program may end without `close`.
@@ -100,13 +122,19 @@ class FrameworkThreads:
         self._client = client
         self._logger = logger
         self._options = options
-        self._scope = f"integration:{client}"
-        store = options.get("store")
-        self._store = None if isinstance(store, str | Path) else store
-        self._open: OrderedDict[str, list[FrameworkThread]] = OrderedDict()
-        self._lock = asyncio.Lock()
+        self._identities = IdentityCache()
+        self._sizes = SizeCache()
+        self._events: OpenCalls[str, list[Event]] = OpenCalls(MAX_HEARD)
         self._starting = threading.Lock()
         self._loop: LoopThread | None = None
+        self._forget_opened()
+
+    def _forget_opened(self) -> None:
+        """Begin without a store and threads: those of an earlier loop are closed."""
+        self._opening = asyncio.Lock()
+        self._opened = AsyncExitStack()
+        self._store: Store | None = None
+        self._threads: CallerThreads | None = None
 
     # From a framework
 
@@ -118,14 +146,19 @@ class FrameworkThreads:
         """Run work in the own loop, for a caller in another loop."""
         return await asyncio.wrap_future(self._ensure_loop().submit(work))
 
-    async def prepare(self, call: ModelCall) -> PreparedCall | None:
-        """Prepare a call; None if that failed: the framework then sends its own messages, and the log says why."""
+    async def prepare(self, call: ModelCall) -> FittedCall | None:
+        """Make a call fit; None if that failed: the framework then sends its own messages, and the log says why."""
         if not call.messages:
             return None
         try:
-            async with self._lock:
-                thread = await self._find(call)
-            return await thread.prepare(call)
+            threads = await self._open_threads()
+            frame = self._read_frame(call)
+            history, large = await self._cite_large(threads, call, frame)
+            sent = self._read_history(call, history)
+            prepared = await threads.open(sent, frame)
+            await self._store_outputs(threads, prepared, large)
+            await threads.prepare(prepared)
+            return await self._fit(threads, call, prepared, history)
         except Exception:  # logged; the framework's own call continues
             self._logger.exception(
                 "Everthread could not prepare a model call; it is sent as it was"
@@ -133,61 +166,77 @@ class FrameworkThreads:
             return None
 
     async def recover(
-        self, turn: PreparedCall | None, error: BaseException
-    ) -> PreparedCall:
-        """Prepare a smaller call after a refusal; raises if none is possible."""
-        if turn is None:
+        self, fitted: FittedCall | None, error: BaseException
+    ) -> FittedCall:
+        """Return a smaller call after a refusal for size. Raise the error itself if there is none."""
+        if (
+            fitted is None
+            or not isinstance(error, Exception)
+            or classify_error(error).kind not in TOO_LARGE
+        ):
             raise error
-        return await turn.thread.recover(turn, error)
+        threads = await self._open_threads()
+        prepared = fitted.prepared
+        try:
+            is_smaller = await threads.recover(prepared, _read_refusal(error))
+        except EverthreadError as failure:
+            self._logger.error("Everthread could not recover: %s", failure)  # noqa: TRY400 - the provider's error is raised
+            raise error from failure
+        if not is_smaller:
+            self._logger.error(
+                "Everthread: the request does not fit into %s (%d tokens), %s",
+                prepared.model,
+                prepared.limit.window,
+                prepared.attempts.failure_text,
+            )
+            raise error
+        history = [
+            message
+            for message in prepared.sent.messages
+            if isinstance(message, HistoryMessage)
+        ]
+        return await self._fit(threads, fitted.call, prepared, history)
 
     async def record(
         self,
-        turn: PreparedCall | None,
+        fitted: FittedCall | None,
         message: Message,
         usage: Mapping[str, Any] | None = None,
         stop: str | None = None,
     ) -> None:
         """Store an answer and its usage. A failure is logged: the framework already has the answer."""
-        if turn is None:
+        if fitted is None:
             return
-        call = turn.call
         try:
-            await turn.thread.record(turn, message, usage, stop)
-            if not _conversation_name(call, call.messages):
-                async with self._lock:
-                    await self._remember(
-                        _conversation_name(call, [*call.messages, message]),
-                        [turn.thread],
-                    )
+            threads = await self._open_threads()
+            reply = Reply(message, stop or "stop", dict(usage or {}) or None)
+            reported = normalize_usage(usage, api=API) if usage else None
+            outcome = Outcome(200, reply, reported)
+            answer = threads.expect_answer(fitted.prepared, outcome)
+            await threads.record(fitted.prepared, outcome, answer)
         except Exception:  # as above
             self._logger.exception(
                 "Everthread could not record an answer; it is stored with the next call"
             )
 
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of the tool `recall` in the last used thread of this name; an error is part of it."""
-        async with self._lock:
-            threads = await self._load_threads(key)
-        if not threads:
-            return "Nothing was said in this conversation yet."
-        conversation = threads[-1].conversation
-        lookup = StoreLookup(
-            conversation.store,
-            conversation.session.tenant,
-            conversation.id,
-            family=True,
+        """Answer the tool `recall` in the conversations of this name; an error is part of the answer."""
+        store = await self.opened_store()
+        thread = await store.find_conversation(
+            DEFAULT_TENANT, short_name(key), self._client
         )
+        if thread is None:
+            return "Nothing was said in this conversation yet."
+        lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True)
         try:
             return await recall_text(lookup, arguments)
         except (EverthreadError, ValueError) as error:
             return redact(f"That could not be looked up: {error}")
 
-    async def forget(self, key: str) -> None:
-        """Begin a new conversation under this name. The old one stays in the store."""
-        async with self._lock:
-            for thread in self._open.pop(key, []):
-                await thread.conversation.close()
-            await (await self.opened_store()).put_state(self._scope, key, [])
+    async def opened_store(self) -> Store:
+        """The store, opened at first use."""
+        async with self._opening:
+            return await self._open_store()
 
     def close(self) -> None:
         """Close the store. A further call opens it again."""
@@ -198,149 +247,168 @@ class FrameworkThreads:
             loop.run(self._close())
             loop.stop()
 
-    # Inside
+    # A call
+
+    def _read_frame(self, call: ModelCall) -> CallFrame:
+        tenant = _tenant_of(self._client, call.owner)
+        tools = list(call.tools)
+        counter = TokenCounter(call.model)
+        return CallFrame(
+            API,
+            Request(call.model, [], system=call.system, tools=tools),
+            tokens=counter.request((), system=call.system, tools=tools),
+            upstream=call.base_url,
+            limit_key=LimitKey(tenant, call.base_url, call.model),
+            window=None if self._configured_window(call.model) else call.window,
+            output_cap=call.max_tokens,
+        )
+
+    async def _cite_large(
+        self, threads: CallerThreads, call: ModelCall, frame: CallFrame
+    ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
+        """Cite results that are too large for the model's nominal window, whichever was learnt since."""
+        options = threads.setup.options
+        window = await threads.load_window(frame)
+        limits = options.output_limits(options.for_model(call.model).budget(window))
+        names = [tool.get("function", {}).get("name") for tool in call.tools]
+        reader = RECALL["name"] if RECALL["name"] in names else None
+        return cite_large(call.messages, limits, reader)
+
+    def _read_history(
+        self, call: ModelCall, messages: Sequence[HistoryMessage]
+    ) -> SentHistory:
+        """Return the history; a message that is cited is known by its original."""
+        originals = [
+            message if message.is_own else HistoryMessage(original)
+            for message, original in zip(messages, call.messages, strict=True)
+        ]
+        identities = [self._identities.read(API, original) for original in originals]
+        shown = [
+            identity if message.is_own else self._identities.read(API, message)
+            for identity, message in zip(identities, messages, strict=True)
+        ]
+        session = short_name(call.key)
+        scope = f"{self._client}:{session}" if session else ""
+        return SentHistory(
+            Family(_tenant_of(self._client, call.owner), scope),
+            build_history(identities),
+            messages=messages,
+            values=[message.value for message in messages],
+            sizes=self._sizes.pieces(API, call.model, shown, messages),
+            client=ClientSession(self._client, session, platform=self._client),
+            has_one_role=False,
+        )
+
+    async def _store_outputs(
+        self,
+        threads: CallerThreads,
+        prepared: PreparedCall,
+        large: Sequence[LargeOutput],
+    ) -> None:
+        """Store the outputs that the new messages cite."""
+        thread = prepared.thread
+        new = prepared.sent.messages[prepared.match.matched :]
+        cited = "".join(message.text for message in new) if large else ""
+        for one in large:
+            output = one.output
+            if output.id in cited:
+                await threads.setup.store.put_output(
+                    thread, output.text, call_id=output.call_id, tool=one.tool
+                )
+                self._on_event(
+                    OutputStored(thread, output.id, one.tool, len(output.text))
+                )
+
+    async def _fit(
+        self,
+        threads: CallerThreads,
+        call: ModelCall,
+        prepared: PreparedCall,
+        history: Sequence[HistoryMessage],
+    ) -> FittedCall:
+        """Return the call as it is to be sent now."""
+        threads.measure(prepared)
+        excerpts = await threads.find_excerpts(prepared)
+        return FittedCall(
+            call,
+            prepared,
+            items=[*make_items(prepared, history), *excerpts],
+            note=prepared.note,
+            cap=prepared.output_cap,
+            events=self._events.pop(prepared.thread, []),
+        )
+
+    # The process
 
     def _ensure_loop(self) -> LoopThread:
         with self._starting:
             if self._loop is None:
                 self._loop = LoopThread()
-                self._lock = asyncio.Lock()  # the last one belonged to the last loop
+                self._forget_opened()
                 _close_at_exit(self)
             return self._loop
 
     async def _close(self) -> None:
-        for threads in self._open.values():
-            for thread in threads:
-                await thread.conversation.close()
-        self._open.clear()
-        if self._store is not None and self._store is not self._options.get("store"):
-            await self._store.close()
-            self._store = None
-
-    async def _find(self, call: ModelCall) -> FrameworkThread:
-        """Return the thread that the history continues; a branch if it differs; else a new thread."""
-        key = _conversation_name(call, call.messages)
-        given = [identify_by_calls(message) for message in call.messages]
-        threads = await self._load_threads(key) if key else []
-        choice = choose_thread(given, [thread.identities for thread in threads])
-        route = await self._make_route(call)
-        if choice is not None and choice.relation == "continues":
-            best = threads[choice.index]
-        elif choice is not None and call.key and choice.shared:
-            best = await threads[choice.index].branch(choice.shared)
-        else:
-            session = NewSession(
-                client=self._client,
-                client_session=call.key,
-                platform=self._client,
-                model=call.model,
-            )
-            best = await self._open_thread(
-                call.model,
-                route.window,
-                session=session,
-                system=call.system,
-                tools=call.tools,
-            )
-        current = best.conversation.route
-        if (current.name, current.window, current.base_url) != (
-            route.name,
-            route.window,
-            route.base_url,
-        ):
-            await best.conversation.use_model(route)
-        if key:
-            await self._remember(
-                key, [*(thread for thread in threads if thread is not best), best]
-            )
-        return best
-
-    async def _load_threads(self, key: str) -> list[FrameworkThread]:
-        """The threads under a key, the last used at the end."""
-        if key in self._open:
-            self._open.move_to_end(key)
-            return self._open[key]
-        store = await self.opened_store()
-        names = await store.get_state(self._scope, key)
-        threads = [await self._resume(name) for name in names or ()]
-        if threads:
-            await self._cache_threads(key, threads)
-        return threads
-
-    async def _remember(self, key: str, threads: list[FrameworkThread]) -> None:
-        before = [thread.conversation.id for thread in self._open.get(key, [])]
-        newest = threads[-MAX_PER_KEY:]
-        await self._cache_threads(key, newest)
-        names = [thread.conversation.id for thread in newest]
-        if names != before:
-            await (await self.opened_store()).put_state(self._scope, key, names)
-
-    async def _cache_threads(self, key: str, threads: list[FrameworkThread]) -> None:
-        self._open[key] = threads
-        self._open.move_to_end(key)
-        while len(self._open) > MAX_OPEN:
-            _, old = self._open.popitem(last=False)
-            for thread in old:
-                await thread.conversation.close()
+        await self._opened.aclose()
+        self._forget_opened()
 
     @cached_property
     def _config(self) -> Config:
         return self._options.get("config") or load_config()
 
-    async def opened_store(self) -> Store:
-        """The store, opened at first use."""
+    async def _open_store(self) -> Store:
         if self._store is None:
             store = self._options.get("store")
-            self._store = await asyncio.to_thread(
-                open_store,
-                store if isinstance(store, str | Path) else store_url(self._config),
-            )
+            if isinstance(store, Store):
+                self._store = store
+            else:
+                url = store_url(self._config) if store is None else store
+                self._store = await asyncio.to_thread(open_store, url)
+                self._opened.push_async_callback(self._store.close)
         return self._store
 
-    async def _resume(self, name: str) -> FrameworkThread:
-        session = await (await self.opened_store()).session(name)
-        window = await resolve_window(
-            session.model, setting=self._options.get("window")
-        )
-        return await self._open_thread(session.model, window.tokens, resume=name)
+    async def _open_threads(self) -> CallerThreads:
+        async with self._opening:
+            if self._threads is None:
+                store = await self._open_store()
+                summarizers = make_summarizers(
+                    self._options.get("summarizer", "auto"),
+                    self._config,
+                    self._opened.push_async_callback,
+                )
+                setup = await caller_setup(
+                    self._config,
+                    store,
+                    summarizer=summarizers,
+                    window=self._find_window,
+                    listener=self._on_event,
+                )
+                self._threads = CallerThreads(setup, self._sizes)
+                self._opened.push_async_callback(self._threads.close)
+            return self._threads
 
-    async def _open_thread(
-        self, model: str, window: int, **arguments: Any
-    ) -> FrameworkThread:
-        opened: list[FrameworkThread] = []
+    async def _find_window(
+        self, _api: Api, model: str, _upstream: str, _betas: str
+    ) -> int:
+        found = await resolve_window(model, setting=self._configured_window(model))
+        return found.tokens
 
-        def on_event(event: Event) -> None:
-            self._log_event(event)
-            for thread in opened:
-                thread.events.append(event)
-                del thread.events[:-MAX_EVENTS]
-
-        conversation = await open_conversation(
-            model,
-            config=self._config,
-            window=window,
-            store=await self.opened_store(),
-            own_client=True,
-            api="openai_chat",
-            summarizer=self._options.get("summarizer", "auto"),
-            listener=on_event,
-            **arguments,
-        )
-        opened.append(await FrameworkThread.open(conversation))
-        return opened[0]
-
-    async def _make_route(self, call: ModelCall) -> Route:
+    def _configured_window(self, model: str) -> int | None:
         own = self._config.model
-        configured = own.context_length if own.default in (None, call.model) else None
-        window = await resolve_window(
-            call.model, setting=self._options.get("window") or configured or call.window
-        )
-        return Route(
-            call.model, "openai_chat", window.tokens, str(window), call.base_url
-        )
+        configured = own.context_length if own.default in (None, model) else None
+        return self._options.get("window") or configured
+
+    def _on_event(self, event: Event) -> None:
+        """Log an event, keep it for the thread's next call, and pass it to the listener."""
+        self._log_event(event)
+        waiting = [*self._events.get(event.session, ()), event]
+        self._events[event.session] = waiting[-MAX_EVENTS:]
+        listener = self._options.get("listener")
+        if listener is not None:
+            listener(event)
 
     def _log_event(self, event: Event) -> None:
-        """Log the events that matter to a reader of the framework's log; pass all to the listener."""
+        """Log the events that matter to a reader of the framework's log."""
         if isinstance(event, CompactionDone):
             self._logger.info(
                 "Everthread compacted the conversation (%s): %d -> %d messages, %d -> %d tokens, written by %s",
@@ -362,11 +430,32 @@ class FrameworkThreads:
             self._logger.warning(
                 "Everthread could not compact the conversation: %s", event.error
             )
+        elif isinstance(event, RecordFailed):
+            self._logger.warning(
+                "Everthread could not store a part of the conversation: %s", event.error
+            )
         elif isinstance(event, Notice) and not event.passing:
             self._logger.info("Everthread: %s", event.text)
-        listener = self._options.get("listener")
-        if listener is not None:
-            listener(event)
+
+
+def _tenant_of(client: str, owner: str) -> str:
+    """Return the tenant of an owner's threads: two tenants never share anything."""
+    if not owner:
+        return DEFAULT_TENANT
+    digest = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{client}-{digest}"
+
+
+def _read_refusal(error: Exception) -> ProviderRefusal:
+    """Return a framework's exception as a refusal, with the provider's status and body from its chain of causes."""
+    current: BaseException | None = error
+    while current is not None:
+        status = getattr(current, "status_code", None) or getattr(current, "code", None)
+        body = getattr(current, "body", None) or getattr(current, "details", None)
+        if isinstance(status, int) and body is not None:
+            return ProviderRefusal(status, body)
+        current = current.__cause__ or current.__context__
+    return ProviderRefusal(getattr(error, "status_code", None), str(error))
 
 
 _RUNNING: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()

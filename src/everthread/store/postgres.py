@@ -364,7 +364,7 @@ def as_tsvector(terms: str) -> str:
     )
 
 
-POOL = 8
+POOL_CONNECTIONS = 8
 CONNECT_SECONDS = 10.0
 SETTINGS: dict[str, Any] = {
     "connect_timeout": int(CONNECT_SECONDS),
@@ -432,7 +432,7 @@ class PostgresDatabase(Database):
         # Connect in the calling thread, so that the server's objections are raised there and at once.
         self._pool = NullConnectionPool(
             url,
-            max_size=POOL,
+            max_size=POOL_CONNECTIONS,
             open=False,
             timeout=CONNECT_SECONDS,
             name="everthread",
@@ -477,9 +477,8 @@ class PostgresDatabase(Database):
         try:
             return PostgresWriter(raw, self._pool, self._writer, self._batches)
         except BaseException:
-            self._pool.putconn(
-                raw
-            )  # else every connection that breaks at once is one less that can be had
+            # Give it back, or the pool has one connection less for ever.
+            self._pool.putconn(raw)
             raise
 
     def connect_reader(self) -> Connection:

@@ -61,7 +61,6 @@ from everthread.store.sql import (
     client_threads,
     import_lines,
     maintenance,
-    turn_index,
 )
 from everthread.store.sql import compactions as compaction_sql
 from everthread.store.sql import export_lines as export_sql
@@ -80,7 +79,7 @@ from everthread.store.sql import (
     thread_state as state,
 )
 from everthread.store.sql import turn_queue as turn_sql
-from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
+from everthread.store.writer import RETRY_SECONDS, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,17 +87,21 @@ log = logging.getLogger(__name__)
 
 MAX_SUCCESSES = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
-INDEX_DELAY = 0.2
+INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
-INDEX_PAUSE = 3.0
+INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
 MAX_CLOSEST = 50
-BEST_ANSWERS = 8
+BEST_ANSWERS = 10
 """Number of best answers to a question that come before the texts with every word."""
-CLOSE = 0.15
-"""The least share of a query that the closest text must hold; nothing is close otherwise."""
+MIN_CLOSENESS = 0.3
+"""The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
+MIN_QUESTION_CLOSENESS = 1e-6
+"""The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
+MIN_ANSWER_CLOSENESS = 0.15
+"""The least share of a question that each text after the best answers must hold."""
 
 
 def reads(
@@ -125,7 +128,7 @@ class Store:
         database: Database,
         *,
         clock: Callable[[], float] = time.time,
-        patience: float = PATIENCE,
+        patience: float = RETRY_SECONDS,
         away_seconds: float | None = None,
     ) -> None:
         """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
@@ -137,7 +140,6 @@ class Store:
         )
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._turns = turn_index.TurnIndex()
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -275,9 +277,7 @@ class Store:
 
     async def delete_thread(self, thread: str) -> int:
         """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
-        deleted = await self._change(thread, maintenance.delete_thread, thread)
-        self._turns.forget()
-        return deleted
+        return await self._change(thread, maintenance.delete_thread, thread)
 
     # Leases
 
@@ -337,25 +337,22 @@ class Store:
         return await self._read(search_sql.search_texts, query)
 
     async def find(self, query: SearchQuery) -> HitPage:
-        """A page of hits. The best answers to a question come first, then all texts that hold every word.
+        """Return a page of hits. The best answers to a question come first, then all texts that hold every word.
 
-        Where no text holds every word they are the closest ones.
+        If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
         """
-        exact = await self.search(
-            replace(query, limit=query.offset + query.limit + 1, offset=0)
-        )
-        wanted = BEST_ANSWERS if exact else query.offset + query.limit + 1
-        is_asked = query.is_question or not exact
-        close = await self._find_closest(query, wanted) if is_asked else []
-        best = close[:BEST_ANSWERS] if exact else close
+        end = query.offset + query.limit
+        exact = await self.search(replace(query, limit=end + 1, offset=0))
+        best: list[RecallPassage] = []
+        if query.is_question or not exact:
+            best = await self._find_closest(
+                query, BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
+            )
         taken = {(passage.message, passage.output) for passage in best}
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
-        rows = found[query.offset : query.offset + query.limit]
-        hits = [
-            row if isinstance(row, SearchHit) else await self._hit_of(row)
-            for row in rows
-        ]
+        rows = found[query.offset : end]
+        hits = await self._read(search_sql.as_hits, rows)
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
@@ -363,7 +360,7 @@ class Store:
                 replace(hit, before=before, after=after)
                 for hit, (before, after) in pairs
             ),
-            more=len(found) > query.offset + query.limit,
+            more=len(found) > end,
             near=bool(hits)
             and not exact
             and all(passage.closeness < 1 for passage in best),
@@ -372,9 +369,9 @@ class Store:
     async def _find_closest(
         self, query: SearchQuery, wanted: int
     ) -> list[RecallPassage]:
-        """Find the closest texts, at least `wanted` if there are as many.
+        """Return up to `wanted` of the closest texts. Skipped for single-word and quoted queries.
 
-        Skipped for single-word and quoted queries.
+        A question is answered if any of its rare words is stored; a shorter query must be closer.
         """
         if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
             return []
@@ -382,8 +379,9 @@ class Store:
             query.text,
             query.tenant,
             query.thread,
+            family=query.family,
             limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
-            least=CLOSE,
+            least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
             role=query.role,
             tool=query.tool,
             as_page=True,
@@ -391,30 +389,15 @@ class Store:
         since = query.since or 0
         until = query.until or math.inf
         passages = [
-            one
-            for one in await self.recall(question)
-            if since <= one.created < until and one.closeness
+            one for one in await self.recall(question) if since <= one.created < until
         ]
         # The best answers may hold little of the query; the others must hold more of it.
-        return passages[:BEST_ANSWERS] + [
-            one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE
-        ]
-
-    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = (
-            passage.thread
-            if passage.message is None
-            else (await self.message(passage.message)).session
+        others = (
+            one
+            for one in passages[BEST_ANSWERS:]
+            if one.closeness >= MIN_ANSWER_CLOSENESS
         )
-        where = (
-            passage.message,
-            passage.output,
-            passage.thread,
-            session,
-            passage.role,
-            passage.tool,
-        )
-        return SearchHit(*where, passage.created, passage.text, passage.score)
+        return [*passages[:BEST_ANSWERS], *others][:wanted]
 
     neighbours = reads(neighbour_sql.find_neighbours)
 
@@ -426,7 +409,7 @@ class Store:
             common_words=query.as_page,
         )
         await self._index_all()
-        return await self._read(recall.recall_passages, query, question, self._turns)
+        return await self._read(recall.recall_passages, query, question)
 
     async def index_appended(self) -> None:
         """Index everything that was appended, so that the next search does not wait."""
@@ -439,7 +422,7 @@ class Store:
 
     async def _index_later(self) -> None:
         """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
-        await asyncio.sleep(INDEX_DELAY)
+        await asyncio.sleep(INDEX_DELAY_SECONDS)
         try:
             while True:
                 begun = time.monotonic()
@@ -447,9 +430,11 @@ class Store:
                     chars = await self._index_some(indexing.GENTLE_CHARS, wait=False)
                 if chars is None:
                     return
-                pause = INDEX_PAUSE * (time.monotonic() - begun)
+                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - begun)
                 await asyncio.sleep(
-                    pause if chars > indexing.GENTLE_CHARS else max(pause, INDEX_DELAY)
+                    pause
+                    if chars > indexing.GENTLE_CHARS
+                    else max(pause, INDEX_DELAY_SECONDS)
                 )
         except StoreClosedError:
             log.debug(
@@ -559,7 +544,7 @@ class Store:
     ) -> None:
         """Record that a prompt of this size was accepted. Written only if it is the largest of its day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // state.DAY))
+        key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_SUCCESSES:
                 self._successes.clear()
@@ -683,9 +668,8 @@ class Store:
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
-        if (
-            is_long
-        ):  # the writing thread is shared: a long history would delay other callers
+        # The writing thread is shared: a long history would delay other callers.
+        if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
             work, session=thread, prepare=None if is_long else prepare, early=goes_on
@@ -696,6 +680,7 @@ class Store:
 
     find_link = reads(client_threads.find_link)
     last_link = reads(client_threads.load_last_link)
+    find_conversation = reads(sessions.find_conversation)
     conversation_end = reads(client_threads.load_conversation_end)
     continues_other = reads(client_threads.continues_other)
     find_skeletons = reads(client_threads.find_skeletons)

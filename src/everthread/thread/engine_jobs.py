@@ -1,7 +1,7 @@
 """Compact a history beside the event loop.
 
 A built-in engine plans and finishes: in worker processes for a gateway, in a thread for a conversation. In between, the
-summariser runs in the loop. Any other engine runs in a thread of this process.
+summariser runs in the loop. Any other engine runs in a thread of this process, as every engine of a framework does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from everthread.thread.plugin_engines import (
     run_in_thread,
 )
 from everthread.thread.summary_wait import SummaryWait
-from everthread.thread.worker import PROCESSES, WorkerProcesses
+from everthread.thread.worker import MAX_PROCESSES, WorkerProcesses
 
 MAX_THREADS = 16
 """Third-party engines that run at the same time; most of them wait for a model."""
@@ -129,16 +129,16 @@ class OpenPlan:
 
 
 class CompactionRunner:
-    """The runner of a gateway's compactions."""
+    """The runner of the compactions of callers' histories."""
 
     def __init__(
         self,
         *,
-        is_built_in: bool = False,
+        uses_processes: bool = False,
         seconds: float = DEFAULT_COMPACTION_SECONDS,
-        processes: int = PROCESSES,
+        processes: int = MAX_PROCESSES,
     ) -> None:
-        self._is_built_in = is_built_in
+        self._uses_processes = uses_processes
         self._seconds = seconds
         self._processes = WorkerProcesses(processes)
         self._threads = asyncio.Semaphore(MAX_THREADS)
@@ -148,7 +148,7 @@ class CompactionRunner:
     ) -> Any:
         """Return the result of a job. One that takes too long is ended, and so is one whose caller is cancelled."""
         async with self._bound():
-            if self._is_built_in:
+            if self._uses_processes:
                 return await self._plan_and_finish(setup, job, source)
             async with self._threads:
                 counter = TokenCounter(setup.model)
@@ -160,7 +160,7 @@ class CompactionRunner:
     async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
         """Return the result of a job that needs no model."""
         async with self._bound():
-            if self._is_built_in:
+            if self._uses_processes:
                 return await self._processes.call(refit_job, setup, job)
             async with self._threads:
                 engine = setup.create()
@@ -179,7 +179,7 @@ class CompactionRunner:
 
     def start_ahead(self, setup: EngineSetup) -> None:
         """Start a process that has read its code, so that the first compaction need not wait for it."""
-        if self._is_built_in:
+        if self._uses_processes:
             self._processes.call_soon(make_ready, setup)
 
     async def close(self, seconds: float = 1.0) -> None:

@@ -1,24 +1,19 @@
 """Decide which stored thread a history continues, branches from or repeats.
 
-Everything here is pure: the gateway and the integrations read the store, and ask here how the stored messages relate to
-a history. `history.py` identifies messages; `rewording.py` compares wordings.
+Everything here is pure: `finding/` reads the store, and asks here how the stored messages relate to a history.
+`history.py` identifies messages; `rewording.py` compares wordings.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, Literal
 
-from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import (
-    Message,
-    calls_of,
-    results_of,
     strip_surroundings,
     text_of,
 )
@@ -40,6 +35,7 @@ Conversations of one project share at most 0.12 of the word runs of their first 
 sessions).
 """
 _WORD = re.compile(r"\w+")
+MAX_NAME_CHARS = 200
 NAMED_SCOPE = "x-everthread-session:"
 """Prefix of the scope of a thread that the client names itself."""
 
@@ -57,6 +53,13 @@ def relate(shared: int, *, given: int, is_end: bool) -> Relation:
 
 
 # Names of threads
+
+
+def short_name(name: str) -> str:
+    """Return a session's name, or its digest if it is long: it is stored with every point."""
+    if len(name) <= MAX_NAME_CHARS:
+        return name
+    return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def session_of_scope(scope: str) -> str:
@@ -247,74 +250,3 @@ def is_same_role(role: Role, other: Role) -> bool:
     both = set(role.lines) & set(other.lines)
     shared = sum(line in both for line in sample)
     return shared >= _MIN_SHARED_LINES * len(sample)
-
-
-# Histories of a framework, whose threads are all in memory
-
-
-def identify_by_calls(message: Message) -> str:
-    """Return the identity of a framework's message.
-
-    A framework may re-word an answer or edit its arguments, but it keeps ids: an answer
-    is identified by its calls, a result by its call and its text, every other message
-    by its content.
-    """
-    if message["role"] == "assistant":
-        return _digest(["assistant", [call.id for call in calls_of(message)]])
-    if message["role"] == "tool":
-        results = [[result.call_id, result.text] for result in results_of(message)]
-        return _digest(["tool", results])
-    return message_fingerprint(message)
-
-
-def name_by_opening(messages: Sequence[Message]) -> str:
-    """Return a name for a conversation without one; empty before its first answer."""
-    for end, message in enumerate(messages, 1):
-        if message["role"] == "assistant":
-            opening = [
-                [item["role"], text_of(item), [call.id for call in calls_of(item)]]
-                for item in messages[:end]
-            ]
-            return f"opening:{_digest(opening)}"
-    return ""
-
-
-def count_shared(stored: Sequence[str], given: Sequence[str]) -> int:
-    """Return how many messages two histories share from their beginning."""
-    pairs = zip(stored, given, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadChoice:
-    """The thread that fits a history best."""
-
-    index: int
-    shared: int
-    """The number of messages it shares with the history."""
-    relation: Relation
-
-
-def choose_thread(
-    given: Sequence[str], threads: Sequence[Sequence[str]]
-) -> ThreadChoice | None:
-    """Choose the thread that a history continues, or else the one that shares most with it.
-
-    Every history continues an empty thread. Return None if `threads` is empty.
-    """
-    choices = []
-    for index, stored in enumerate(threads):
-        shared = count_shared(stored, given)
-        is_end = shared == len(stored)
-        relation = relate(shared, given=len(given), is_end=is_end)
-        choices.append(ThreadChoice(index, shared, "continues" if is_end else relation))
-    return max(
-        choices,
-        key=lambda choice: (choice.relation == "continues", choice.shared),
-        default=None,
-    )
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

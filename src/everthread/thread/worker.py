@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")
-PROCESSES = 2
+MAX_PROCESSES = 2
 _NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
 _HEAD = struct.Struct(">Q")
@@ -24,7 +24,7 @@ _COMMAND = "from everthread.thread.worker import main; main()"
 class WorkerProcesses:
     """The processes of a gateway. A process runs one call at a time and is reused."""
 
-    def __init__(self, most: int = PROCESSES) -> None:
+    def __init__(self, most: int = MAX_PROCESSES) -> None:
         self._free: list[_Process] = []
         self._slots = asyncio.Semaphore(most)
         self._running: set[asyncio.Future[Any]] = set()
@@ -88,9 +88,10 @@ class _Process:
         }
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-c", _COMMAND)
+        # Separate session: Ctrl-C in a terminal reaches only the parent, which ends this process.
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
-        )  # separate session: Ctrl-C in a terminal reaches only the parent, which ends this process
+        )
         return cls(process)
 
     @property

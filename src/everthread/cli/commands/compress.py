@@ -24,6 +24,7 @@ from everthread.cli.output import (
     print_text,
     print_unknown_roles,
 )
+from everthread.compaction.journal import name_author
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
@@ -39,47 +40,59 @@ from everthread.wire import anthropic, openai_chat, openai_responses
 CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}
 
 
+FileArgument = Annotated[str, typer.Argument(help=FILE_HELP)]
+WindowOption = Annotated[
+    int | None,
+    number_option(least=MIN_WINDOW, text="The model's window, in tokens."),
+]
+FocusOption = Annotated[
+    str | None, typer.Option(help="Keep full detail for this topic.")
+]
+SummarizerOption = Annotated[
+    str,
+    typer.Option(
+        help="Who writes the summary: auto (the auxiliary model, if one is configured) or journal."
+    ),
+]
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The summary's layout: handoff or classic. Default: the configured one."
+    ),
+]
+PreviewOption = Annotated[
+    bool,
+    typer.Option("--preview", help="Show what would be kept, cut and summarised."),
+]
+ShowOption = Annotated[bool, typer.Option("--show", help="Print the summary.")]
+OutOption = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--out",
+        help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
+    ),
+]
+TimesOption = Annotated[
+    int, number_option(least=1, most=100, text="Compact N times in a row.")
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Count as this model does. Default: the one in the file."),
+]
+
+
 def compress(
-    file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    window: Annotated[
-        int | None,
-        number_option(least=MIN_WINDOW, text="The model's window, in tokens."),
-    ] = None,
-    focus: Annotated[
-        str | None, typer.Option(help="Keep full detail for this topic.")
-    ] = None,
-    summarizer: Annotated[
-        str,
-        typer.Option(
-            help="Who writes the summary: auto (the auxiliary model, if one is configured) or journal."
-        ),
-    ] = "auto",
-    template: Annotated[
-        str | None,
-        typer.Option(
-            help="The summary's layout: handoff or classic. Default: the configured one."
-        ),
-    ] = None,
-    preview: Annotated[
-        bool,
-        typer.Option("--preview", help="Show what would be kept, cut and summarised."),
-    ] = False,
-    show: Annotated[bool, typer.Option("--show", help="Print the summary.")] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
-        ),
-    ] = None,
-    times: Annotated[
-        int, number_option(least=1, most=100, text="Compact N times in a row.")
-    ] = 1,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Count as this model does. Default: the one in the file."),
-    ] = None,
+    file: FileArgument,
+    window: WindowOption = None,
+    focus: FocusOption = None,
+    summarizer: SummarizerOption = "auto",
+    template: TemplateOption = None,
+    preview: PreviewOption = False,
+    show: ShowOption = False,
+    out: OutOption = None,
+    times: TimesOption = 1,
+    model: ModelOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
@@ -88,7 +101,7 @@ def compress(
     recording = read_conversation(file)
     print_notes(recording.warnings)
     print_unknown_roles(recording.request.messages)
-    size, _ = resolve_window_option(window)
+    size, source = resolve_window_option(window)
     request = recording.request
     done = []
     config = load_config()
@@ -127,13 +140,16 @@ def compress(
             _print_result(recording, result)
             if show and result.summary:
                 print_text(result.summary)
+        where = "" if source == "option" else f" (from the {source})"
+        print_text((f"For a window of {size:,} tokens{where}.", "dim"))
+        if out is not None and not preview:
+            print_text(f"Written: {out}")
 
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
-    body = name_reader(
-        CODECS[recording.api].encode_request(recording.request), None
-    )  # no tool reads these files
+    # No tool reads these files.
+    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)
     outputs = {item.id: item.text for result in done for item in result.to_store}
     outputs |= {node.id: node.body for result in done for node in result.nodes}
     text = (
@@ -213,11 +229,11 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
     stored = len(result.to_store) + len(result.nodes)
     if stored:
         print_text(
-            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it"
+            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them to FILE.outputs"
         )
     covered = len(result.covered)
     verb = "would be" if result.reason == "preview" else "is" if covered == 1 else "are"
-    author = f" by {result.author}" if result.author else ""
+    author = f" by {name_author(result.author)}" if result.author else ""
     how = (
         f"{count_noun(covered, 'message')} {verb} summarised{author}"
         if covered

@@ -30,37 +30,44 @@ PerDay = Annotated[
 ]
 
 
+TenantOption = Annotated[
+    str,
+    typer.Option(
+        help="Its tenant. Keys of one tenant share their threads; others never see them."
+    ),
+]
+ScopeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What it may be used for: proxy, threads, tools; repeatable. Default: proxy."
+    ),
+]
+DollarsPerDayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DOLLARS",
+        help="Most in a UTC day, such as 2.50. Default: no limit.",
+    ),
+]
+ModeOption = Annotated[
+    Literal["managed", "observe", "off"] | None,
+    typer.Option(
+        metavar="MODE",
+        help="Instead of the configured mode: `managed` compacts, `observe` only records, `off` does neither.",
+    ),
+]
+NameOption = Annotated[str, typer.Option(help="A name for the list.")]
+
+
 @app.command()
 def create(
-    tenant: Annotated[
-        str,
-        typer.Option(
-            help="Its tenant. Keys of one tenant share their threads; others never see them."
-        ),
-    ] = "default",
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What it may be used for: proxy, threads, tools; repeatable. Default: proxy."
-        ),
-    ] = None,
+    tenant: TenantOption = "default",
+    scope: ScopeOption = None,
     requests_per_day: PerDay = None,
     tokens_per_day: PerDay = None,
-    dollars_per_day: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DOLLARS",
-            help="Most in a UTC day, such as 2.50. Default: no limit.",
-        ),
-    ] = None,
-    mode: Annotated[
-        Literal["managed", "observe", "off"] | None,
-        typer.Option(
-            metavar="MODE",
-            help="Instead of the configured mode: `managed` compacts, `observe` only records, `off` does neither.",
-        ),
-    ] = None,
-    name: Annotated[str, typer.Option(help="A name for the list.")] = "",
+    dollars_per_day: DollarsPerDayOption = None,
+    mode: ModeOption = None,
+    name: NameOption = "",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from everthread.lab.provider import Provider
     from everthread.lab.provider.answers import Record
     from everthread.lab.provider.script import Script
+    from everthread.lab.provider.served_models import ServedModel
 
 
 app = typer.Typer(help="Try it out: a simulated provider.", no_args_is_help=True)
@@ -30,117 +31,145 @@ def _lab() -> None:
     pass
 
 
+PortOption = Annotated[
+    int, number_option(most=65535, text="Where to listen; 0 finds a free one.")
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."),
+]
+ShowsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="State the windows in the list of models, as max_model_len, n_ctx_train, context_length or "
+        "context_window; else they are hidden.",
+    ),
+]
+CompactionOption = Annotated[
+    bool,
+    typer.Option(
+        help="Answer compaction_trigger and /v1/responses/compact, or refuse them as unknown."
+    ),
+]
+WebsocketOption = Annotated[
+    int,
+    number_option(
+        least=400,
+        most=499,
+        metavar="STATUS",
+        text="The status that refuses a WebSocket.",
+    ),
+]
+ScriptOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A JSON list of answers, used one by one."),
+]
+TranscriptOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="A recorded conversation; each request gets the answer that followed in it.",
+    ),
+]
+EchoOption = Annotated[
+    bool, typer.Option("--echo", help="Answer with the last message (the default).")
+]
+FaultOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."
+    ),
+]
+SeedOption = Annotated[int, typer.Option(help="The same seed, the same faults.")]
+SecondsOption = Annotated[
+    float, number_option(text="For how long such a fault hangs or delays.")
+]
+RequestsOption = Annotated[int | None, number_option(text="End after N requests.")]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object a line.")
+]
+
+
 @app.command()
 def provider(
-    port: Annotated[
-        int, number_option(most=65535, text="Where to listen; 0 finds a free one.")
-    ] = 0,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."
-        ),
-    ] = None,
-    shows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="State the windows in the list of models, as max_model_len, n_ctx_train, context_length or "
-            "context_window; else they are hidden.",
-        ),
-    ] = None,
-    compaction: Annotated[
-        bool,
-        typer.Option(
-            help="Answer compaction_trigger and /v1/responses/compact, or refuse them as unknown."
-        ),
-    ] = True,
-    websocket: Annotated[
-        int,
-        number_option(
-            least=400,
-            most=499,
-            metavar="STATUS",
-            text="The status that refuses a WebSocket.",
-        ),
-    ] = 405,
-    script: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="A JSON list of answers, used one by one."),
-    ] = None,
-    transcript: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A recorded conversation; each request gets the answer that followed in it.",
-        ),
-    ] = None,
-    echo: Annotated[
-        bool, typer.Option("--echo", help="Answer with the last message (the default).")
-    ] = False,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed, the same faults.")] = 0,
-    seconds: Annotated[
-        float, number_option(text="For how long such a fault hangs or delays.")
-    ] = 5.0,
-    requests: Annotated[int | None, number_option(text="End after N requests.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line.")
-    ] = False,
+    port: PortOption = 0,
+    model: ModelOption = None,
+    shows: ShowsOption = None,
+    compaction: CompactionOption = True,
+    websocket: WebsocketOption = 405,
+    script: ScriptOption = None,
+    transcript: TranscriptOption = None,
+    echo: EchoOption = False,
+    fault: FaultOption = None,
+    seed: SeedOption = 0,
+    seconds: SecondsOption = 5.0,
+    requests: RequestsOption = None,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Serve models that answer from a script, with real windows, caches and failures; a line for each request.
 
     Speaks OpenAI's chat completions and responses and Anthropic's messages. Ctrl-C ends it.
     """
-    from everthread.lab.provider import Provider
     from everthread.lab.provider.faults import FaultPlan, parse_fault
-    from everthread.lab.provider.served_models import DEFAULT_MODELS, Shown, parse_model
 
     if sum(map(bool, (script, transcript, echo))) > 1:
         raise InputError(
             "--script, --transcript and --echo exclude each other; give one of them"
         )
+    plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
+    serving = _serve(
+        _parse_models(model, shows, compacts=compaction),
+        _load_answers(script, transcript),
+        requests=requests,
+        as_json=as_json,
+        faults=plan,
+        port=port,
+        upgrade_status=websocket,
+    )
+    asyncio.run(serving)
+
+
+def _parse_models(
+    texts: list[str] | None, shows: str | None, *, compacts: bool
+) -> list[ServedModel]:
+    """Read `NAME=WINDOW[:DIALECT]` for each model; without any, return the default ones."""
+    from everthread.lab.provider.served_models import DEFAULT_MODELS, Shown, parse_model
+
     if shows is not None and shows not in get_args(Shown):
         raise InputError(
             f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}"
         )
-    texts = model or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
-    models = [
-        parse_model(text, shows=cast("Shown | None", shows), compacts=compaction)
+    texts = texts or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
+    return [
+        parse_model(text, shows=cast("Shown | None", shows), compacts=compacts)
         for text in texts
     ]
-    plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
-    answers = _load_answers(script, transcript)
 
-    async def run() -> None:
-        ended = watch_end_signals()
 
-        def print_record(record: Record) -> None:
-            typer.echo(
-                json_text(record.summary()) if as_json else _format_record(record)
-            )
-            if requests is not None and len(server.log) >= requests:
-                ended.set()
+async def _serve(
+    models: list[ServedModel],
+    answers: Script | None,
+    *,
+    requests: int | None,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Serve until a signal or the last of `requests` requests; print a line for each."""
+    from everthread.lab.provider import Provider
 
-        server = Provider(
-            models,
-            answers,
-            faults=plan,
-            port=port,
-            listen=print_record,
-            upgrade_status=websocket,
-        )
-        async with server:
-            _print_start(server, as_json=as_json)
-            if requests != 0:
-                await ended.wait()
+    ended = watch_end_signals()
 
-    asyncio.run(run())
+    def print_record(record: Record) -> None:
+        typer.echo(json_text(record.summary()) if as_json else _format_record(record))
+        if requests is not None and len(server.log) >= requests:
+            ended.set()
+
+    server = Provider(models, answers, listen=print_record, **arguments)
+    async with server:
+        _print_start(server, as_json=as_json)
+        if requests != 0:
+            await ended.wait()
 
 
 def _print_start(server: Provider, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -26,98 +26,114 @@ if TYPE_CHECKING:
     from everthread.thread.options import SessionOptions
 
 
+FilesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, Copilot CLI, Gemini CLI, pi, "
+        "opencode; `-`: standard input.",
+    ),
+]
+LatestOption = Annotated[
+    bool,
+    typer.Option(
+        "--latest",
+        help="The newest session of any of these programs on this machine.",
+    ),
+]
+WindowOption = Annotated[
+    int | None, number_option(least=1_000, text="The model's window, in tokens.")
+]
+ModelOption = Annotated[
+    str | None, typer.Option(help="The model's name. Default: the one in the log.")
+]
+EngineOption = Annotated[
+    str | None, typer.Option(help="The context engine. Default: as configured.")
+]
+ThresholdOption = Annotated[
+    float | None,
+    number_option(
+        least=0.05,
+        most=0.95,
+        text="Compact from this part of the window on, such as 0.3.",
+    ),
+]
+ThresholdsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="15,30,50",
+        help="Compare thresholds, in per cent of the window, fixed and weighed: dollars, context, kept.",
+    ),
+]
+EconomicsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--economics/--no-economics",
+        help="Weigh in dollars when to compact. Default: as configured.",
+    ),
+]
+TtlOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The lifetime of Claude's cache: 5m or 1h. Default: as recorded, else as configured."
+    ),
+]
+PauseOption = Annotated[
+    float,
+    number_option(
+        text="Seconds before each message of the user, where the log has no times."
+    ),
+]
+StepOption = Annotated[
+    float,
+    number_option(text="Seconds before each tool result, where the log has no times."),
+]
+RecallOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--recall/--no-recall",
+        help="Inject recalled passages. Default: as configured.",
+    ),
+]
+IdleOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle",
+        help="Also replay with idle compaction, and show the difference.",
+    ),
+]
+HtmlOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")
+]
+UncachedOption = Annotated[
+    bool,
+    typer.Option(
+        "--uncached",
+        help="Also show the way without compaction and without caching.",
+    ),
+]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON: every call of every way.")
+]
+
+
 def replay(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, Copilot CLI, Gemini CLI, pi, "
-            "opencode; `-`: standard input.",
-        ),
-    ] = None,
-    latest: Annotated[
-        bool,
-        typer.Option(
-            "--latest",
-            help="The newest session of any of these programs on this machine.",
-        ),
-    ] = False,
-    window: Annotated[
-        int | None, number_option(least=1_000, text="The model's window, in tokens.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The model's name. Default: the one in the log.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="The context engine. Default: as configured.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        number_option(
-            least=0.05,
-            most=0.95,
-            text="Compact from this part of the window on, such as 0.3.",
-        ),
-    ] = None,
-    thresholds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="15,30,50",
-            help="Compare thresholds, in per cent of the window, fixed and weighed: dollars, context, kept.",
-        ),
-    ] = None,
-    economics: Annotated[
-        bool | None,
-        typer.Option(
-            "--economics/--no-economics",
-            help="Weigh in dollars when to compact. Default: as configured.",
-        ),
-    ] = None,
-    ttl: Annotated[
-        str | None,
-        typer.Option(
-            help="The lifetime of Claude's cache: 5m or 1h. Default: as recorded, else as configured."
-        ),
-    ] = None,
-    pause: Annotated[
-        float,
-        number_option(
-            text="Seconds before each message of the user, where the log has no times."
-        ),
-    ] = 60.0,
-    step: Annotated[
-        float,
-        number_option(
-            text="Seconds before each tool result, where the log has no times."
-        ),
-    ] = 15.0,
-    recall: Annotated[
-        bool | None,
-        typer.Option(
-            "--recall/--no-recall",
-            help="Inject recalled passages. Default: as configured.",
-        ),
-    ] = None,
-    idle: Annotated[
-        bool,
-        typer.Option(
-            "--idle",
-            help="Also replay with idle compaction, and show the difference.",
-        ),
-    ] = False,
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")
-    ] = None,
-    uncached: Annotated[
-        bool,
-        typer.Option(
-            "--uncached",
-            help="Also show the way without compaction and without caching.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: every call of every way.")
-    ] = False,
+    files: FilesArgument = None,
+    latest: LatestOption = False,
+    window: WindowOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    threshold: ThresholdOption = None,
+    thresholds: ThresholdsOption = None,
+    economics: EconomicsOption = None,
+    ttl: TtlOption = None,
+    pause: PauseOption = 60.0,
+    step: StepOption = 15.0,
+    recall: RecallOption = None,
+    idle: IdleOption = False,
+    html: HtmlOption = None,
+    uncached: UncachedOption = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Replay recorded conversations: context, compactions, cache, cost and facts kept.
 
@@ -125,7 +141,6 @@ def replay(
     """
     from everthread.config import load_config
     from everthread.lab.importers.read_logs import read_log
-    from everthread.lab.replay import replay as play
 
     sources = _choose_files(files, latest=latest)
     config = load_config()
@@ -135,7 +150,7 @@ def replay(
     name = engine or config.context.engine
     arguments: dict[str, Any] = {
         "model": model,
-        "window": window or config.model.context_length,
+        "window": window,
         "engine": name,
         "engine_options": dict(config.engines.get(name, {})),
         "pause": pause,
@@ -144,52 +159,73 @@ def replay(
     }
     shares = _parse_thresholds(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in sources]
+    if all((model or log.model) == config.model.default for log in logs):
+        arguments["window"] = window or config.model.context_length
     if shares:
-        weighed = (
-            (False, True)
-            if economics is None and options.economics
-            else (options.economics,)
-        )
+        is_weighing_tried = economics is None and options.economics
+        weighed = (False, True) if is_weighing_tried else (options.economics,)
         _compare_thresholds(
             logs, shares, weighed, options, as_json=as_json, **arguments
         )
         return
-    with show_progress(len(logs)) as progress:
-        replays = [
-            play(
-                log, options=options, progress=progress(number, log.source), **arguments
-            )
-            for number, log in enumerate(logs)
-        ]
-        idle_options = replace(options, idle=True)
-        idle_replays = [
-            play(log, options=idle_options, compared=False, **arguments)
-            for log in (logs if idle else ())
-        ]
-    verdicts = [
-        _write_verdict(log, one) for log, one in zip(logs, replays, strict=True)
-    ]
+    played = _play_logs(logs, options, idle=idle, **arguments)
     if html is not None:
-        _write_page(html, replays, verdicts, uncached=uncached)
+        _write_page(html, played, uncached=uncached)
     if as_json:
-        found = [
-            one.as_dict() | {"verdict": lines}
-            for one, lines in zip(replays, verdicts, strict=True)
-        ]
-        for one, with_idle, shown in zip(replays, idle_replays, found, strict=False):
-            shown["idle"] = compare_idle(one, with_idle)
-        print_json({"replays": found})
+        print_json({"replays": [one.as_dict() for one in played]})
         return
-    for one, lines in zip(replays, verdicts, strict=True):
-        for line in lines:
-            print_text(line)
-        _print_replay(one, uncached=uncached)
-    for one, with_idle in zip(replays, idle_replays, strict=False):
-        print_text(_describe_idle(one, compare_idle(one, with_idle)))
-    if len(replays) > 1:
-        _print_sums(replays, uncached=uncached)
+    _print_played(played, uncached=uncached)
     if html is not None:
         print_text(f"The page with the charts: {html}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedLog:
+    """The replay of a log, its verdict, and the replay with idle compaction if one was asked for."""
+
+    replay: Replay
+    verdict: list[str]
+    with_idle: Replay | None
+
+    def as_dict(self) -> dict[str, Any]:
+        values = self.replay.as_dict() | {"verdict": self.verdict}
+        if self.with_idle is not None:
+            values["idle"] = compare_idle(self.replay, self.with_idle)
+        return values
+
+
+def _play_logs(
+    logs: Sequence[Log], options: SessionOptions, *, idle: bool, **arguments: Any
+) -> list[PlayedLog]:
+    from everthread.lab.replay import replay as play
+
+    idle_options = replace(options, idle=True)
+    played = []
+    with show_progress(len(logs)) as progress:
+        for number, log in enumerate(logs):
+            replayed = play(
+                log, options=options, progress=progress(number, log.source), **arguments
+            )
+            with_idle = (
+                play(log, options=idle_options, compared=False, **arguments)
+                if idle
+                else None
+            )
+            played.append(PlayedLog(replayed, _write_verdict(log, replayed), with_idle))
+    return played
+
+
+def _print_played(played: Sequence[PlayedLog], *, uncached: bool) -> None:
+    for one in played:
+        for line in one.verdict:
+            print_text(line)
+        _print_replay(one.replay, uncached=uncached)
+    for one in played:
+        if one.with_idle is not None:
+            figures = compare_idle(one.replay, one.with_idle)
+            print_text(_describe_idle(one.replay, figures))
+    if len(played) > 1:
+        _print_sums([one.replay for one in played], uncached=uncached)
 
 
 def compare_idle(without: Replay, with_idle: Replay) -> dict[str, Any]:
@@ -238,11 +274,11 @@ def _write_verdict(log: Log, replayed: Replay) -> list[str]:
     return write_verdict(replayed, compare_log(log) if is_readable else None)
 
 
-def _write_page(
-    file: str, replays: list[Replay], verdicts: list[list[str]], *, uncached: bool
-) -> None:
+def _write_page(file: str, played: Sequence[PlayedLog], *, uncached: bool) -> None:
     from everthread.lab.replay.report import page
 
+    replays = [one.replay for one in played]
+    verdicts = [one.verdict for one in played]
     command = f"everthread {shlex.join(sys.argv[1:])}"
     date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     try:

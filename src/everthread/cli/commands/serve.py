@@ -29,68 +29,81 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
+HostOption = Annotated[
+    str | None, typer.Option(help="Where to listen. Default: gateway.host.")
+]
+PortOption = Annotated[
+    int | None,
+    number_option(most=65535, text="0 finds a free one. Default: gateway.port."),
+]
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=URL",
+        help="A provider behind the gateway, instead of the configured ones; `local`: the small model here.",
+    ),
+]
+ModeOption = Annotated[
+    Literal["managed", "observe", "off"] | None,
+    typer.Option(
+        metavar="MODE",
+        help="`managed`: compact where needed; `observe`: only record; `off`: neither. Default: gateway.mode.",
+    ),
+]
+AuthOption = Annotated[
+    Literal["keys", "passthrough", "none"] | None,
+    typer.Option(
+        metavar="AUTH",
+        help="`keys`: clients need a key of this gateway; `passthrough`: a credential for the upstream; `none`: "
+        "nothing, on this machine only. Default: gateway.auth.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    number_option(
+        least=1,
+        most=64,
+        text="Processes that answer behind the one port. Default: gateway.workers.",
+    ),
+]
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write a JSON line there for each request and compaction.",
+    ),
+]
+LogFormatOption = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        metavar="FORMAT",
+        help="How to log on standard error: `text`, or `json` with a line for each request, its id and thread.",
+    ),
+]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print where it listens as JSON.")
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="No line for each request and compaction."),
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say more on standard error.")
+]
+
+
 def serve(
-    host: Annotated[
-        str | None, typer.Option(help="Where to listen. Default: gateway.host.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        number_option(most=65535, text="0 finds a free one. Default: gateway.port."),
-    ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=URL",
-            help="A provider behind the gateway, instead of the configured ones; `local`: the small model here.",
-        ),
-    ] = None,
-    mode: Annotated[
-        Literal["managed", "observe", "off"] | None,
-        typer.Option(
-            metavar="MODE",
-            help="`managed`: compact where needed; `observe`: only record; `off`: neither. Default: gateway.mode.",
-        ),
-    ] = None,
-    auth: Annotated[
-        Literal["keys", "passthrough", "none"] | None,
-        typer.Option(
-            metavar="AUTH",
-            help="`keys`: clients need a key of this gateway; `passthrough`: a credential for the upstream; `none`: "
-            "nothing, on this machine only. Default: gateway.auth.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        number_option(
-            least=1,
-            most=64,
-            text="Processes that answer behind the one port. Default: gateway.workers.",
-        ),
-    ] = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a JSON line there for each request and compaction.",
-        ),
-    ] = None,
-    log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option(
-            metavar="FORMAT",
-            help="How to log on standard error: `text`, or `json` with a line for each request, its id and thread.",
-        ),
-    ] = "text",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print where it listens as JSON.")
-    ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="No line for each request and compaction."),
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say more on standard error.")
-    ] = False,
+    host: HostOption = None,
+    port: PortOption = None,
+    upstream: UpstreamOption = None,
+    mode: ModeOption = None,
+    auth: AuthOption = None,
+    workers: WorkersOption = None,
+    log: LogOption = None,
+    log_format: LogFormatOption = "text",
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Serve an endpoint that gives any client an unlimited conversation.
 

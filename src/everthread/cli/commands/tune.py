@@ -30,32 +30,34 @@ COLUMNS = (
 SECONDS = {"h": 3_600, "d": 86_400, "w": 604_800}
 
 
+LogsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="LOG", help="Logs. Default: the sessions on this machine."),
+]
+LastOption = Annotated[
+    str,
+    typer.Option(
+        metavar="30d", help="Without LOG: only sessions this recent (h, d, w)."
+    ),
+]
+MostOption = Annotated[
+    int,
+    number_option(least=1, text="Without LOG: at most this many sessions, the newest."),
+]
+ApplyOption = Annotated[
+    bool,
+    typer.Option(
+        "--apply",
+        help="Write the proposed thresholds to the configuration, for each model.",
+    ),
+]
+
+
 def tune(
-    logs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LOG", help="Logs. Default: the sessions on this machine."
-        ),
-    ] = None,
-    last: Annotated[
-        str,
-        typer.Option(
-            metavar="30d", help="Without LOG: only sessions this recent (h, d, w)."
-        ),
-    ] = "30d",
-    most: Annotated[
-        int,
-        number_option(
-            least=1, text="Without LOG: at most this many sessions, the newest."
-        ),
-    ] = 10,
-    apply: Annotated[
-        bool,
-        typer.Option(
-            "--apply",
-            help="Write the proposed thresholds to the configuration, for each model.",
-        ),
-    ] = False,
+    logs: LogsArgument = None,
+    last: LastOption = "30d",
+    most: MostOption = 10,
+    apply: ApplyOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Propose a threshold for each model, from replays of your own sessions.

@@ -32,18 +32,22 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
+SessionIdArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="ID",
+        help="A session's id or its first characters. Default: all threads.",
+    ),
+]
+CallsOption = Annotated[
+    bool,
+    typer.Option("--calls", help="Every call of the thread, not only the sums."),
+]
+
+
 def usage(
-    session_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ID",
-            help="A session's id or its first characters. Default: all threads.",
-        ),
-    ] = None,
-    calls: Annotated[
-        bool,
-        typer.Option("--calls", help="Every call of the thread, not only the sums."),
-    ] = False,
+    session_id: SessionIdArgument = None,
+    calls: CallsOption = False,
     since: Since = None,
     until: Until = None,
     tenant: Tenant = None,

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 COMMAND = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
 }
-NEVER = 1_000_000_000
+NEVER_TOKENS = 1_000_000_000
 """Tokens at which a client would compact by itself: never."""
-UNKNOWN = "http://127.0.0.1:PORT"
+URL_PLACEHOLDER = "http://127.0.0.1:PORT"
 """The gateway's address before there is one."""
 
 
@@ -125,7 +125,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "DISABLE_AUTO_COMPACT": "1",
                 "ENABLE_TOOL_SEARCH": "true",
-                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER),
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER_TOKENS),
             },
             mcp=(
                 "--mcp-config",
@@ -140,7 +140,7 @@ CLIENTS = {
                 "-c",
                 'openai_base_url="{url}/v1"',
                 "-c",
-                f"model_auto_compact_token_limit={NEVER}",
+                f"model_auto_compact_token_limit={NEVER_TOKENS}",
             ),
             mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
@@ -169,7 +169,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "ANTHROPIC_API_BASE": "{url}",
             },
-            ("--max-chat-history-tokens", str(NEVER)),
+            ("--max-chat-history-tokens", str(NEVER_TOKENS)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
         ClientRow(
@@ -194,7 +194,7 @@ CLIENTS = {
             "copilot",
             {
                 "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
-                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER),
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER_TOKENS),
             },
             note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
         ),
@@ -213,56 +213,68 @@ CLIENTS = {
 }
 
 
+ClientArgument = Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")]
+GatewayOption = Annotated[
+    str | None,
+    typer.Option(help="Use this gateway, which is running, instead of a new one."),
+]
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=URL", help="A provider, instead of the configured ones."
+    ),
+]
+ListedOption = Annotated[
+    bool, typer.Option("--list", help="The clients, and which are installed.")
+]
+PrintedOption = Annotated[
+    bool, typer.Option("--print", help="Say what would be set, and start nothing.")
+]
+McpOption = Annotated[
+    bool,
+    typer.Option(
+        "--mcp",
+        help="Attach our MCP server, where the client takes one, instead of the tool recall.",
+    ),
+]
+IdleOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle",
+        help="Compact during pauses, shortly before the provider's cache expires.",
+    ),
+]
+PassiveOption = Annotated[
+    bool,
+    typer.Option(
+        "--passive",
+        help="Only watch: record threads and figures, and change no request.",
+    ),
+]
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write a JSON line there for each request and compaction.",
+    ),
+]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="The list or what would be set as JSON.")
+]
+
+
 def wrap(
     context: typer.Context,
-    client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")] = "",
-    gateway: Annotated[
-        str | None,
-        typer.Option(help="Use this gateway, which is running, instead of a new one."),
-    ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=URL", help="A provider, instead of the configured ones."
-        ),
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="The clients, and which are installed.")
-    ] = False,
-    printed: Annotated[
-        bool, typer.Option("--print", help="Say what would be set, and start nothing.")
-    ] = False,
-    mcp: Annotated[
-        bool,
-        typer.Option(
-            "--mcp",
-            help="Attach our MCP server, where the client takes one, instead of the tool recall.",
-        ),
-    ] = False,
-    idle: Annotated[
-        bool,
-        typer.Option(
-            "--idle",
-            help="Compact during pauses, shortly before the provider's cache expires.",
-        ),
-    ] = False,
-    passive: Annotated[
-        bool,
-        typer.Option(
-            "--passive",
-            help="Only watch: record threads and figures, and change no request.",
-        ),
-    ] = False,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a JSON line there for each request and compaction.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The list or what would be set as JSON.")
-    ] = False,
+    client: ClientArgument = "",
+    gateway: GatewayOption = None,
+    upstream: UpstreamOption = None,
+    listed: ListedOption = False,
+    printed: PrintedOption = False,
+    mcp: McpOption = False,
+    idle: IdleOption = False,
+    passive: PassiveOption = False,
+    log: LogOption = None,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Start another agent behind a gateway, and print a summary when it exits.
 
@@ -271,37 +283,9 @@ def wrap(
     variables, flags, a configuration in a temporary folder.
     """
     if listed:
-        rows = [
-            (row.name, shutil.which(row.program) is not None, row.note)
-            for row in CLIENTS.values()
-        ]
-        if as_json:
-            typer.echo(
-                json_text(
-                    [
-                        dict(zip(("client", "installed", "note"), row, strict=True))
-                        for row in rows
-                    ]
-                )
-            )
-            return
-        for name, is_installed, note in rows:
-            state = "installed" if is_installed else "–"
-            typer.echo(f"{name:9} {state:9}  {hang(note, indent=21)}")
+        _print_clients(as_json=as_json)
         return
-    row = CLIENTS.get(client)
-    if row is None:
-        problem = (
-            f"{client} is not a client that can be wrapped"
-            if client
-            else "name a client"
-        )
-        raise InputError(f"{problem}: {', '.join(CLIENTS)}")
-    if mcp and not row.takes_mcp:
-        takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
-        raise InputError(
-            f"{row.name} takes no MCP server for one run; these do: {takers}"
-        )
+    row = _find_client(client, mcp=mcp)
     if gateway and (idle or passive):
         raise InputError("--idle and --passive are settings of the gateway that runs")
     watch = WatchOptions(idle=idle, is_passive=passive, log=log)
@@ -309,16 +293,8 @@ def wrap(
         folder = Path(name)
         url = gateway and gateway.rstrip("/")
         if printed:
-            variables, arguments = _settings(row, url or UNKNOWN, folder, mcp=mcp)
-            settings = {
-                "program": row.program,
-                "variables": variables,
-                "arguments": arguments,
-            }
-            typer.echo(
-                json_text(settings)
-                if as_json
-                else settings_text(row, folder, url or UNKNOWN, mcp=mcp)
+            _print_settings(
+                row, folder, url or URL_PLACEHOLDER, mcp=mcp, as_json=as_json
             )
             return
         if shutil.which(row.program) is None:
@@ -330,6 +306,55 @@ def wrap(
                 _run(row, upstream or [], context.args, folder, watch, mcp=mcp)
             )
     raise typer.Exit(code)
+
+
+def _print_clients(*, as_json: bool) -> None:
+    """Print every client and whether it is installed."""
+    rows = [
+        {
+            "client": row.name,
+            "installed": shutil.which(row.program) is not None,
+            "note": row.note,
+        }
+        for row in CLIENTS.values()
+    ]
+    if as_json:
+        typer.echo(json_text(rows))
+        return
+    for row in rows:
+        state = "installed" if row["installed"] else "–"
+        note = hang(str(row["note"]), indent=21)
+        typer.echo(f"{row['client']:9} {state:9}  {note}")
+
+
+def _find_client(name: str, *, mcp: bool) -> ClientRow:
+    """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
+    row = CLIENTS.get(name)
+    if row is None:
+        problem = (
+            f"{name} is not a client that can be wrapped" if name else "name a client"
+        )
+        raise InputError(f"{problem}: {', '.join(CLIENTS)}")
+    if mcp and not row.takes_mcp:
+        takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
+        raise InputError(
+            f"{row.name} takes no MCP server for one run; these do: {takers}"
+        )
+    return row
+
+
+def _print_settings(
+    row: ClientRow, folder: Path, url: str, *, mcp: bool, as_json: bool
+) -> None:
+    if not as_json:
+        typer.echo(settings_text(row, folder, url, mcp=mcp))
+        return
+    variables, arguments = _settings(row, url, folder, mcp=mcp)
+    typer.echo(
+        json_text(
+            {"program": row.program, "variables": variables, "arguments": arguments}
+        )
+    )
 
 
 def _settings(
@@ -359,7 +384,7 @@ def _settings(
 
 
 def settings_text(
-    row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False
+    row: ClientRow, folder: Path, url: str = URL_PLACEHOLDER, *, mcp: bool = False
 ) -> str:
     """What would be set, as a shell takes it; the temporary folder is called FOLDER."""
     variables, arguments = _settings(row, url, folder, mcp=mcp)
@@ -527,7 +552,7 @@ class ReceiptFigures:
         )
 
 
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 _KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Where a client's key for the gateway may be, which sees its tenant's figures."""
 _SECONDS = 10
@@ -538,7 +563,7 @@ async def read_figures(url: str, since: float) -> ReceiptFigures | str:
     import httpx2
 
     key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
-    days = int(time.time() // _DAY - since // _DAY) + 1
+    days = int(time.time() // _DAY_SECONDS - since // _DAY_SECONDS) + 1
     try:
         async with httpx2.AsyncClient(timeout=_SECONDS) as http:
             answer = await http.get(
@@ -580,8 +605,9 @@ def receipt(
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
     calls = count_noun(total.calls, "call")
     if comparison is not None and comparison.beyond:
-        beyond = count_noun(comparison.beyond, "call")
-        lines = [f"Everthread: {name} made {calls}, {beyond} beyond the window."]
+        lines = [
+            f"Everthread: {name} made {calls}, {comparison.beyond:,} of them beyond the window."
+        ]
     else:
         lines = [f"Everthread: {name} made {calls}."]
     if total.compactions:

@@ -37,7 +37,7 @@ class Neighbour:
 
     def as_line(self, found: Collection[int | None]) -> str:
         """For a person. `found`: the messages of the page; one of those is named only, as its text is shown there."""
-        text = ", found too" if self.message in found else f": {self.text}"
+        text = " (also a match)" if self.message in found else f": {self.text}"
         return f"#{self.message} {self.speaker}{text}"
 
 
@@ -146,9 +146,8 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
         if ids
         else f"{search}: nothing found so far"
     ]
-    for excerpt in (
-        page.excerpts
-    ):  # between the messages before and after it: an answer is read with its question
+    # Between the messages before and after it: an answer is read with its question.
+    for excerpt in page.excerpts:
         before = f"(before, {excerpt.before})\n" if excerpt.before else ""
         after = f"\n(after, {excerpt.after})" if excerpt.after else ""
         blocks.append(

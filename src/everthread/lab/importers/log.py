@@ -88,6 +88,15 @@ class Log:
         return [entry.message for entry in self.entries]
 
 
+@dataclass(frozen=True, slots=True)
+class LogStream:
+    """A recorded conversation whose messages are read one at a time, so that it is never in memory as a whole."""
+
+    log: Log
+    """The conversation without its messages. Warnings are added when all of them have been read."""
+    entries: Iterable[LoggedMessage]
+
+
 # Values of a log, which may be of any type
 
 
@@ -242,9 +251,8 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     wire = body.get("messages")
     usage = body.get("usage")
     entries = [LoggedMessage(message) for message in request.messages]
-    if isinstance(
-        wire, list
-    ):  # decoded message by message, so that each keeps its time
+    # Decoded message by message, so that each keeps its time.
+    if isinstance(wire, list):
         codec = anthropic if api == "anthropic" else openai_chat
         entries = [
             LoggedMessage(

@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.messages import Call, calls_of, results_of
+from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import LAST, Query, Row, Tx, chunks, placeholders
+from everthread.store.database import (
+    MAX_ID,
+    Query,
+    Row,
+    Tx,
+    chunks,
+    placeholders,
+    read_ids,
+)
 from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.sql.session_rows import (
     IS_TIP,
@@ -42,6 +51,8 @@ class PreparedMessage:
     """Characters of its JSON."""
     role: str
     tool: str
+    opens_turn: bool = False
+    """Whether the user speaks here."""
     calls: tuple[Call, ...] = ()
     answers: tuple[str, ...] = ()
     """The calls whose results it holds without naming the tool."""
@@ -58,15 +69,14 @@ class PreparedMessage:
             new.tokens,
             now if new.created is None else new.created,
             new.origin,
+            int(self.opens_turn),
             self.chars,
             checksum(self.body),
             self.body,
         )
 
 
-MESSAGE_FIELDS = (
-    "thread_id, event, kind, role, tool, tokens, created, origin, chars, checksum, body"
-)
+MESSAGE_FIELDS = "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
 
 
 def prepare_message(new: NewMessage) -> PreparedMessage:
@@ -90,6 +100,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
         chars=len(text),
         role=clean_text(str(body.get("role", ""))),
         tool=clean_text(tool),
+        opens_turn=new.kind == "message" and is_user_message(body),
         calls=tuple(calls),
         answers=tuple(unnamed),
     )
@@ -125,7 +136,7 @@ def insert_message(
 ) -> int | None:
     """Return the new message's id; None if its event is already stored."""
     message_id: int | None = tx.value(
-        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
         item.row(thread, now),
     )
@@ -160,7 +171,7 @@ def list_messages(
     rows = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = ? AND p.seq >= ? ORDER BY p.seq LIMIT ?",
-        (session_id, max(start, 0), LAST if limit is None else limit),
+        (session_id, max(start, 0), MAX_ID if limit is None else limit),
     )
     return [as_stored(row) for row in rows]
 
@@ -196,7 +207,7 @@ def load_history(
             if skipped <= start:
                 start -= skipped
                 continue
-        room = LAST if limit is None else limit - len(messages)
+        room = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
             (session, carried, room, max(start, 0)),
@@ -306,7 +317,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
         {row[0]: ThreadTip(*row[1:]) for row in tips},
         fences,
         events,
-        iter([int(row[0]) for row in ids]),
+        iter(read_ids(ids, count)),
     )
 
 
@@ -338,7 +349,7 @@ class _ThreadGrowth:
     active: float = field(init=False)
     tools: dict[str, str] = field(default_factory=dict)
     """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
-    unread: int | None = LAST
+    unread: int | None = MAX_ID
     """The place up to which the session's calls are not read yet; None when all of them are."""
 
     def __post_init__(self) -> None:
@@ -402,7 +413,7 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
         return
     rows = [row for thread in grown for row in thread.rows]
     tx.many(
-        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     tx.many(

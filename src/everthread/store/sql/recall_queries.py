@@ -23,11 +23,11 @@ from everthread.store.sql.snippets import (
     find_richest_position,
     sentence_start,
 )
-from everthread.store.sql.turn_index import TurnIndex
+from everthread.store.sql.turn_numbers import number_turns
 
 
 def recall_passages(
-    tx: Tx, query: RecallQuery, question: Question, turns: TurnIndex
+    tx: Tx, query: RecallQuery, question: Question
 ) -> list[RecallPassage]:
     within = SearchQuery(
         "", tenant=query.tenant, thread=query.thread, family=query.family
@@ -40,22 +40,22 @@ def recall_passages(
     counted = None if query.family else query.thread
     words = look_up_words(tx, scope, question.sought, counted, by_role=query.as_page)
     ranking = rank_by_words(tx, scope, words, question, query)
-    return _make_passages(tx, ranking, words, query, turns)
+    return _make_passages(tx, ranking, words, query)
 
 
-ALIKE = 0.6
-WITHIN = 0.9
-"""A text repeats another if they share this part of all their words (`ALIKE`), or if the other holds this part of its
-words (`WITHIN`); words of the question do not count."""
+MIN_SHARED_WORDS = 0.6
+MIN_CONTAINED_WORDS = 0.9
+"""A text repeats another if they share the first part of all their words, or if the other holds the second part of its
+words. Words of the question do not count."""
 MIN_WITHIN = 8
-"""The least number of words in a text for which `WITHIN` applies."""
+"""The least number of words in a text for which `MIN_CONTAINED_WORDS` applies."""
 GLIMPSE_CHARS = 200
 """Characters of a call or result that is shown only beside a better one."""
 MAX_ALIKE = 2
 """How many texts that nearly repeat another are shown with it, a glimpse of each: where only a name or a figure
 differs, that may be what is asked for."""
 _WORD = re.compile(r"\w+")
-WordsIn = Mapping[int, Sequence[RecallWord]]
+WordsByPiece = Mapping[int, Sequence[RecallWord]]
 """The words of the question that each piece holds."""
 
 
@@ -79,7 +79,6 @@ def _make_passages(
     ranking: RecallRanking,
     words: Sequence[RecallWord],
     query: RecallQuery,
-    turns: TurnIndex,
 ) -> list[RecallPassage]:
     looked_at = (
         *ranking.first,
@@ -101,6 +100,7 @@ def _make_passages(
             for piece, text in zip(chosen, read_pieces(tx, chosen), strict=True)
         ]
         room = query.chars
+    turns = number_turns(tx, [draft.first for draft in drafts])
     passages = []
     for draft in drafts:
         piece = draft.first
@@ -124,7 +124,7 @@ def _make_passages(
                 thread=piece.thread,
                 role=piece.role,
                 tool=piece.tool,
-                turn=turns.of(tx, piece),
+                turn=turns[piece.id],
                 created=piece.created,
                 text=shown,
                 score=round(ranking.scores[piece.id], 4),
@@ -137,7 +137,7 @@ def _make_passages(
 
 
 def _choose_drafts(
-    tx: Tx, ranking: RecallRanking, words_in: WordsIn, query: RecallQuery
+    tx: Tx, ranking: RecallRanking, words_in: WordsByPiece, query: RecallQuery
 ) -> list[_PassageDraft]:
     """The best texts that each say something of their own, as many as are asked for."""
     exchanges = {
@@ -178,7 +178,10 @@ def _choose_drafts(
 
 
 def _add_partners(
-    tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: WordsIn
+    tx: Tx,
+    drafts: Sequence[_PassageDraft],
+    ranking: RecallRanking,
+    words_in: WordsByPiece,
 ) -> None:
     """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
     alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
@@ -209,8 +212,8 @@ def _add_partners(
 
 def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
     shared = len(own & other)
-    within = len(own) >= MIN_WITHIN and shared >= WITHIN * len(own)
-    return within or shared >= ALIKE * len(own | other)
+    within = len(own) >= MIN_WITHIN and shared >= MIN_CONTAINED_WORDS * len(own)
+    return within or shared >= MIN_SHARED_WORDS * len(own | other)
 
 
 def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
@@ -263,9 +266,8 @@ def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
 
 def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
-    if (
-        piece.role == "assistant" and piece.tool
-    ):  # show arguments of a call without JSON's escapes
+    # Show arguments of a call without JSON's escapes.
+    if piece.role == "assistant" and piece.tool:
         shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return (
         ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")

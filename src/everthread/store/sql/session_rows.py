@@ -92,9 +92,8 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     )
     if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
-    if (
-        len(sessions) > 1 and sessions[0].id != prefix
-    ):  # the id itself sorts before longer ones
+    # The id itself sorts before longer ones.
+    if len(sessions) > 1 and sessions[0].id != prefix:
         some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(
             f"several sessions begin with {prefix!r} ({some} …): give more of the id"
@@ -290,12 +289,20 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     return key
 
 
-def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
+def find_conversation(
+    tx: Tx, tenant: str, client_session: str, client: str | None = None
+) -> str | None:
     """The thread that a client's side calls belong to: the conversation of its session that was used last."""
+    named = {
+        "tenant": tenant,
+        "client_session": clean_text(client_session),
+        "client": client,
+    }
+    where, values = equal_to(named)
     thread: str | None = tx.value(
-        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' "
-        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
-        (tenant, clean_text(client_session)),
+        f"SELECT id FROM sessions WHERE {where} AND client_session <> '' AND kind IN ('main', 'branch') "
+        "AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        values,
     )
     return thread
 

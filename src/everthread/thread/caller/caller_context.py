@@ -10,6 +10,7 @@ from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.compaction.summary_message import tools_key
 from everthread.core.cache_control import cache_route
+from everthread.core.messages import Message
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -35,16 +36,17 @@ from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy import (
     AUTOMATIC,
-    FADING,
+    FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
     fading_text,
 )
+from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
-WORTH_ANOTHER = 0.85
+MIN_ANOTHER_SHARE = 0.85
 """A prepared rewrite that is still too large is followed by another one only if that leaves at most this share."""
 
 
@@ -91,7 +93,8 @@ class CallerContext:
             tokens,
             fixed,
             call.budget(self._services.setup.options),
-            call.frame.output_cap,
+            output=call.frame.output_cap,
+            is_mid_turn=call.sent.is_mid_turn,
         )
 
     @property
@@ -134,6 +137,28 @@ class CallerContext:
         call.memory.search = found.search
         return found
 
+    async def find_excerpts(self) -> list[Message]:
+        """Find excerpts of what left the context that the newest message is about, for this call only."""
+        call = self._call
+        setup = self._services.setup
+        finder = ExcerptFinder(
+            setup.store, setup.options.recall, TokenCounter(call.model)
+        )
+        room = finder.room(self.size)
+        is_whole = not call.has_past and call.match.branch_of is None
+        if not room or (is_whole and setup.options.recall.scope == "thread"):
+            return []  # most calls end here: their messages need not be stored yet
+        match = await self._services.recorder.store_request(call)
+        tip = await setup.store.get_compression_tip(match.thread)
+        view = ThreadView(
+            match.tenant,
+            match.thread,
+            session=match.thread,
+            messages=await setup.store.messages(tip),
+            is_whole=is_whole,
+        )
+        return await finder.find(view, room, setup.listener)
+
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
         return not self._call.sent.is_single
 
@@ -167,7 +192,7 @@ class CallerContext:
             await self._shorten_since(order)
         self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
         self.state.rhythm = self.state.rhythm.rewritten()
-        if is_own and call.used.depth >= FADING:
+        if is_own and call.used.depth >= FADING_COMPACTIONS:
             self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
         return ""
 
@@ -193,7 +218,7 @@ class CallerContext:
         now = self._services.sizer.tokens(call, call.used)
         if further.rewrite is not None:
             after = self._services.sizer.tokens(call, further.rewrite)
-            if after <= budget.compacted_limit or after <= WORTH_ANOTHER * now:
+            if after <= budget.compacted_limit or after <= MIN_ANOTHER_SHARE * now:
                 call.used = await rewrites.commit(further)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import EARLIEST
+from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
 from everthread.store.records import NewUsage, Rewrite
@@ -75,7 +76,7 @@ class CallerThreads:
             setup.store, setup.wall, setup.listener, early=True
         )
         self.runner = CompactionRunner(
-            is_built_in=setup.is_built_in_engine,
+            uses_processes=setup.uses_processes,
             seconds=setup.compaction_seconds,
             processes=setup.compaction_processes,
         )
@@ -123,15 +124,17 @@ class CallerThreads:
             match, is_shortened=sent.replacement is not None
         )
         call = PreparedCall(sent, frame, match, memory)
-        window = await self._load_window(frame)
+        window = await self.load_window(frame)
         call.limit.window = await self.limits.window(frame.limit_key, window)
         await CallerContext(call, self._services).load_caps()
         if len(sent):
             self._recorder.begin(call)
         return call
 
-    async def _load_window(self, frame: CallFrame) -> int:
-        """Return the window of a model at an address, looked up once."""
+    async def load_window(self, frame: CallFrame) -> int:
+        """Return the window of a model: the caller's own figure, or that of its address, looked up once."""
+        if frame.window is not None:
+            return frame.window
         key = (frame.upstream, frame.model, frame.limit_key.headers)
         if key not in self._windows:
             if len(self._windows) >= _MAX_WINDOWS:
@@ -194,7 +197,7 @@ class CallerThreads:
             return False
         budget = call.budget(options)
         earliest = (
-            EARLIEST * budget.threshold
+            MIN_THRESHOLD_SHARE * budget.threshold
             if options.economics
             else budget.background_start
         )
@@ -230,6 +233,12 @@ class CallerThreads:
         """Store the messages of a call that was sent unchanged before it was opened."""
         call.estimate = self._sizer.estimate(call, None)
         self._recorder.start(call, is_answered=is_answered)
+
+    async def find_excerpts(self, call: PreparedCall) -> list[Message]:
+        """Find excerpts of what left the context that the newest message is about, for this call only."""
+        excerpts = await CallerContext(call, self._services).find_excerpts()
+        call.estimate += TokenCounter(call.model).messages(excerpts)
+        return excerpts
 
     async def store(self, call: PreparedCall) -> ThreadMatch:
         """Store the messages of a call now."""

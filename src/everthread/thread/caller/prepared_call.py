@@ -9,7 +9,11 @@ from typing import Any
 from everthread.core.tokens.budget import Budget
 from everthread.store.records import Rewrite
 from everthread.thread.caller.hidden_rounds import RESULT_PARTS, CallRounds
-from everthread.thread.caller.replacement import replacement_messages
+from everthread.thread.caller.replacement import (
+    match_unchanged,
+    replacement_messages,
+    split_messages,
+)
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.caller.sent_history import CallFrame, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemory
@@ -171,6 +175,29 @@ class PreparedCall:
             if index not in taken:
                 edits.append(Edit(index, index + 1, encode_value(value)))
         return edits
+
+    def items(self) -> list[int | dict[str, Any]]:
+        """Return the messages to send: the index of each of the caller's own, and ours in the form of the protocol."""
+        items: list[int | dict[str, Any]] = []
+        at = 0
+        for edit in sorted(self.edits(), key=lambda edit: edit.start):
+            items += range(at, edit.start)
+            items += self._edit_items(edit)
+            at = edit.end
+        items += range(at, len(self.sent))
+        return items
+
+    def _edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
+        """Return the messages of an edit; those that it leaves unchanged by their index."""
+        messages = split_messages(edit.text)
+        covered = [
+            message.text for message in self.sent.messages[edit.start : edit.end]
+        ]
+        indexes = match_unchanged([text for _, text in messages], covered)
+        return [
+            value if index is None else edit.start + index
+            for (value, _), index in zip(messages, indexes, strict=True)
+        ]
 
     def _with_blocks(self, value: Any, blocks: str) -> str:
         """Return a message as text, with hidden results before its own."""

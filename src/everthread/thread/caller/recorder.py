@@ -19,7 +19,7 @@ from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
 from everthread.thread.finding.pending_points import PendingPoint
-from everthread.thread.finding.thread_index import PLATFORM, ThreadIndex
+from everthread.thread.finding.thread_index import ThreadIndex
 from everthread.thread.finding.thread_match import (
     ThreadMatch,
     ThreadStep,
@@ -267,7 +267,7 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         kind="side" if match.side_of else call.sent.kind,
         parent=match.side_of or None,
         tenant=match.tenant,
-        platform=PLATFORM,
+        platform=client.platform,
         model=call.model,
         system=call.frame.request.system,
         client=client.client,
@@ -291,7 +291,9 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
 
 def _answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
     session = NewSession(
-        id=call.match.thread, tenant=call.match.tenant, platform=PLATFORM
+        id=call.match.thread,
+        tenant=call.match.tenant,
+        platform=call.sent.client.platform,
     )
     size = TokenCounter(call.model).message(answer.message)
     return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)

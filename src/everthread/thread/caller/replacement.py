@@ -98,7 +98,11 @@ def replacement_text(
 
 def replacement_messages(rewrite: Rewrite) -> list[tuple[Any, str]]:
     """Return the messages of a rewrite with their text."""
-    text = rewrite.replacement.decode()
+    return split_messages(rewrite.replacement.decode())
+
+
+def split_messages(text: str) -> list[tuple[Any, str]]:
+    """Return the messages in a text, separated by commas, each with its own text."""
     decode = json.JSONDecoder().raw_decode
     messages = []
     at = 0
@@ -107,3 +111,30 @@ def replacement_messages(rewrite: Rewrite) -> list[tuple[Any, str]]:
         messages.append((value, text[at:end]))
         at = end + 1
     return messages
+
+
+def match_unchanged(
+    replacement: Sequence[str], covered: Sequence[str]
+) -> list[int | None]:
+    """Return for each text of a replacement the covered message that it is; None if it is none of them.
+
+    The beginning is compared in order, the rest from the end: of equal messages a compaction keeps the newest.
+    """
+    indexes: list[int | None] = [None] * len(replacement)
+    lead = 0
+    while lead < min(len(replacement), len(covered)) and (
+        replacement[lead] == covered[lead]
+    ):
+        indexes[lead] = lead
+        lead += 1
+    places: dict[str, list[int]] = {}
+    for index in range(lead, len(covered)):
+        places.setdefault(covered[index], []).append(index)
+    limit = len(covered)
+    for position in range(len(replacement) - 1, lead - 1, -1):
+        found = [
+            index for index in places.get(replacement[position], ()) if index < limit
+        ]
+        if found:
+            indexes[position] = limit = found[-1]
+    return indexes

@@ -15,17 +15,22 @@ from everthread.thread.history import History
 from everthread.thread.model_limits import LimitKey
 from everthread.thread.options import Permit
 
+PLATFORM = "gateway"
+"""The platform of threads whose clients send HTTP requests."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
     """Whose request it is, as the client says."""
 
     client: str = ""
-    """The first product of its `User-Agent`, without the version."""
+    """Its name: of an HTTP client, the first product of its `User-Agent` without the version."""
     session: str = ""
     parent: str = ""
     """The session it works for, if it names one."""
     is_subagent: bool = False
+    platform: str = PLATFORM
+    """The platform of its threads in usage and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,11 @@ class SentHistory:
     """A conversation, a subagent's or a side call."""
     replacement: Replacement | None = None
     """The compaction that replaces earlier messages; None if the history is complete."""
+    has_one_role: bool = True
+    """Whether another system prompt with other tools marks a call beside the conversation.
+
+    An agent framework hands one conversation from agent to agent.
+    """
     is_single: bool = False
     """It is one text instead of a list of messages, so it cannot be compacted."""
     restore: Callable[[int], Mapping[int, Any]] = _restore_nothing
@@ -95,6 +105,11 @@ class SentHistory:
         return self.kind == "main"
 
     @property
+    def is_mid_turn(self) -> bool:
+        """Whether its newest message hands tool results to the model, in the middle of a turn."""
+        return bool(self.history.pieces) and bool(self.history.pieces[-1].results)
+
+    @property
     def has_answer(self) -> bool:
         """Whether an assistant's turn is among the messages."""
         return any(
@@ -116,6 +131,8 @@ class CallFrame:
     """The address of the provider."""
     limit_key: LimitKey
     """The key under which the model's learnt limits are stored."""
+    window: int | None = None
+    """The model's window, if the caller knows it."""
     output_cap: int | None = None
     """The output cap the caller set."""
     thinking_budget: int | None = None

@@ -21,7 +21,7 @@ from everthread.core.messages import text_of
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewUsage, ThreadLinkMatch
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.caller.sent_history import PLATFORM, CallFrame, SentHistory
 from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
 from everthread.thread.finding.point_cache import MAX_POINTS, PointCache
 from everthread.thread.finding.thread_match import (
@@ -56,7 +56,6 @@ from everthread.thread.reminders import (
 )
 from everthread.thread.wire_messages import encode_messages
 
-PLATFORM = "gateway"
 _SUMMARY_SECONDS = 5.0
 """Maximum wait for answers of the session that are being stored: a new thread costs the client its past."""
 _MAX_COMPARED = 40
@@ -188,7 +187,8 @@ class ThreadIndex:
         Clients send a conversation's history for side calls too: to get suggestions, or
         facts worth remembering.
         """
-        if known.length <= opening_length(question.sent.values):
+        sent = question.sent
+        if not sent.has_one_role or known.length <= opening_length(sent.values):
             return False
         thread = known.point.link.thread
         return not await self._roles.fits(thread, question.frame.request)

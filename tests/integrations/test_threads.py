@@ -1,4 +1,4 @@
-"""The thread behind a framework's conversation, without a framework: what each integration builds on."""
+"""The threads of a framework's conversations, without a framework: the part that all integrations share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from everthread.config import parse_config
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
 from everthread.integrations.framework_package import framework
-from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.thread.events import CompactionDone, Event
-from everthread.thread.identity import identify_by_calls, name_by_opening
 
 WINDOW = 6_000
 FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
@@ -56,6 +55,11 @@ def result(call_id: str, text: str = "settled") -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+def role_of(name: str) -> str:
+    """A system prompt of many lines, none of them another role's."""
+    return "\n".join(f"As {name} you mind rule {number}." for number in range(12))
+
+
 class Framework:
     """Keeps its whole history, as frameworks do, and checks every request it sends."""
 
@@ -64,16 +68,21 @@ class Framework:
         self.key = key
         self.history: list[Message] = []
         self.sent: list[list[Message]] = []
+        self.system = "You keep the books."
+        self.owner = ""
+        self.max_tokens: int | None = None
 
-    async def prepare(self) -> PreparedCall:
+    async def prepare(self) -> FittedCall:
         turn = await self.threads.prepare(
             ModelCall(
                 list(self.history),
                 list(self.history),
                 "gpt-4o",
                 self.key,
-                "You keep the books.",
+                self.system,
+                owner=self.owner,
                 window=WINDOW,
+                max_tokens=self.max_tokens,
             )
         )
         assert turn is not None
@@ -81,7 +90,7 @@ class Framework:
         assert validate_messages(self.sent[-1]) == []
         return turn
 
-    async def ask(self, *said: Message, reply: Message | None = None) -> PreparedCall:
+    async def ask(self, *said: Message, reply: Message | None = None) -> FittedCall:
         self.history += said
         turn = await self.prepare()
         message = reply or answer(f"Noted {len(self.history)}.")
@@ -179,19 +188,93 @@ async def test_another_process_continues_a_thread(
     threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
 ) -> None:
     first = Framework(threads)
-    await first.work(12)
+    await first.work(20)
     later = opened(tmp_path, heard)
     second = Framework(later)
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
-    assert (
-        turn.thread.conversation.id
-        == (await first.ask(user("And now?"))).thread.conversation.id
-    )
+    assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
     (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
+
+
+async def test_two_processes_continue_one_thread_in_turns(
+    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+) -> None:
+    other = opened(tmp_path, heard)
+    first = Framework(threads)
+    second = Framework(other)
+    for number in range(24):
+        speaks = (first, second)[number % 2]
+        await speaks.ask(user(f"Entry {number}: {FILLER * 10}"))
+        first.history = second.history = speaks.history
+    assert second.sent[-1] != second.history[:-1], "it was compacted"
+    store = await threads.opened_store()
+    (thread,) = await store.list_threads()
+    said = [text_of(message.body) for message in await store.history(thread.first.id)]
+    assert said == [text_of(message) for message in second.history]
+    assert thread.compactions == len(
+        [event for event in heard if isinstance(event, CompactionDone)]
+    )
+    await other._close()
+
+
+async def test_an_unchanged_message_is_the_framework_s_own(
+    threads: FrameworkThreads,
+) -> None:
+    """What a compaction keeps goes in the framework's form, which may hold more: reasoning, signatures, ids."""
+    framework = Framework(threads)
+    await framework.ask(user("Hello."), reply=answer("Good morning."))
+    await framework.work(24)
+    turn = await framework.prepare()
+    assert turn.is_changed
+    assert list(turn.items[:2]) == [0, 1], "the first exchange"
+    assert turn.items[-1] == len(framework.history) - 1
+    ours = [item for item in turn.items if not isinstance(item, int)]
+    assert all(message not in framework.history for message in ours)
+
+
+async def test_an_agent_with_another_role_takes_the_conversation_over(
+    threads: FrameworkThreads,
+) -> None:
+    framework = Framework(threads)
+    framework.system = role_of("bookkeeper")
+    await framework.work(2)
+    first = (await framework.prepare()).prepared.thread
+    framework.system = role_of("auditor")
+    turn = await framework.ask(user("Go on, auditor."))
+    assert turn.prepared.thread == first
+
+
+async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> None:
+    one = Framework(threads)
+    other = Framework(threads)
+    other.owner = "another"
+    for each in (one, other):
+        await each.ask(user("Hello."), reply=answer("Good morning."))
+    found = [(await each.prepare()).prepared for each in (one, other)]
+    assert found[0].thread != found[1].thread
+    assert found[0].match.tenant != found[1].match.tenant
+
+
+async def test_the_output_cap_is_lowered_for_one_call(
+    threads: FrameworkThreads,
+) -> None:
+    framework = Framework(threads)
+    framework.max_tokens = 3_000
+    await framework.ask(user("Hello."))
+    turn = await framework.prepare()
+    assert turn.cap is None
+    refusal = RuntimeError(
+        "This model's maximum context length is 6000 tokens. However, you requested 8000 tokens "
+        "(5000 in the messages, 3000 in the completion). Please reduce the length of the completion."
+    )
+    again = await threads.recover(turn, refusal)
+    assert again.cap is not None
+    assert again.cap < 3_000
+    assert list(again.items) == [0, 1]
 
 
 async def test_a_history_that_goes_another_way_is_a_branch(
@@ -199,15 +282,15 @@ async def test_a_history_that_goes_another_way_is_a_branch(
 ) -> None:
     framework = Framework(threads)
     await framework.work(2)
-    first = (await framework.prepare()).thread.conversation.id
+    first = (await framework.prepare()).prepared.thread
     whole = list(framework.history)
     framework.history = whole[:4]
     turn = await framework.ask(user("Rather something else."))
-    assert turn.thread.conversation.id != first
+    assert turn.prepared.thread != first
     assert turn.items == [0, 1, 2, 3, 4]
     framework.history = whole
     again = await framework.ask(user("Go on."))
-    assert again.thread.conversation.id == first
+    assert again.prepared.thread == first
 
 
 async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
@@ -217,9 +300,14 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
     helper = Framework(threads)
     await main.ask(user("Settle the books."), reply=calls("call_1"))
     await helper.ask(user("Look for receipts."))
+    found = await helper.prepare()
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert len(await (await threads.opened_store()).list_threads()) == 2
+    assert turn.prepared.thread != found.prepared.thread
+    store = await threads.opened_store()
+    assert (await store.session(found.prepared.thread)).parent == turn.prepared.thread
+    (conversation,) = await store.list_threads()
+    assert (conversation.first.id, conversation.side_calls) == (turn.prepared.thread, 1)
 
 
 async def test_a_thread_without_a_name_is_found_by_its_opening(
@@ -231,13 +319,13 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     await other.ask(user("Hello."), reply=answer("Good evening."))
     first = await one.ask(user("Go on."))
     second = await other.ask(user("Go on."))
-    assert first.thread is not second.thread
+    assert first.prepared.thread != second.prepared.thread
     later = opened(tmp_path, heard)
     again = Framework(later, key="")
     again.history = one.history
     assert (
         await again.ask(user("Once more."))
-    ).thread.conversation.id == first.thread.conversation.id
+    ).prepared.thread == first.prepared.thread
     await later._close()
 
 
@@ -250,9 +338,6 @@ async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(
     turn = await framework.ask(user("Go on."))
     assert turn.items == [0, 1, 2]
     assert text_of(framework.sent[-1][1]) == "Good morning."
-    assert identify_by_calls(calls("a")) != identify_by_calls(calls("b"))
-    assert identify_by_calls(result("a", "x")) != identify_by_calls(result("a", "y"))
-    assert name_by_opening([user("Hello.")]) == ""
 
 
 async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
@@ -267,7 +352,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
-    assert smaller.thread.conversation.window == 2_000
+    assert smaller.prepared.limit.window == 2_000
     with pytest.raises(RuntimeError, match="of money"):
         await threads.recover(smaller, RuntimeError("out of money"))
     with pytest.raises(RuntimeError, match="maximum"):
@@ -287,15 +372,15 @@ async def test_a_failure_here_does_not_stop_the_framework(
 ) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."))
-    await turn.thread.conversation.store.close()
-    more = [*framework.history, user("Go on.")]
-    assert (
-        await threads.prepare(ModelCall(more, more, "gpt-4o", "books", window=WINDOW))
-        is None
-    )
-    await threads.record(turn, answer("Hi."))
+    await (await threads.opened_store()).close()
+    turn = await framework.ask(user("Go on."))
+    assert turn.items == [0, 1, 2]
+    assert "could not store" in caplog.text
+    other = Framework(threads, key="others")
+    other.history = [user("Hello.")]
+    unread = ModelCall(other.history, other.history, "gpt-4o", "others", window=WINDOW)
+    assert await threads.prepare(unread) is None
     assert "could not prepare a model call" in caplog.text
-    assert "could not record an answer" in caplog.text
     assert await threads.prepare(ModelCall([], [], "gpt-4o")) is None
     await threads.record(None, answer("Hi."))
 

@@ -1,0 +1,56 @@
+"""Build the threads of callers that send their whole history: a gateway's clients, a framework's agents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from everthread.compaction.summary import Summarizer
+from everthread.config import Config
+from everthread.core.types import Api
+from everthread.factory.conversations import session_options
+from everthread.factory.model_setup import EngineChoice
+from everthread.factory.stores import SUMMARY_KEY
+from everthread.store.store import Store
+
+if TYPE_CHECKING:
+    from everthread.thread.caller.caller_setup import CallerSetup
+    from everthread.thread.events import Listener
+    from everthread.thread.options import SummarizerContext
+
+
+async def caller_setup(
+    config: Config,
+    store: Store,
+    *,
+    summarizer: Callable[[SummarizerContext], Summarizer],
+    window: Callable[[Api, str, str, str], Awaitable[int]],
+    listener: Listener,
+) -> CallerSetup:
+    """Return what the threads of callers need, with the configured engine in a thread of this process."""
+    from everthread.thread.caller.caller_setup import CallerSetup
+
+    engine = EngineChoice.of(config)
+    engine.check()
+    return CallerSetup(
+        store,
+        engine,
+        engine_key=f"{engine.name} {_settings_digest(config, engine)}",
+        summarizer=summarizer,
+        window=window,
+        options=session_options(config),
+        listener=listener,
+        summary_key=await store.shared_secret(SUMMARY_KEY),
+    )
+
+
+def _settings_digest(config: Config, engine: EngineChoice) -> str:
+    """Return a digest of the settings that compactions depend on."""
+    settings = {
+        "engine": engine.options,
+        "compression": config.compression.model_dump(),
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

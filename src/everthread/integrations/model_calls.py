@@ -1,0 +1,128 @@
+"""A framework's model call, in the form that the threads of callers take, and made to fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from everthread.core.messages import Call, Message, calls_of
+from everthread.core.outputs import OutputLimits, name_reader
+from everthread.core.types import System
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.events import Event
+from everthread.thread.large_results import LargeOutput, cite_large_results
+from everthread.thread.wire_messages import encode_value
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A model call that a framework is about to send."""
+
+    messages: Sequence[Message]
+    """Its whole history in core form, without the system prompt."""
+    own: Sequence[Any]
+    """The same messages in the framework's form; unchanged ones are sent from here."""
+    model: str
+    key: str = ""
+    """The framework's name for the conversation; empty: it is known by what was said."""
+    system: System = None
+    tools: Sequence[dict[str, Any]] = ()
+    owner: str = ""
+    """The owner of the conversation, if one framework serves several; threads of two owners never mix."""
+    window: int | None = None
+    """The model's window, if the framework knows it."""
+    base_url: str = ""
+    max_tokens: int | None = None
+
+
+class HistoryMessage:
+    """One message of a framework's history (`SentMessage`)."""
+
+    def __init__(self, value: Message, *, is_own: bool = True) -> None:
+        self.value = value
+        self.is_own = is_own
+        """Whether the framework's own form of it is sent."""
+
+    @cached_property
+    def text(self) -> str:
+        return encode_value(self.value)
+
+    @property
+    def raw(self) -> bytes:
+        return self.text.encode()
+
+
+Item = int | Message
+"""An index into the framework's history, or a message made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCall:
+    """A model call that fits the window, and the call of the thread that records its answer."""
+
+    call: ModelCall
+    prepared: PreparedCall
+    items: Sequence[Item]
+    note: str = ""
+    """A note about summaries, to be put after the system prompt."""
+    cap: int | None = None
+    """The output cap, if the provider asked for a lower one."""
+    events: Sequence[Event] = field(default_factory=list)
+    """Events since the previous call, for the framework's own log."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether what is sent differs from the framework's history."""
+        return list(self.items) != list(range(len(self.call.messages)))
+
+    def send(self, write: Callable[[Message], Any]) -> list[Any]:
+        """Return the messages to send: the framework's own, and Everthread's converted by `write`."""
+        return [
+            self.call.own[item] if isinstance(item, int) else write(item)
+            for item in self.items
+        ]
+
+
+def cite_large(
+    messages: Sequence[Message], limits: OutputLimits, reader: str | None
+) -> tuple[list[HistoryMessage], list[LargeOutput]]:
+    """Return a history in which results that are too large are cited, and what to store.
+
+    `reader`: the framework's tool that reads stored outputs; None if it has none.
+    """
+    history: list[HistoryMessage] = []
+    stored: list[LargeOutput] = []
+    calls: dict[str, Call] = {}
+    for are_results, run in itertools.groupby(
+        messages, lambda message: message["role"] == "tool"
+    ):
+        turn = list(run)
+        if not are_results:
+            calls = {call.id: call for message in turn for call in calls_of(message)}
+            history += map(HistoryMessage, turn)
+            continue
+        cited, large = cite_large_results(turn, calls, limits)
+        stored += large
+        history += [
+            HistoryMessage(old)
+            if new is old
+            else HistoryMessage(name_reader(new, reader), is_own=False)
+            for old, new in zip(turn, cited, strict=True)
+        ]
+    return history, stored
+
+
+def make_items(prepared: PreparedCall, history: Sequence[HistoryMessage]) -> list[Item]:
+    """Return the messages to send; a message that was cited on arrival is not the framework's own."""
+    items: list[Item] = []
+    for item in prepared.items():
+        if not isinstance(item, int):
+            ours: Any = item
+            items.append(ours)
+        else:
+            message = history[item]
+            items.append(item if message.is_own else message.value)
+    return items
