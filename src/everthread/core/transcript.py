@@ -27,7 +27,7 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
-    users_words,
+    user_words_in,
     with_content,
 )
 
@@ -327,7 +327,7 @@ def user_text(message: Mapping[str, Any]) -> str:
     return (
         ""
         if rest is None
-        else "\n".join(users_words([content_text([part]) for part in parts_of(rest)]))
+        else "\n".join(user_words_in([content_text([part]) for part in parts_of(rest)]))
     )
 
 

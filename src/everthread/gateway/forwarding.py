@@ -95,7 +95,7 @@ class BodyMemories:
         return memory
 
 
-def make_terms(
+def make_forwarding_terms(
     request: ClientRequest,
     call: PreparedCall,
     outcome: Outcome,

@@ -42,7 +42,7 @@ class Dialect:
     """The same, but rows that others have locked are passed over."""
     notify: str
     """Notifies other processes of a change to a thread (`?`) on commit; empty if the database has no notifications."""
-    new_ids: str
+    select_new_ids: str
     """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`."""
     day: str
     """`{0}`, seconds since 1970, as a UTC date."""

@@ -164,7 +164,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
     ]
     if not cuts:
         return
-    ids = tx.all(tx.dialect.new_ids.format("pieces"), (len(cuts),))
+    ids = tx.all(tx.dialect.select_new_ids.format("pieces"), (len(cuts),))
     rows: list[Row] = []
     pieces: list[IndexPiece] = []
     times: dict[int, list[float]] = {}

@@ -53,7 +53,7 @@ DIALECT = Dialect(
     share="",
     skip="",
     notify="",
-    new_ids=(
+    select_new_ids=(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
         "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
     ),

@@ -12,7 +12,7 @@ from everthread.thread.identity import (
     MIN_STRETCH,
     KnownPoint,
     end_skeletons,
-    follows_stretch,
+    follows_thread_end,
     names_thread,
 )
 
@@ -155,7 +155,7 @@ class _ThreadEnds:
         for end in range(len(said) - 1, 0, -1):
             place, last = said[end - 1]
             known = self._ends.get((*family, last))
-            if known is not None and follows_stretch(skeletons, end, known[1]):
+            if known is not None and follows_thread_end(skeletons, end, known[1]):
                 return known[0], place
         return None
 

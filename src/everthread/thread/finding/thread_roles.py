@@ -7,7 +7,7 @@ from collections import OrderedDict
 from everthread.core.messages import content_text, tool_names
 from everthread.core.types import Request, System
 from everthread.store.store import Store
-from everthread.thread.identity import Role, is_same_role, sketch_role
+from everthread.thread.identity import Role, describe_role, is_same_role
 
 MAX_ROLES = 2_000
 
@@ -26,7 +26,7 @@ class ThreadRoles:
         known = self._roles.get(thread)
         if known is None:
             session = await self._store.session(thread)
-            role = sketch_role(_system_text(session.system))
+            role = describe_role(_system_text(session.system))
         elif known[0] == hash(system):
             return True
         else:
@@ -47,7 +47,7 @@ class ThreadRoles:
 
 def _role_of(frame: Request, system: str) -> Role:
     names = {name for tool in frame.tools or () for name in tool_names(tool)}
-    return sketch_role(system, frozenset(names))
+    return describe_role(system, frozenset(names))
 
 
 def _system_text(system: System) -> str:
