@@ -35,6 +35,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
+from everthread.compaction.journal import name_author
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -475,7 +476,9 @@ def _label(member: FamilySession, now: float) -> Text:
         saved = format_share(
             record.tokens_before - record.tokens_after, record.tokens_before
         )
-        author = f", by {excerpt(record.author, 30)}" if record.author else ""
+        author = (
+            f", by {excerpt(name_author(record.author), 30)}" if record.author else ""
+        )
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label
 

@@ -29,6 +29,11 @@ ATTEMPTS = (
     CompactionLevel.HALF_TAIL,
     CompactionLevel.LATEST_GROUP,
 )
+_LEVEL_TEXTS = {
+    CompactionLevel.NORMAL: "compacting the history",
+    CompactionLevel.HALF_TAIL: "keeping half as many recent messages",
+    CompactionLevel.LATEST_GROUP: "keeping only the latest messages",
+}
 MAX_CAPS = 3
 MIN_CAP = 256
 """If less is left for the answer, the prompt itself is too long."""
@@ -92,7 +97,7 @@ class RecoveryAttempts:
                 self.cap = room
                 return RecoveryStep(
                     "lower_cap",
-                    f"asked for at most {room:,} tokens of output",
+                    f"asking for at most {room:,} tokens of output",
                     self.caps,
                     room,
                 )
@@ -100,13 +105,14 @@ class RecoveryAttempts:
             return GIVE_UP
         if verdict.kind == "payload_too_large" and not self.slimmed:
             self.slimmed = True
-            return RecoveryStep("slim", "dropped old images and stored big results")
+            return RecoveryStep("slim", "dropping old images and storing big results")
         if self.compactions == len(ATTEMPTS):
             return GIVE_UP
         level = ATTEMPTS[self.compactions]
         self.compactions += 1
-        words = f"compaction, {level.name.lower().replace('_', ' ')}"
-        return RecoveryStep("compact", words, self.compactions, level=level)
+        return RecoveryStep(
+            "compact", _LEVEL_TEXTS[level], self.compactions, level=level
+        )
 
     @property
     def failure_text(self) -> str:

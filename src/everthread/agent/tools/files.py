@@ -20,6 +20,7 @@ from everthread.agent.workspace import (
     explain_os_errors,
     quote_name,
 )
+from everthread.core.messages import count_noun
 from everthread.core.outputs import line_count
 from everthread.errors import EverthreadError, InputError
 
@@ -322,7 +323,7 @@ class WriteFile(_FileWriter):
         return (
             old,
             content,
-            f"Wrote {name}: {lines:,} lines, {len(content):,} bytes ({previous}).",
+            f"Wrote {name}: {count_noun(lines, 'line')}, {count_noun(len(content), 'byte')} ({previous}).",
         )
 
 

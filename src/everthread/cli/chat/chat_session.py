@@ -80,6 +80,7 @@ from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,
+    CompactionProgress,
     CompactionVoid,
     Event,
     Listener,
@@ -264,7 +265,7 @@ EXIT_COMMAND = ("/exit", "end the chat")
 EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
 STOPPED = "■ Stopped. The transcript records this."
 EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {
-    "compress": (CompactionDone, CompactionVoid),
+    "compress": (CompactionDone, CompactionProgress, CompactionVoid),
     "undo": (Notice, CompactionVoid),
 }
 """Events that a command's own answer covers, so that they print no line."""

@@ -18,9 +18,10 @@ from rich.markdown import Markdown
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from everthread.agent.commands.context_commands import list_context
+from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import format_cost, visible
+from everthread.compaction.journal import name_author
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
@@ -74,11 +75,7 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case CompactionFailed():
             return "✗", f"The compaction failed: {event.error}", BAD
         case Recovery():
-            return (
-                "↻",
-                f"{event.problem}: {event.action} (attempt {event.attempt})",
-                BAD,
-            )
+            return "↻", _describe_recovery(event), BAD
         case LimitLearnt():
             unstored = "" if event.stored else ", not stored"
             return (
@@ -121,6 +118,20 @@ def _describe_tools(event: ToolsChanged) -> str:
     )
 
 
+PROBLEMS = {
+    "prompt_too_long": "The provider refused the prompt as too long",
+    "max_tokens_too_large": "The provider refused the length of answer asked for",
+    "payload_too_large": "The provider refused the request: too many bytes",
+}
+
+
+def _describe_recovery(event: Recovery) -> str:
+    """Say what the provider refused, and how the next try differs."""
+    problem = PROBLEMS.get(event.problem, event.problem)
+    count = "" if event.attempt <= 1 else f" ({event.attempt})"
+    return f"{problem}. Trying again{count}: {event.action}"
+
+
 _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 
@@ -138,7 +149,9 @@ def style_markup(text: str) -> Text:
 
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
-    author = f"; summary by {visible(event.author)}" if event.author else ""
+    author = (
+        f"; summary by {visible(name_author(event.author))}" if event.author else ""
+    )
     cost = f" for {format_dollars(event.cost)}" if event.cost else ""
     line = Text.assemble(
         (
@@ -187,7 +200,7 @@ def render_context(data: Mapping[str, Any], width: int) -> Text:
         style = CONTEXT_COLOURS[kind]
         square = "■ " if kind != "free" else "· "
         lines.append(Text.assemble((square, style), row))
-    lines.append(Text(f"│ compaction starts at {threshold:,} tokens", DIM))
+    lines.append(Text(f"│ {describe_threshold(data)}", DIM))
     return Text("\n").join(lines)
 
 

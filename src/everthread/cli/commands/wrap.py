@@ -607,8 +607,9 @@ def receipt(
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
     calls = count_noun(total.calls, "call")
     if comparison is not None and comparison.beyond:
-        beyond = count_noun(comparison.beyond, "call")
-        lines = [f"Everthread: {name} made {calls}, {beyond} beyond the window."]
+        lines = [
+            f"Everthread: {name} made {calls}, {comparison.beyond:,} of them beyond the window."
+        ]
     else:
         lines = [f"Everthread: {name} made {calls}."]
     if total.compactions:
