@@ -154,7 +154,7 @@ _BOUND = re.compile(
     r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
-_BY = re.compile(r"\bby(?: about| at least)? ?$")
+_EXCEEDED_BY = re.compile(r"\bby(?: about| at least)? ?$")
 _CODE_BEFORE = re.compile(
     r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$"
 )
@@ -330,8 +330,12 @@ def _is_foreign(
     ):
         return True
     if _TOKENS_AFTER.match(after):
-        return bool(_BY.search(before))
-    if _UNIT_AFTER.match(after) or _BY.search(before) or _CODE_BEFORE.search(before):
+        return bool(_EXCEEDED_BY.search(before))
+    if (
+        _UNIT_AFTER.match(after)
+        or _EXCEEDED_BY.search(before)
+        or _CODE_BEFORE.search(before)
+    ):
         return True
     if leads and after.startswith(":"):
         return True
@@ -483,7 +487,7 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PLAINLY = re.compile(
+_PLAIN_STATEMENT = re.compile(
     r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
 )
 _PROMPT = re.compile(
@@ -545,7 +549,7 @@ def is_relevant(sentence: str) -> bool:
 
 def find_overflow(sentence: str) -> Overflow | None:
     """Return what a sentence says is too large, if anything."""
-    if _PLAINLY.search(sentence):
+    if _PLAIN_STATEMENT.search(sentence):
         return "prompt_too_long"
     if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
         sentence

@@ -210,7 +210,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
-    """Return the summary in a marked message: which of its texts, and where in it. Others may begin like one."""
+    """Return the place of the summary in a marked message: the number of the text, and the span in it."""
     texts = _texts(message)
     places = [
         (number, span) for number, text in enumerate(texts) for span in _spans(text)

@@ -178,7 +178,7 @@ class Database(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - a file has nothing but its connections
-        """Let go of the server."""
+        """Close the connections to the server."""
 
     def interrupt(self) -> None:  # noqa: B027 - nobody waits for a file
         """Break every connection: a thread that waits for a server that hangs gets an error."""

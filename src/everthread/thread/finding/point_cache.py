@@ -21,7 +21,7 @@ _MAX_PASSED = 4_000
 
 
 class PointCache:
-    """The last point of each thread used last, and points that threads have passed."""
+    """Remembers the last point of recently used threads, and points that threads have passed."""
 
     def __init__(self, most: int = MAX_POINTS) -> None:
         self._most = most
