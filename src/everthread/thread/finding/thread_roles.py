@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from everthread.core.messages import content_text, tool_names
+from everthread.core.recent_dict import RecentDict
 from everthread.core.types import Request, System
 from everthread.store.store import Store
 from everthread.thread.identity import Role, describe_role, is_same_role
@@ -17,7 +16,7 @@ class ThreadRoles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._roles: OrderedDict[str, tuple[int, Role]] = OrderedDict()
+        self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
     async def fits(self, thread: str, frame: Request) -> bool:
@@ -39,10 +38,8 @@ class ThreadRoles:
         key = hash(system)
         known = self._roles.get(thread)
         if known is None or known[0] != key:
-            self._roles[thread] = key, _role_of(frame, system)
-        self._roles.move_to_end(thread)
-        if len(self._roles) > MAX_ROLES:
-            self._roles.popitem(last=False)
+            known = key, _role_of(frame, system)
+        self._roles[thread] = known
 
 
 def _role_of(frame: Request, system: str) -> Role:
