@@ -53,7 +53,7 @@ DIALECT = Dialect(
     share="",
     skip="",
     notify="",
-    new_ids="SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + 1 WHERE ? > 0",
+    select_new_ids="SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + 1 WHERE ? > 0",
     day="date({0}, 'unixepoch')",
     newest="SELECT rowid, created FROM {0} ORDER BY rowid DESC LIMIT 1",
 )

@@ -664,7 +664,7 @@ class Store:
                 state.put_state(tx, place, *thread_state, now)
             return links
 
-        goes_on = not points or (
+        is_continuation = not points or (
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
@@ -672,7 +672,10 @@ class Store:
         if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
-            work, session=thread, prepare=None if is_long else prepare, early=goes_on
+            work,
+            session=thread,
+            prepare=None if is_long else prepare,
+            early=is_continuation,
         )
         if points:
             self._index_soon()
