@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -364,6 +365,9 @@ class Answering:
     def interrupt(self) -> None:
         """Nobody waits."""
 
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
 
 def drawn(renderable: Any) -> str:
     console = Console(file=io.StringIO(), width=100)
@@ -581,6 +585,9 @@ class Typed:
 
     def interrupt(self) -> None:
         """Nobody waits."""
+
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 class TestUnexpectedErrors:
