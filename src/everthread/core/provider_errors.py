@@ -110,7 +110,8 @@ def _strip_digits(match: re.Match[str]) -> str:
 
 
 _NUMBER = re.compile(
-    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
+    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?|\W{0,4}$)"
+    r"|\d{1,3}(?:[,.]\d{3}){1,4}(?!\.?\d)|\d++)"
     r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
 )
 _SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
@@ -176,7 +177,7 @@ _LIMIT_AFTER = re.compile(
     r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
 _AVAILABLE_AFTER = re.compile(
-    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)"
+    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) (?:left|free|available)\b)"
 )
 _PART_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
@@ -442,7 +443,8 @@ _NO_OVERFLOW = frozenset({404, 405, 409})
 
 # Words that a sentence must and must not contain to be about the context.
 _TOKENS = re.compile(
-    rf"tokens?(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len"
+    r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 _LENGTH = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
@@ -454,7 +456,8 @@ _MEDIA = re.compile(
 )
 _COUNTED = re.compile(
     r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
-    r"|retries|turns|deadline|memory|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
+    r"|retries|turns|deadline|(?:gpu|cuda|device|system|of|in) memory"
+    r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
     r"(?![a-z])|字符|字数"
 )
 _ASIDE = re.compile(
@@ -507,7 +510,7 @@ _PROMPT = re.compile(
 )
 
 _PAYLOAD = re.compile(
-    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
+    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG}|overflow)"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
     r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"

@@ -348,6 +348,8 @@ class SearchHit:
     before: Neighbour | None = None
     """The messages before and after it; None if not shown. `Store.find` looks them up."""
     after: Neighbour | None = None
+    is_passage: bool = False
+    """Whether `snippet` is a passage that may answer the query, in the length in which it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
