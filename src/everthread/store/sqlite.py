@@ -389,6 +389,7 @@ def _select_sql(
     parts += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
         for names in question.names
+        if names
     ]
     where = (
         f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = search.rowid)"
