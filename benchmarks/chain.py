@@ -103,9 +103,8 @@ def chain(kind: str, half: str, window: int) -> Chained:
             continue
         sizes.append(contexts.size / contexts.threshold)
         result = contexts.current[OURS].messages
-        is_open = bool(
-            result[-1].get("tool_calls")
-        )  # calls still to be answered: no API is asked yet
+        # Calls still to be answered: no API is asked yet.
+        is_open = bool(result[-1].get("tool_calls"))
         invalid += not is_open and any(
             validate_messages(result, api=api) for api in APIS
         )

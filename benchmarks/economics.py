@@ -6,7 +6,8 @@ generated ones from a seed: turns of a few calls, and now and then a pause that 
 against a fixed threshold of 50 %: what compacting earlier saves, and what its timing adds to that.
 
 The logs of real sessions are played with their own models, times, cache misses and lifetimes of the cache. Each timed
-one is compared with a fixed threshold of the same mean context, between 30 % and 50 % of the window.
+one is compared with a fixed threshold of the same mean context, between 30 % and 60 % of the window. They are in two
+halves by their names: the limit of the wait for the end of a turn was chosen on one, the other is only measured.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
-from benchmarks.shared import shared
+from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import Row, absent
 from everthread.core.messages import FunctionCall, Message
 from everthread.lab.importers.log import Log
@@ -51,37 +53,58 @@ def run() -> list[Row]:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class _TimedLog:
+    """Dollars of one log."""
+
+    half: str
+    timed: float
+    fixed: float
+    """At the same threshold."""
+    same_context: float
+    """At the fixed threshold of the same mean context."""
+
+
 def _logs() -> list[Row]:
-    """Compare on the logs: dollars of all together, and of each at equal mean context."""
+    """Compare on the logs: dollars at the same threshold, and at the same mean context."""
     folder = shared("logs")
     if folder is None:
         return [absent("the logs of real sessions")]
-    costs: dict[str, float] = {}
-    ratios: dict[float, list[float]] = {threshold: [] for threshold in TIMED}
+    found: dict[float, list[_TimedLog]] = {threshold: [] for threshold in TIMED}
     for path in sorted(folder.glob("*.gz")):
         log = read_log(str(path))
         fixed = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
-        timed = {share: _play_log(log, share, economics=True) for share in TIMED}
-        if any(one.ours.cost is None for one in (*fixed.values(), *timed.values())):
+        if any(one.ours.cost is None for one in fixed.values()):
             continue
-        for name, played in (("fixed", fixed), ("timed", timed)):
-            for share, one in played.items():
-                key = f"{name}, {share:.0%}"
-                costs[key] = costs.get(key, 0.0) + float(_cost(one))
-        for share, one in timed.items():
-            ratios[share].append(float(_cost(one)) / _same_context(one, fixed.values()))
-    count = len(ratios[DEFAULT])
-    rows = [
-        Row(f"{count} recorded logs: {name}", f"${dollars:.2f}")
-        for name, dollars in costs.items()
+        for share in TIMED:
+            timed = _play_log(log, share, economics=True)
+            found[share].append(
+                _TimedLog(
+                    half_of(path.name),
+                    float(_cost(timed)),
+                    fixed=float(_cost(fixed[share])),
+                    same_context=_same_context(timed, fixed.values()),
+                )
+            )
+    return [
+        _log_row(share, half, [one for one in logs if one.half == half])
+        for share, logs in found.items()
+        for half in HALVES
     ]
-    for share, found in ratios.items():
-        cheaper = sum(ratio <= 1 for ratio in found)
-        text = f"median {statistics.median(found) - 1:+.1%}, cheaper in {cheaper}"
-        rows.append(
-            Row(f"recorded logs: timed at {share:.0%}, same mean context", text)
-        )
-    return rows
+
+
+def _log_row(threshold: float, half: str, logs: Sequence[_TimedLog]) -> Row:
+    timed = sum(one.timed for one in logs)
+    fixed = sum(one.fixed for one in logs)
+    same_context = sum(one.same_context for one in logs)
+    ratios = [one.timed / one.same_context for one in logs]
+    cheaper = sum(ratio < 1 for ratio in ratios)
+    text = (
+        f"${timed:.2f}, fixed ${fixed:.2f}; fixed with the same mean context ${same_context:.2f}: "
+        f"{timed / same_context - 1:+.1%}, median {statistics.median(ratios) - 1:+.1%}, cheaper in {cheaper}"
+    )
+    name = f"{len(logs)} recorded logs, {half}: timed by the cache, {threshold:.0%}"
+    return Row(name, text, "cheaper", timed < same_context)
 
 
 def _play_log(log: Log, threshold: float, *, economics: bool = False) -> Replay:

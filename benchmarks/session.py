@@ -66,9 +66,8 @@ async def _time_turn(stored: int) -> float:
         )
         await conversation.close()
         conversation = await Conversation.open(setup, resume=conversation.id)
-        await store.search(
-            SearchQuery("books")
-        )  # what was stored here is indexed by then: that is no part of a turn
+        # What was stored here is indexed by then: that is no part of a turn.
+        await store.search(SearchQuery("books"))
         times = []
         for turn in range(TURNS):
             started = time.process_time()

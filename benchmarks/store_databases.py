@@ -95,10 +95,11 @@ class Postgres:
             "SELECT 1 FROM pg_database WHERE datname = 'store'"
         ).fetchone():
             return
+        # As they are on a server that is no test's.
         for setting in (
             "fsync",
             "autovacuum",
-        ):  # as they are on a server that is no test's
+        ):
             self.plain.execute(f"ALTER SYSTEM SET {setting} = on".encode())
         for statement in ("SELECT pg_reload_conf()", "CREATE DATABASE store"):
             self.plain.execute(statement.encode())

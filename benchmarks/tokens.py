@@ -181,9 +181,8 @@ def _requests() -> Iterator[Row]:
     errors = []
     for path in sorted(truth.glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
-        if (
-            data["messages"][0].get("role") == "system"
-        ):  # the others lack their beginning
+        # The others lack their beginning.
+        if data["messages"][0].get("role") == "system":
             for call in data["usage"]:
                 errors.append(
                     abs(

@@ -64,9 +64,8 @@ Try next:
 
 
 if __name__ == "__main__":
-    fetched = (
-        Path(sys.prefix) / "everthread-demo" / "models"
-    )  # 98 MB, kept for the next time
+    # 98 MB, kept for the next time.
+    fetched = Path(sys.prefix) / "everthread-demo" / "models"
     fetched.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         os.environ["EVERTHREAD_HOME"] = home

@@ -15,9 +15,8 @@ def look_up(entry: str) -> str:
     return f"Entry {entry} is settled; its receipt was compared twice. " * 40
 
 
-agent = LlmAgent(
-    name="bookkeeper", model=LiteLlm("openai/gpt-4o"), tools=[look_up]
-)  # or model="gemini-2.5-pro"
+# Or model="gemini-2.5-pro".
+agent = LlmAgent(name="bookkeeper", model=LiteLlm("openai/gpt-4o"), tools=[look_up])
 runner = InMemoryRunner(
     app=App(name="books", root_agent=agent, plugins=[EverthreadPlugin()])
 )

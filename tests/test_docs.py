@@ -206,9 +206,8 @@ def test_commands_run(
     command: str, run: Run, empty_store: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "home").mkdir()
-    shutil.copy(
-        empty_store, tmp_path / "home"
-    )  # a reader of the pages has a store by then
+    # A reader of the pages has a store by then.
+    shutil.copy(empty_store, tmp_path / "home")
     exit_code, errors = run(*shlex.split(command)[1:])
     assert exit_code == 0, errors
 

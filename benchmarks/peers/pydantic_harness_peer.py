@@ -50,9 +50,8 @@ async def summarize(asked: Line) -> Line:
         nonlocal written
         say({"ask": [["", text] for message in some for _, text in _texts(message)]})
         written = json.loads(sys.stdin.readline())["summary"]
-        return ModelResponse(
-            [TextPart(written or "(nothing)")]
-        )  # an empty answer is an error there
+        # An empty answer is an error there.
+        return ModelResponse([TextPart(written or "(nothing)")])
 
     if not given:
         return {"summary": "", "messages": []}

@@ -160,3 +160,5 @@ def pieces(messages: Iterable[Recorded]) -> Iterator[list[Recorded]]:
             yield piece
             piece = []
         piece.append(recorded)
+    if piece:
+        yield piece

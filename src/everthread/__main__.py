@@ -21,9 +21,8 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     finally:
-        signal.signal(
-            signal.SIGINT, _leave
-        )  # threads that still end must not be interrupted with a traceback
+        # Threads that still end must not be interrupted with a traceback.
+        signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

@@ -93,16 +93,14 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         os.dup2(stream, number)
     if order["terminal"]:
         os.setsid()
-        fcntl.ioctl(
-            0, termios.TIOCSCTTY, 0
-        )  # so that Ctrl-C there reaches this process
+        # So that Ctrl-C there reaches this process.
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
     sys.argv = ["everthread", *order["arguments"]]
-    signal.signal(
-        signal.SIGHUP, signal.SIG_DFL
-    )  # whoever runs the tests may ignore it, as nohup does
+    # Whoever runs the tests may ignore it, as nohup does.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     code = 1
     try:
         if order["script"]:
@@ -137,9 +135,8 @@ class ForkServer:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        _exactly(
-            connection, len(READY)
-        )  # a test's own times begin when its commands can
+        # A test's own times begin when its commands can.
+        _exactly(connection, len(READY))
 
     def run(
         self,

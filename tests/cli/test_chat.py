@@ -262,9 +262,8 @@ class TestTalking:
         place = SMOLLM2.path(home)
         place.parent.mkdir(parents=True)
         place.symlink_to(local_file)
-        (home / "config.yaml").write_text(
-            "model: {max_tokens: 24}\n", "utf-8"
-        )  # it would talk for long
+        # It would talk for long.
+        (home / "config.yaml").write_text("model: {max_tokens: 24}\n", "utf-8")
         with terminal_of(
             "chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)
         ) as terminal:

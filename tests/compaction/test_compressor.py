@@ -667,9 +667,30 @@ class TestVerification:
         made = make_engine(32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF, flood)))
         result = await made.compress(LONG)
         phase = next(phase for phase in result.phases if phase.name == "summarise")
-        assert (
-            phase.after <= Budget.for_window(32_000).summary(phase.before) * 1.05 + 20
-        )
+        budget = Budget.for_window(32_000)
+        most = budget.summary(phase.before) + budget.user_words // 2
+        assert phase.after <= most * 1.05 + 20
+
+    async def test_half_of_the_room_that_the_users_words_leave_goes_to_the_summary(
+        self,
+    ) -> None:
+        budget = Budget.for_window(32_000)
+        flood = "\n".join(f"- about src/module_{i % 60}.py" for i in range(5_000))
+        sizes = []
+        for words in (40, 4_000):
+            made = make_engine(
+                32_000, ScriptedSummarizer(dict.fromkeys(HANDOFF, flood))
+            )
+            said = user_message(" ".join(f"word{at}" for at in range(words)))
+            talk = [*LONG[:2], said, assistant_message("Yes."), *LONG[2:]]
+            result = await made.compress(talk)
+            phase = next(phase for phase in result.phases if phase.name == "summarise")
+            quoted = COUNTER.text(sections(result)[WORDS])
+            sizes.append(phase.after - quoted)
+            assert result.tokens_after <= budget.compacted_limit
+        few, many = sizes
+        assert few > budget.summary_max + budget.user_words // 2 - 300
+        assert many < budget.summary_max * 1.05 + 40
 
 
 class TestSecrets:

@@ -65,9 +65,8 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
         assert problems <= {"missing-result", "foreign-block"} | (
             given if not result.covered else set()
         )
-    summaries = (
-        sum(map(is_summary, messages)) if not result.covered else 1
-    )  # where only results shrink, they stay
+    # Where only results shrink, they stay.
+    summaries = sum(map(is_summary, messages)) if not result.covered else 1
     assert sum(map(is_summary, result.messages)) == summaries
     old = latest_user_index(messages)
     new = latest_user_index(result.messages)

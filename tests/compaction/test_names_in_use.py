@@ -11,7 +11,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.names_in_use import NamesInUse, read_names
+from everthread.compaction.names_in_use import NamesInUse, read_names, with_ends
 from everthread.compaction.names_section import NamesSection, parse_names
 from everthread.compaction.summary import (
     DONE,
@@ -357,7 +357,7 @@ def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
     others = [f"cart_total_{at}" for at in range(5)]
     names = NamesInUse.of_list(["/r/app/src/shop/cart.py", *others])
     section = NamesSection.plan(names, 10_000, "")
-    text = section.text("word " * 1_000, frozenset({"src/shop/cart.py"}), COUNTER.text)
+    text = section.text("word " * 1_000, with_ends(["src/shop/cart.py"]), COUNTER.text)
     assert parse_names(text) == others
 
 

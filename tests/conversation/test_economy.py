@@ -1,4 +1,4 @@
-"""Compacting when it pays: at a cold cache, not before a pause, and told in one line."""
+"""Compacting when it pays: at a cold cache, not during a turn, and told in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.core.types import Reply
+from everthread.core.messages import text_of
+from everthread.core.types import Reply, Request
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import CompactionDone, Planned
 from everthread.thread.summary_wait import Timer
@@ -27,12 +28,18 @@ WINDOW = 16_000
 TTL = 300.0
 
 
+def answer_or_look(request: Request) -> str | Reply:
+    """Call a tool if the user asks to look, else answer."""
+    is_asked = text_of(request.messages[-1]) == "Look."
+    return call_reply("look", "{}") if is_asked else make_text(200, "answer")
+
+
 class Cached(ScriptedModel):
     """A Claude whose cache holds what it was sent last, for five minutes."""
 
     def __init__(self, wall: SteppedClock) -> None:
         super().__init__(
-            lambda _: make_text(200, "answer"),
+            answer_or_look,
             name="claude-sonnet-4-5",
             window=WINDOW,
             api="anthropic",
@@ -203,28 +210,21 @@ async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
         assert "305 s passed" in done.decision
 
 
-async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(
-    tmp_path: Path,
-) -> None:
-    """Two calls, then a pause, again and again: at the threshold the next pause is one call away."""
+async def test_during_a_turn_it_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         wall = SteppedClock(1.7e9)
-        conversation = await opened(setup, wall, threshold=0.75, target_ratio=0.6)
-        turn = 0
-        while not setup.watch.of(CompactionDone):
-            turn += 1
-            assert conversation.tokens < 0.9 * WINDOW
-            wall.advance(
-                TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20
-            )
-            await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
-        plans = setup.watch.of(Planned)
-        assert plans[-1].action == "now"
-        assert all(
-            plan.tokens >= conversation.threshold
-            for plan in plans
-            if plan.action == "later"
-        )
+        conversation = await opened(setup, wall)
+        await fill(conversation, wall, 7_000)
+        await conversation.send("Look.")
+        await conversation.add_results([tool_result(make_text(1_000, "page"))])
+        await conversation.send()
+        assert conversation.tokens > conversation.threshold
+        (plan,) = setup.watch.of(Planned)
+        assert plan.action == "later"
+        assert "end of the turn" in plan.why
+        assert not setup.watch.of(CompactionDone)
+        await conversation.send("And now?")
+        assert len(setup.watch.of(CompactionDone)) == 1
 
 
 async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:

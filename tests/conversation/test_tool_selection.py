@@ -103,9 +103,8 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
         await again.send("What about the warehouse?")
         assert [offered(request) for request in asked.requests] == [first] * 3
         await fill(again, "warehouse payroll")
-        assert (
-            offered(asked.requests[-1]) == first
-        )  # what fits stays: tools and system prompt are still cached
+        # What fits stays: tools and system prompt are still cached.
+        assert offered(asked.requests[-1]) == first
         assert len(setup.watch.of(ToolsChanged)) == 1
         branch = await again.branch()
         await branch.send("Elsewhere.")
@@ -129,9 +128,8 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
         await talk.send("Book me a flight.")
         out = talk.toolbox.out
         assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
-        answer = await talk.send(
-            "Somehow you know it: use it"
-        )  # one that is left out can be called
+        # One that is left out can be called.
+        answer = await talk.send("Somehow you know it: use it")
         await talk.add_results([tool_result("paid", answer.calls[0].id)])
         told = await talk.handle_tool_call(
             FIND, {"query": "phone somebody: telephones"}
@@ -284,9 +282,8 @@ async def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) ->
         setup.watch.broken.clear()
         await talk.send("Hello")
         assert FIND not in offered(asked.requests[-1])
-        assert (
-            len(setup.watch.broken) == 1
-        )  # `use_tools` says that the cache is lost by it
+        # `use_tools` says that the cache is lost by it.
+        assert len(setup.watch.broken) == 1
         setup.watch.broken.clear()
         mine = {
             "type": "function",

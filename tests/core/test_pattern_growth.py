@@ -36,9 +36,8 @@ CPU_SECONDS = 1.0
 """CPU time, so that a busy machine is no fault. Linear work on 40 KB takes some hundredths of a second."""
 MAX_WORDS = 4
 """Words tried of a long alternative, evenly spread."""
-pytestmark = pytest.mark.timeout(
-    900
-)  # there are many patterns, and the machine may be busy
+# There are many patterns, and the machine may be busy.
+pytestmark = pytest.mark.timeout(900)
 SOURCES = sorted(Path(everthread.__path__[0]).rglob("*.py"))
 
 

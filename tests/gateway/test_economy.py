@@ -14,6 +14,7 @@ from everthread.core.types import Reply
 from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.policy import WINDOW_PER_CALL
 from tests.gateway.manager_setup import (
     NAMES,
     HistoryClient,
@@ -159,33 +160,23 @@ async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
 
-async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(
+async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
     tmp_path: Path,
 ) -> None:
-    """Twenty messages are kept, so that it leaves much more than a tail and a summary: soon again would cost more."""
+    """Twenty messages are kept, so that it leaves much more than a tail and a summary: the next one is soon due."""
     async with open_manager_setup(
         tmp_path, lambda _: make_text(1_200, "answer"), window=40_000
     ) as setup:
         assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 4_000})
-        manager = setup.manager(markers=True, background=False)
-        made = 0
-        waited = 0
-        for turn in range(100):
-            client.add_user_message(f"Note {turn}.")
+        rewritten: list[int] = []
+        while len(rewritten) < 2:
+            manager = setup.manager(markers=True, background=False)
+            client.add_user_message("Note this.")
             sent = (await send_request(manager, client, setup.provider)).sent
-            made = int(sent.headers["x-everthread-compactions"])
-            if made == 1 and turn % 3 == 0:
-                manager = setup.manager(
-                    markers=True, background=False
-                )  # another process goes on with what is known
-            waited += made == 1 and "not worth it yet" in sent.headers.get(
-                "x-everthread-plan", ""
-            )
-            if made == 2:
-                break
-        assert made == 2
-        assert waited > 5
+            if int(sent.headers["x-everthread-compactions"]) > len(rewritten):
+                rewritten.append(len(client.messages))
+        assert (rewritten[1] - rewritten[0]) // 2 >= 40_000 // WINDOW_PER_CALL
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
@@ -201,7 +192,7 @@ async def test_one_compaction_buys_a_number_of_calls(
         client = HistoryClient("openai_chat", extra={"model": model})
         client.add_user_message("Read all of it.")
         compacted: list[int] = []
-        for number in range(5 * least):
+        for number in range(6 * least):
             turn = await manager.prepare(client.incoming())
             if turn.sent.headers.get("x-everthread-receipt"):
                 compacted.append(number)

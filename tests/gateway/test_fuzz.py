@@ -286,8 +286,7 @@ async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
                 assert answer.status_code == (200 if said else 400), answer.text
     store = open_store(tmp_path / "gateway.db")
     try:
-        assert [row.messages for row in await store.list_threads()] == [
-            2
-        ]  # the same words are one thread
+        # The same words are one thread.
+        assert [row.messages for row in await store.list_threads()] == [2]
     finally:
         await store.close()

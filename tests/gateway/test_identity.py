@@ -281,9 +281,8 @@ async def test_of_two_processes_with_different_continuations_one_branches(
         await answer_request(managers[0], client)
         clients = [copy.deepcopy(client) for _ in range(2)]
         for index, each in enumerate(clients):
-            await managers[index].prepare(
-                client.incoming()
-            )  # both know the thread's last point
+            # Both know the thread's last point.
+            await managers[index].prepare(client.incoming())
             each.add_user_message(f"I am {index}")
         await asyncio.gather(
             *(

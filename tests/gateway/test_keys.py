@@ -195,9 +195,8 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         urls = [await setup.gateway("passthrough", key=None) for _ in range(2)]
         threads = []
         for credential in ("sk-ann-1", "sk-bob-2"):
-            await ask_claude(
-                setup.claude(urls[0], credential)
-            )  # the first one goes as it came
+            # The first one goes as it came.
+            await ask_claude(setup.claude(urls[0], credential))
             for url in urls:
                 raw = await setup.claude(
                     url, credential

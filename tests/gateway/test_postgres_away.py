@@ -146,9 +146,8 @@ async def test_requests_go_through_and_everything_else_says_so(
             await asyncio.to_thread(come_back)
         await is_ready(http)
         again = await http.post(CHAT, json=say("hello"))
-        while (
-            "x-everthread-thread" not in again.headers
-        ):  # what was found out about the store holds for a second
+        # What was found out about the store holds for a second.
+        while "x-everthread-thread" not in again.headers:
             again = await http.post(CHAT, json=say("hello"))
         assert again.headers["x-everthread-thread"] == thread
         assert upstream.received[-1].body == again.request.content

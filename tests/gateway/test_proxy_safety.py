@@ -158,10 +158,11 @@ async def test_slow_requests_are_not_waited_for() -> None:
         raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
         open_raw_gateway(upstream.url, limits=limits) as (url, _),
     ):
+        # One that is read, and one that goes on as it comes.
         for path in (
             b"/v1/messages",
             b"/v1/files",
-        ):  # one that is read, and one that goes on as it comes
+        ):
             late = await send_bytes(
                 url,
                 b"POST "

@@ -200,9 +200,8 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
 ) -> None:
     async def run(setup: ManagerSetup) -> None:
         whole = setup.store
-        setup.store = cast(
-            "Store", FailingStore(whole, fails)
-        )  # everything else is the store's own
+        # Everything else is the store's own.
+        setup.store = cast("Store", FailingStore(whole, fails))
         manager = setup.manager()
         client = HistoryClient("anthropic")
         telling = []
@@ -253,9 +252,8 @@ async def test_three_processes_and_late_writes_make_no_branch(
         for turn in range(12):
             client.add_user_message(f"Question {turn}")
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
-            for manager in managers[
-                turn % 3 : turn % 3 + 1 + turn % 2
-            ]:  # a client that lost its answer asks again
+            # A client that lost its answer asks again.
+            for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:
                 asked = await manager.prepare(client.incoming())
                 telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
                 await asyncio.sleep(0)

@@ -116,9 +116,8 @@ async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
 async def test_a_connection_is_used_again() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
-        if not request.line.startswith(
-            b"HEAD"
-        ):  # its length is of what does not follow
+        # Its length is of what does not follow.
+        if not request.line.startswith(b"HEAD"):
             writer.write(b"{}")
 
     async def run(ask: Asked, upstream: RawUpstream) -> None:

@@ -147,9 +147,8 @@ async def kill_worker(database: str, folder: Path) -> int:
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
             assert list_fail_open_metrics(metrics) == []
-            for _ in range(
-                3
-            ):  # until a kill met an answer in the middle: connections fall where they fall
+            # Until a kill met an answer in the middle: connections fall where they fall.
+            for _ in range(3):
                 talks = [asyncio.create_task(talker.turn()) for talker in talkers]
                 wanted = answered + MANY // 2
                 await until(lambda: len(provider.log) >= wanted)  # noqa: B023
@@ -199,9 +198,8 @@ async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(
         assert all("was used already" in text for text in texts[1:])
         workers = children(process.pid)
         process.send_signal(signal.SIGKILL)
-        await until(
-            lambda: not any(map(is_alive, workers))
-        )  # none outlives who started it
+        # None outlives who started it.
+        await until(lambda: not any(map(is_alive, workers)))
 
 
 async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:

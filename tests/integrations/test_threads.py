@@ -55,6 +55,11 @@ def result(call_id: str, text: str = "settled") -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+def role_of(name: str) -> str:
+    """A system prompt of many lines, none of them another role's."""
+    return "\n".join(f"As {name} you mind rule {number}." for number in range(12))
+
+
 class Framework:
     """Keeps its whole history, as frameworks do, and checks every request it sends."""
 
@@ -63,6 +68,9 @@ class Framework:
         self.key = key
         self.history: list[Message] = []
         self.sent: list[list[Message]] = []
+        self.system = "You keep the books."
+        self.owner = ""
+        self.max_tokens: int | None = None
 
     async def prepare(self) -> FittedCall:
         turn = await self.threads.prepare(
@@ -71,8 +79,10 @@ class Framework:
                 list(self.history),
                 "gpt-4o",
                 self.key,
-                "You keep the books.",
+                self.system,
+                owner=self.owner,
                 window=WINDOW,
+                max_tokens=self.max_tokens,
             )
         )
         assert turn is not None
@@ -188,6 +198,83 @@ async def test_another_process_continues_a_thread(
     (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
+
+
+async def test_two_processes_continue_one_thread_in_turns(
+    threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
+) -> None:
+    other = opened(tmp_path, heard)
+    first = Framework(threads)
+    second = Framework(other)
+    for number in range(24):
+        speaks = (first, second)[number % 2]
+        await speaks.ask(user(f"Entry {number}: {FILLER * 10}"))
+        first.history = second.history = speaks.history
+    assert second.sent[-1] != second.history[:-1], "it was compacted"
+    store = await threads.opened_store()
+    (thread,) = await store.list_threads()
+    said = [text_of(message.body) for message in await store.history(thread.first.id)]
+    assert said == [text_of(message) for message in second.history]
+    assert thread.compactions == len(
+        [event for event in heard if isinstance(event, CompactionDone)]
+    )
+    await other._close()
+
+
+async def test_an_unchanged_message_is_the_framework_s_own(
+    threads: FrameworkThreads,
+) -> None:
+    """What a compaction keeps goes in the framework's form, which may hold more: reasoning, signatures, ids."""
+    framework = Framework(threads)
+    await framework.ask(user("Hello."), reply=answer("Good morning."))
+    await framework.work(24)
+    turn = await framework.prepare()
+    assert turn.is_changed
+    assert list(turn.items[:2]) == [0, 1], "the first exchange"
+    assert turn.items[-1] == len(framework.history) - 1
+    ours = [item for item in turn.items if not isinstance(item, int)]
+    assert all(message not in framework.history for message in ours)
+
+
+async def test_an_agent_with_another_role_takes_the_conversation_over(
+    threads: FrameworkThreads,
+) -> None:
+    framework = Framework(threads)
+    framework.system = role_of("bookkeeper")
+    await framework.work(2)
+    first = (await framework.prepare()).prepared.thread
+    framework.system = role_of("auditor")
+    turn = await framework.ask(user("Go on, auditor."))
+    assert turn.prepared.thread == first
+
+
+async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> None:
+    one = Framework(threads)
+    other = Framework(threads)
+    other.owner = "another"
+    for each in (one, other):
+        await each.ask(user("Hello."), reply=answer("Good morning."))
+    found = [(await each.prepare()).prepared for each in (one, other)]
+    assert found[0].thread != found[1].thread
+    assert found[0].match.tenant != found[1].match.tenant
+
+
+async def test_the_output_cap_is_lowered_for_one_call(
+    threads: FrameworkThreads,
+) -> None:
+    framework = Framework(threads)
+    framework.max_tokens = 3_000
+    await framework.ask(user("Hello."))
+    turn = await framework.prepare()
+    assert turn.cap is None
+    refusal = RuntimeError(
+        "This model's maximum context length is 6000 tokens. However, you requested 8000 tokens "
+        "(5000 in the messages, 3000 in the completion). Please reduce the length of the completion."
+    )
+    again = await threads.recover(turn, refusal)
+    assert again.cap is not None
+    assert again.cap < 3_000
+    assert list(again.items) == [0, 1]
 
 
 async def test_a_history_that_goes_another_way_is_a_branch(

@@ -295,9 +295,10 @@ def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
         )
         for number, message in enumerate(make_history(4))
     ]
+    # Says nothing.
     entries[5] = replace(
         entries[5], message={**entries[5].message, "content": "", "tool_calls": []}
-    )  # says nothing
+    )
     del entries[10]  # a call without its result
     entries[-1] = replace(entries[-1], at=None)
     entries[-2] = replace(entries[-2], at=None)

@@ -273,9 +273,8 @@ def migrate_and_die(url: str, statements: int) -> None:
 
 def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
     """Try to open and write a store without root's rights, and tell what that gave."""
-    importlib.import_module(
-        "importlib.readers"
-    )  # the interpreter may be in a folder that only root reads
+    # The interpreter may be in a folder that only root reads.
+    importlib.import_module("importlib.readers")
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)

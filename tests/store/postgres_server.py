@@ -110,9 +110,8 @@ class Server:
     def _signal_processes(self, number: int) -> None:
         main = int((self.data / "postmaster.pid").read_text().split()[0])
         for process in (main, *_children_of(main)):
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # a connection that has ended meanwhile
+            # A connection that has ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -169,9 +168,8 @@ def find_programs() -> Path:
         key=lambda folder: -float(folder.parent.name),
     )
     for wheel in WHEELS:
-        spec = importlib.util.find_spec(
-            wheel
-        )  # only located: importing it would start threads and lock files
+        # Only located: importing it would start threads and lock files.
+        spec = importlib.util.find_spec(wheel)
         for place in spec.submodule_search_locations or () if spec else ():
             folders += sorted(Path(place).glob("pginstall*/bin"), reverse=True)
     for folder in folders:
@@ -195,9 +193,8 @@ def _usable(programs: Path, directory: Path) -> Path:
         ):
             return programs
     package = programs.parents[1]
-    libraries = package.with_name(
-        f"{package.name}.libs"
-    )  # a wheel's, found relative to the programs
+    # A wheel's, found relative to the programs.
+    libraries = package.with_name(f"{package.name}.libs")
     for source in filter(Path.is_dir, (programs.parent, libraries)):
         shutil.copytree(
             source, directory / source.relative_to(package.parent), symlinks=True

@@ -111,9 +111,10 @@ async def test_odd_names_are_kept_or_refused_as_input(
 
 async def test_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
+    # Derived: searching is not the point.
     session = await new_thread(
         store, user_message(text, kind="derived"), *user_messages("after")
-    )  # derived: searching is not the point
+    )
     assert await context_texts(store, session.id) == [text, "after"]
 
 

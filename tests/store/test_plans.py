@@ -19,7 +19,6 @@ from everthread.store.sql.client_threads import (
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages
 from everthread.store.sql.search import search_texts
-from everthread.store.sql.turn_index import TurnIndex
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
@@ -51,9 +50,8 @@ class Explaining:
             tx.run("SET LOCAL enable_seqscan = off")
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(
-            type(self.tx), name, None
-        )  # whatever it asks, it asks through this one
+        # Whatever it asks, it asks through this one.
+        method = getattr(type(self.tx), name, None)
         return (
             functools.partial(method, self)
             if callable(method)
@@ -170,9 +168,7 @@ async def test_the_neighbours_of_a_page_are_one_question_through_an_index(
 async def check_recall(store: Store, thread: str | None) -> None:
     def recall(tx: Tx, query: RecallQuery) -> tuple[int, list[str]]:
         explaining: Any = Explaining(tx)
-        recall_passages(
-            explaining, query, read_question(query.text, 1.7e9), TurnIndex()
-        )
+        recall_passages(explaining, query, read_question(query.text, 1.7e9))
         return explaining.asked, explaining.whole
 
     text = "what was said about the migration on page 4 in line_77?"

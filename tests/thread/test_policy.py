@@ -36,9 +36,16 @@ def compacted(calls: int) -> ContextState:
 
 
 def decide(
-    window: int, tokens: int, state: ContextState, model: str = "gpt-4o", **options: Any
+    window: int,
+    tokens: int,
+    state: ContextState,
+    model: str = "gpt-4o",
+    *,
+    is_mid_turn: bool = False,
+    **options: Any,
 ) -> str:
-    size = PromptSize(tokens, 300, ContextOptions(**options).budget(window))
+    budget = ContextOptions(**options).budget(window)
+    size = PromptSize(tokens, 300, budget, is_mid_turn=is_mid_turn)
     prices = CallPrices(model, "auto", marked=False, summarizer=JOURNAL)
     return policy(**options).decide(size, state, prices, reason="in-loop").action
 
@@ -71,6 +78,16 @@ def test_it_is_never_put_off_beyond_the_limit() -> None:
     assert asks.delay_limit <= 64_000 - 16_000, (
         "the answer has its quarter of the window"
     )
+
+
+def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
+    state = compacted(20)
+    assert decide(64_000, 33_000, state, is_mid_turn=True) == "wait"
+    assert decide(64_000, 33_000, state) == "compact"
+    assert decide(64_000, 40_000, state, is_mid_turn=True) == "compact", (
+        "from 1.25 times the threshold on"
+    )
+    assert decide(64_000, 33_000, state, is_mid_turn=True, economics=False) == "compact"
 
 
 def test_without_economics_the_threshold_is_exact() -> None:

@@ -261,17 +261,15 @@ class Client:
             self.failed[type(error).__name__] += 1
             return None
         except ValueError as error:
-            if "b''" not in str(
-                error
-            ):  # a stream may end in the middle, and says nothing else
+            # A stream may end in the middle, and says nothing else.
+            if "b''" not in str(error):
                 raise
             self.failed["cut"] += 1
             return None
         given = self.upstream.given.get(name, [])
         body = heard.body
-        while stream and body.startswith(
-            WAITS
-        ):  # what a client is told that waits for a compaction
+        # What a client is told that waits for a compaction.
+        while stream and body.startswith(WAITS):
             body = body.removeprefix(WAITS)
         exact = [
             one

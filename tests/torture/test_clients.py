@@ -176,9 +176,8 @@ def _client_command(client: str, folder: Path) -> list[str]:
     except (PeerAbsentError, AbsentError) as error:
         pytest.skip(f"{client} cannot be installed here: {error}")
     if not (folder / "node_modules").exists():
-        (folder / "node_modules").symlink_to(
-            modules.parent
-        )  # a module looks for others beside itself
+        # A module looks for others beside itself.
+        (folder / "node_modules").symlink_to(modules.parent)
     return [
         str(node / "node"),
         str(shutil.copy(scripts / "ai_sdk_client.mjs", folder / "client.mjs")),

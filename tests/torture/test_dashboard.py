@@ -175,9 +175,8 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
                     for n in range(start, start + 500)
                 )
                 await asyncio.gather(*made)
-            await http.get(
-                "/?q=ledger"
-            )  # what is searched is indexed first: nothing else works meanwhile
+            # What is searched is indexed first: nothing else works meanwhile.
+            await http.get("/?q=ledger")
             for path in (f"/dashboard/threads/{thread}", "/"):
                 assert await _first_byte(http, path, times=1) <= 10 * empty, (
                     f"the first time: {path}"

@@ -167,9 +167,8 @@ async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> Non
         if record.request
         for text in map(text_of, record.request.messages[-1:])
     ]
-    if found.get(
-        "recall", True
-    ):  # else what the question is about is shown again before the call
+    # Else what the question is about is shown again before the call.
+    if found.get("recall", True):
         assert sum(map(is_recalled, calls)) == 1
     assert found["kept"] >= 4 * TURNS, "the framework's own history is whole"
     assert found["pieces"] > len(SAYS) // 3, "what is streamed comes in pieces"

@@ -31,9 +31,8 @@ def test_a_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
         name=f"strict-{name}",
     )
     assert found["violations"] == []
-    is_client_at_fault = bool(
-        found["side_violations"]
-    )  # Gemini CLI 0.61: unpaired calls
+    # Gemini CLI 0.61: unpaired calls.
+    is_client_at_fault = bool(found["side_violations"])
     assert found["refused"] == [] or is_client_at_fault
     assert len(found["too_long"]) <= 2, "limits are learnt from the first refusal"
     assert not any(found["codes"]), found["errors"]

@@ -124,9 +124,8 @@ class Agent:
         self._opened = []
         closing = self._closing
         self._closing = ()
-        async with (
-            contextlib.AsyncExitStack() as ending
-        ):  # the last first; one that fails does not stop the others
+        # The last first; one that fails does not stop the others.
+        async with contextlib.AsyncExitStack() as ending:
             for close in reversed(closing):
                 ending.push_async_callback(close)
             for conversation in opened:
@@ -423,9 +422,8 @@ class CallRunner:
             waits = self._asking.locked() or self._writing.locked()
             async with self._asking:
                 if waits:
-                    async with (
-                        self._writing
-                    ):  # show the file as an earlier write has left it
+                    # Show the file as an earlier write has left it.
+                    async with self._writing:
                         needed = tool.needs(run.arguments, run.context) or needed
                 if not await self.approve(needed):
                     run.refused = True

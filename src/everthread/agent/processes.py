@@ -232,9 +232,8 @@ class ChildProcess(ProcessFamily):
             self.signal(signal.SIGTERM)
             await _within(GRACE_SECONDS, self.drained)
         finally:
-            for _ in range(
-                _TRIES
-            ):  # processes started meanwhile are found the next time
+            # Processes started meanwhile are found the next time.
+            for _ in range(_TRIES):
                 if not self.signal(signal.SIGKILL):
                     break
         await _within(_KILL_SECONDS, self.exited)

@@ -200,9 +200,8 @@ def match_path(pattern: str, path: str) -> bool:
     """The numbers of path parts that the pattern so far can match."""
     for position, piece in enumerate(pieces, 1):
         if piece == "**":
-            least = min(reached) + (
-                position == len(pieces)
-            )  # at the end it is a file, not the folder itself
+            # At the end it is a file, not the folder itself.
+            least = min(reached) + (position == len(pieces))
             reached = set(range(least, len(parts) + 1))
         else:
             reached = {

@@ -192,9 +192,8 @@ def main() -> None:
             isinstance(stream, TextIOWrapper)
             and stream.encoding.lower().replace("-", "") != "utf8"
         ):
-            stream.reconfigure(
-                errors="replace"
-            )  # a character the terminal lacks must not end the command
+            # A character the terminal lacks must not end the command.
+            stream.reconfigure(errors="replace")
     try:
         app()
     except EverthreadError as error:

@@ -405,9 +405,8 @@ def report_unexpected(error: Exception) -> str:
     """Write the traceback of an unexpected error to the log; return the message for the user."""
     message = redact(f"unexpected error: {type(error).__name__}: {error}")
     details = type(error).__name__
-    with contextlib.suppress(
-        Exception
-    ):  # an exception whose own `__str__` fails is named by its class
+    # An exception whose own `__str__` fails is named by its class.
+    with contextlib.suppress(Exception):
         details = redact("".join(traceback.format_exception(error)))
     path = home_directory() / LOG_FILE
     try:

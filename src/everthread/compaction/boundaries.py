@@ -22,7 +22,6 @@ from everthread.compaction.shortening import (
 )
 from everthread.compaction.standing import Standing
 from everthread.compaction.summary import CompactionLevel
-from everthread.compaction.tool_calls import named_files
 from everthread.core.messages import (
     RESULT_BLOCKS,
     SYSTEM_ROLES,
@@ -394,10 +393,8 @@ class Fitter:
         settled: set[str] = set()
         reads: list[int] = []
         for index in range(len(self.messages) - 1, tail.start - 1, -1):
-            for call in reversed(self.history.answered_calls.get(index, ())):
-                named = named_files(call) if call else None
-                if named is None:
-                    continue
+            calls = self.history.answered_calls.get(index, ())
+            for named in self.history.facts[index].files_named_by(calls):
                 if (
                     not named.is_change
                     and index in tail.slimmed

@@ -83,17 +83,17 @@ class ContextCompressor(SummaryEngine):
         plan = order.cut
         given = order.given
         fold = self._fold(plan, order.state)
-        journal = fold.journal()
         facts = fold.state.finished(plan.facts)
+        journal = fold.journal(facts.root_prefix)
         if plan.earlier.ends:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first)
             journal = Journal(tuple(entries))
-        journal = journal.without_prefix(facts.root_prefix)
+        state = facts.at_end(*plan.following)
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
         names = NamesSection.plan(
-            facts.names.followed_by(plan.following[0]),
+            state.names,
             plan.summary_budget,
             facts.root_prefix,
         )
@@ -108,7 +108,7 @@ class ContextCompressor(SummaryEngine):
             ids=[given.ids[at] for at in plan.covered] if given.ids else (),
             manual=given.manual,
             journal=journal,
-            state=facts.at_end(*plan.following),
+            state=state,
         )
         return CompressorWriting(
             order,

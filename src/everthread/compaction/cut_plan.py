@@ -36,6 +36,8 @@ from everthread.core.transcript import (
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""
+UNUSED_SHARE = 2
+"""The summary gets this part (1/n) of the room that the user's words leave unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +319,7 @@ class CutPlanner:
         cut = fit.cut
         middle = self._find_middle(cut, standing)
         tokens = self._count_middle(middle)
+        word_tokens = word_sizes.before(cut.tail_start)
         said = (
             one
             for index, (one, _) in entries.items()
@@ -331,14 +334,19 @@ class CutPlanner:
             covered=tuple(middle),
             middle=list(middle.values()),
             words=(*self.earlier.words, *said),
-            word_tokens=word_sizes.before(cut.tail_start),
+            word_tokens=word_tokens,
             words_most=room.words,
             tokens_before=before,
             scale=scale,
             fixed=self.fixed,
             middle_tokens=tokens,
             slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=min(self._summary_budget(tokens), fit.room.summary),
+            budget=self._add_unused_room(
+                min(self._summary_budget(tokens), fit.room.summary),
+                tokens,
+                fit=fit,
+                words=word_tokens,
+            ),
         )
 
     def _find_words(self) -> WordEntries:
@@ -407,6 +415,17 @@ class CutPlanner:
         words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
         earlier = self.counter.text(self.earlier.text) - words
         return max(self.budget.summary(middle), min(earlier, self.budget.summary_least))
+
+    def _add_unused_room(
+        self, budget: int, middle: int, *, fit: Fit, words: int
+    ) -> int:
+        """Return the summary's budget with its part of the room that the user's words leave unused.
+
+        It is at most half of the middle, and the compacted request stays within its limit.
+        """
+        unused = max(fit.room.words - words, 0) // UNUSED_SHARE
+        free = max(fit.room.limit - fit.cut.tokens, 0)
+        return max(budget, min(budget + min(unused, free), middle // 2))
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
         """Return the tokens that the summary replaces, the earlier summary included."""

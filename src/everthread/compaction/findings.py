@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from everthread.compaction.user_quotes import (
     Count,
     Rarity,
     split_sentences,
+    words_of,
 )
 
 BAR = " / "
@@ -43,29 +45,32 @@ class Piece(NamedTuple):
     follows_gap: bool
     """Whether something before it on its line was left out earlier."""
     is_question: bool
+    is_specific: bool
+    """Whether it has a figure, a path or a name."""
+    is_empty: bool
+    """Whether it only leads to others, asks, or opens the answer."""
+    words: tuple[str, ...]
+    """Its words, each once."""
 
 
 def weigh_text(
     text: str, count: Count, rarity: Rarity, *, is_note: bool = False
-) -> tuple[list[Piece], list[float], list[int]]:
+) -> tuple[Sequence[Piece], list[float], list[int]]:
     """Return the pieces of an answer, the worth of each for its size, and the sizes.
 
     A piece that only leads to others, or asks, is worth 0. `is_note`: the text comes right before calls.
     """
-    pieces = _split(text)
+    pieces = split_pieces(text)
     sizes = [count(piece.text) + 3 for piece in pieces]
     worths: list[float] = []
-    for number, (piece, size) in enumerate(zip(pieces, sizes, strict=True)):
-        specifics = count_specifics(piece.text)
-        is_opening = number == 0 and not specifics and len(pieces) > 1
-        if is_opening or piece.is_question or _only_leads(piece.text, specifics):
+    for piece, size in zip(pieces, sizes, strict=True):
+        if piece.is_empty:
             worths.append(0.0)
             continue
-        worth = rarity.score(piece.text) / math.pow(size + 4, 0.7)
-        worth *= SPECIFIC_FACTOR if specifics else 1.0
-        worths.append(worth)
+        worth = rarity.score_words(piece.words) / math.pow(size + 4, 0.7)
+        worths.append(worth * SPECIFIC_FACTOR if piece.is_specific else worth)
     if is_note and worths:
-        worths[-1] *= ANNOUNCING_FACTOR if count_specifics(pieces[-1].text) else 0.0
+        worths[-1] *= ANNOUNCING_FACTOR if pieces[-1].is_specific else 0.0
     return pieces, worths, sizes
 
 
@@ -75,27 +80,42 @@ def count_specifics(text: str) -> int:
     return len(_SPECIFIC.findall(text, mark.end() if mark else 0, MAX_PIECE_CHARS))
 
 
-def _split(text: str) -> list[Piece]:
+@lru_cache(maxsize=4_096)
+def split_pieces(text: str) -> Sequence[Piece]:
+    """Split an answer into sentences, list items and table rows."""
     pieces: list[Piece] = []
     was_cut = False
     for number, line in enumerate(text.split(BAR)):
         if _ITEM.match(line) and GAP not in line:
-            pieces.append(
-                Piece(
-                    number, line.strip(), was_cut, line.rstrip().endswith(("?", "？"))
-                )
-            )
+            is_question = line.rstrip().endswith(("?", "？"))
+            item = line.strip()
+            pieces.append(_piece(number, item, was_cut, is_question=is_question))
             was_cut = False
             continue
         position = 0
         for sentence in split_sentences(line):
             was_cut = was_cut or GAP in line[position : sentence.start]
             said = line[sentence.start : sentence.end].strip()
-            pieces.append(Piece(number, said, was_cut, sentence.minor))
+            pieces.append(_piece(number, said, was_cut, is_question=sentence.minor))
             was_cut = False
             position = sentence.end
         was_cut = was_cut or GAP in line[position:]
-    return pieces
+    if len(pieces) > 1 and not pieces[0].is_specific:
+        pieces[0] = pieces[0]._replace(is_empty=True)
+    return tuple(pieces)
+
+
+def _piece(line: int, text: str, follows_gap: bool, *, is_question: bool) -> Piece:  # noqa: FBT001
+    specifics = count_specifics(text)
+    return Piece(
+        line=line,
+        text=text,
+        follows_gap=follows_gap,
+        is_question=is_question,
+        is_specific=specifics > 0,
+        is_empty=is_question or _only_leads(text, specifics),
+        words=tuple(dict.fromkeys(words_of(text))),
+    )
 
 
 def _only_leads(text: str, specifics: int) -> bool:

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.tool_calls import LINE, CallFacts, Effect
+from everthread.compaction.tool_calls import (
+    LINE,
+    CallFacts,
+    Effect,
+    NamedFiles,
+    named_files,
+)
 from everthread.compaction.user_quotes import UserMessage, entry_tokens, user_message
 from everthread.core.messages import (
     RESULT_BLOCKS,
@@ -36,6 +42,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
+from everthread.wire.definitions import StandingPart, standing_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal_steps import Step
@@ -72,6 +79,14 @@ class MessageFacts:
     """The words, without secrets, that the user typed into the calls that it answers."""
     names: MessageNames | None = None
     """The names in its calls and text (`names_in_use`)."""
+    output_names: tuple[str, ...] | None = None
+    """The names at the ends of its outputs."""
+    shown_names: tuple[Message, frozenset[str]] | None = None
+    """The message as it was shown last, whole or pruned, and all names in it."""
+    named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None
+    """The calls that it answers, and the files that they name, newest first."""
+    standing: Sequence[StandingPart] | None = None
+    """Its parts that are not conversation (`standing`)."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
@@ -88,6 +103,8 @@ class MessageFacts:
         self.words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
         self.is_user = role == "user" and (bool(self.words) or is_user_message(message))
+        self.secret_names: dict[str, bool] = {}
+        """Whether a name is a secret, or part of one, for names that were checked in its text."""
 
     def count(self, counter: TokenCounter) -> int:
         """Count the message's tokens."""
@@ -104,6 +121,19 @@ class MessageFacts:
             facts = CallFacts(call, text, name=self.results[number].name, failed=failed)
             self.readings = (*readings[:number], facts, *readings[number + 1 :])
         return facts
+
+    def files_named_by(self, calls: tuple[Call | None, ...]) -> tuple[NamedFiles, ...]:
+        """Return the files that these calls name, which it answers; the last call first."""
+        if self.named_files is None or self.named_files[0] != calls:
+            named = (named_files(call) for call in reversed(calls) if call)
+            self.named_files = calls, tuple(filter(None, named))
+        return self.named_files[1]
+
+    def standing_parts(self) -> Sequence[StandingPart]:
+        """Return its parts that are not conversation."""
+        if self.standing is None:
+            self.standing = standing_parts(self.message)
+        return self.standing
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
         """Return the user's words as an entry under this number, and its tokens."""

@@ -37,14 +37,6 @@ class Journal:
         room = budget - count(self.intro())
         return Journal(tuple(fit_entries(self.entries, room, count)))
 
-    def without_prefix(self, prefix: str) -> Journal:
-        """Return the journal with this prefix removed from paths, except in error texts."""
-        return (
-            Journal(tuple(entry.without_prefix(prefix) for entry in self.entries))
-            if prefix
-            else self
-        )
-
     def intro(self) -> str:
         """The line before the entries that explains them."""
         return (

@@ -128,7 +128,7 @@ class Entry:
 
     def without_prefix(self, prefix: str) -> Entry:
         """Return the entry with this prefix removed from paths, except in error texts."""
-        if prefix not in self.text:
+        if not prefix or prefix not in self.text:
             return self
         lines = (
             line if line.startswith(ERROR_START) else line.replace(prefix, "")
@@ -147,7 +147,7 @@ class Entry:
         names = (TIMES.sub("", name) for names in listed for name in names.split(", "))
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 
-    @property
+    @cached_property
     def prose(self) -> str:
         """Its notes and closing words."""
         notes = (split_note(line)[0] for line in self.lines)

@@ -89,8 +89,8 @@ class JournalFold:
         other._open = {*self._open}
         return other
 
-    def journal(self) -> Journal:
-        """Return the journal of all messages read so far."""
+    def journal(self, prefix: str = "") -> Journal:
+        """Return the journal of all messages read so far, without this prefix in paths."""
         unresolved = self.state.errors.keys() | self.state.forgotten
         closed = frozenset(
             clip_line(line)
@@ -98,7 +98,7 @@ class JournalFold:
             if key not in unresolved
             for line in lines
         )
-        entries = self._before.entries
+        entries = [entry.without_prefix(prefix) for entry in self._before.entries]
         told = frozenset(
             clip_line(line)
             for error in self.state.errors.values()
@@ -107,10 +107,10 @@ class JournalFold:
         earlier = (
             [_mark_fixes(entry, closed, told) for entry in entries]
             if closed
-            else list(entries)
+            else entries
         )
         parts = [*self._parts, self._last] if self._last else self._parts
-        new = [part.entry(unresolved, told) for part in parts]
+        new = [part.entry(unresolved, told, prefix) for part in parts]
         if (
             new
             and earlier
@@ -246,8 +246,10 @@ class _Part:
             call for step, _ in self._steps for call in step.calls if call.failure
         ]
 
-    def entry(self, unresolved: Container[str], told: frozenset[str]) -> Entry:
-        """Return the part as an entry; later messages decide which of its errors were resolved.
+    def entry(
+        self, unresolved: Container[str], told: frozenset[str], prefix: str
+    ) -> Entry:
+        """Return the part as an entry, without `prefix` in paths; later messages decide which errors were resolved.
 
         `unresolved`: the keys of errors still open. An error whose line equals one of theirs is open too.
         """
@@ -256,19 +258,17 @@ class _Part:
             for call in self._failures
             if call.failure in unresolved or not told.isdisjoint(call.errors)
         )
-        state = self.closing, open_errors
+        state = self.closing, open_errors, prefix
         if self._entry is None or self._entry[0] != state:
             lines = (
                 line
                 for step, shown in self._steps
                 for line in step.lines(open_errors, shown)
             )
-            self._entry = (
-                state,
-                replace(
-                    self._bare, lines=tuple(_join_changes(lines)), closing=self.closing
-                ),
+            whole = replace(
+                self._bare, lines=tuple(_join_changes(lines)), closing=self.closing
             )
+            self._entry = state, whole.without_prefix(prefix)
         return self._entry[1]
 
 

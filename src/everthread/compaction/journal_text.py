@@ -87,8 +87,7 @@ def redact_texts(texts: list[str]) -> list[str]:
     joined = _SEPARATOR.join(texts)
     clean = defuse(redact(joined))
     split = clean.split(_SEPARATOR)
-    if len(split) != len(
-        texts
-    ):  # one of the texts holds the separator, or the list is empty
+    # One of the texts holds the separator, or the list is empty.
+    if len(split) != len(texts):
         return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
     return texts if clean == joined else split

@@ -14,16 +14,20 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import chain
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts
-from everthread.core.messages import strings_in, text_of
+from everthread.compaction.tool_calls import Effect
+from everthread.core.messages import Message, strings_in, text_of
 from everthread.core.redaction import find_secrets
 
 MAX_NAMES = 600
 """Names that are remembered from one compaction to the next."""
 MAX_NAME_CHARS = 120
 MAX_COMMAND_CHARS = 60
+MAX_SHOWN_PARTS = 2
+"""Parts of a path that are shown: its last folder and the name of the file."""
 HALF_LIFE = 60
 """After this many messages a use counts half."""
 CALL_WEIGHT = 1.0
@@ -73,6 +77,8 @@ class MessageNames(NamedTuple):
     """Names written in the text, without the typed ones."""
     attached: tuple[str, ...] = ()
     """Names in a user message outside the user's own words: the client wrote or pasted them."""
+    commands: tuple[str, ...] = ()
+    """The short commands that it ran."""
 
 
 class NamesInUse:
@@ -103,7 +109,7 @@ class NamesInUse:
             self._count(names.written, TEXT_WEIGHT, one)
             self._count(names.typed, CALL_WEIGHT, one)
             self._count(names.attached, OUTPUT_WEIGHT, one)
-            self._count(_commands(one), COMMAND_WEIGHT, one)
+            self._count(names.commands, COMMAND_WEIGHT, one)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy that counts the newest outputs too, bounded and without secrets."""
@@ -112,8 +118,8 @@ class NamesInUse:
         for at, one in enumerate(
             messages[start:], self._position - len(messages) + start + 1
         ):
-            for text, _ in one.outputs:
-                other._count(_read_ends(text), OUTPUT_WEIGHT, one, at=at)
+            if one.outputs:
+                other._count(_read_outputs(one), OUTPUT_WEIGHT, one, at=at)
         kept = other.ranked()[:MAX_NAMES]
         other._weights = {name: other._weights[name] for name in kept}
         for name in other._find_secret_names():
@@ -192,32 +198,46 @@ class NamesInUse:
 
     def _find_secret_names(self) -> list[str]:
         """Return the new names that are a secret, or part of one, in their source text."""
-        places: dict[int, list[tuple[int, int, str]]] = {}
-        texts: dict[int, str] = {}
-        for name, source in self._sources.items():
-            if name in self._weights:
-                text = texts.get(id(source))
-                if text is None:
-                    text = texts[id(source)] = _source_text(source)
-                start = max(text.find(name), 0)
-                place = (start, start + len(name), name)
-                places.setdefault(id(source), []).append(place)
-        excerpts: list[str] = []
-        spans: list[tuple[int, int, str]] = []
-        length = 0
-        for key, found in places.items():
-            for excerpt, within in _cut_excerpts(texts[key], sorted(found)):
-                spans += (
-                    (length + start, length + end, name) for start, end, name in within
-                )
-                excerpts.append(excerpt)
-                length += len(excerpt) + len(_BETWEEN)
-        secrets = find_secrets(_BETWEEN.join(excerpts))
-        return [
-            name
-            for start, end, name in spans
-            if any(one.start < end and start < one.end for one in secrets)
+        new = [
+            (name, source)
+            for name, source in self._sources.items()
+            if name in self._weights
         ]
+        unchecked: dict[int, tuple[MessageFacts, list[str]]] = {}
+        for name, source in new:
+            if name not in source.secret_names:
+                unchecked.setdefault(id(source), (source, []))[1].append(name)
+        if unchecked:
+            _check_names(unchecked.values())
+        return [name for name, source in new if source.secret_names[name]]
+
+
+def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
+    """Record for each message which of these names are a secret, or part of one, in its text.
+
+    Only the parts around the names are searched, all in one call because that is cheaper.
+    """
+    excerpts: list[str] = []
+    spans: list[tuple[int, int, MessageFacts, str]] = []
+    length = 0
+    for source, names in sources:
+        text = _source_text(source)
+        places = []
+        for name in names:
+            start = max(text.find(name), 0)
+            places.append((start, start + len(name), name))
+        for excerpt, within in _cut_excerpts(text, sorted(places)):
+            spans += (
+                (length + start, length + end, source, name)
+                for start, end, name in within
+            )
+            excerpts.append(excerpt)
+            length += len(excerpt) + len(_BETWEEN)
+    secrets = find_secrets(_BETWEEN.join(excerpts))
+    for start, end, source, name in spans:
+        source.secret_names[name] = any(
+            one.start < end and start < one.end for one in secrets
+        )
 
 
 def _cut_excerpts(
@@ -267,6 +287,7 @@ def read_message(one: MessageFacts) -> MessageNames:
             tuple(typed),
             tuple(written),
             tuple(name for name in attached if name not in written),
+            tuple(_commands(effects)),
         )
     return one.names
 
@@ -276,20 +297,25 @@ def _bare_words(command: str) -> str:
     return _QUOTED_WORDS.sub(" ", command.partition("<<")[0])
 
 
-def shown_names(messages: Iterable[MessageFacts]) -> frozenset[str]:
-    """Return the names that messages show, outputs included."""
-    shown: set[str] = set()
-    for one in messages:
-        if one.rest is not None:
-            shown.update(*read_message(one))
-        for text, _ in one.outputs:
+def read_shown(one: MessageFacts, message: Message) -> frozenset[str]:
+    """Return the names that a message shows, outputs included, with the ends of paths.
+
+    `message`: the message itself, or as it is in the context after pruning.
+    """
+    if one.shown_names is None or one.shown_names[0] is not message:
+        visible = one if message is one.message else MessageFacts(message)
+        shown: set[str] = set()
+        if visible.rest is not None:
+            names = read_message(visible)
+            shown.update(names.typed, names.written, names.attached)
+        for text, _ in visible.outputs:
             shown.update(read_names(text))
-    return frozenset(shown)
+        one.shown_names = message, with_ends(shown)
+    return one.shown_names[1]
 
 
-def _commands(one: MessageFacts) -> list[str]:
-    """Return the short commands that a message ran."""
-    effects = one.effects[1] if one.effects else ()
+def _commands(effects: Iterable[Effect]) -> list[str]:
+    """Return the short commands among the effects of a message."""
     ran = (
         effect.target
         for effect in effects
@@ -307,18 +333,24 @@ def read_names(text: str, *, is_line: bool = False) -> list[str]:
 
     `is_line`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
     """
-    names: dict[str, None] = {}
     if "\\" in text and ":\\" not in text:
         text = _ESCAPE.sub(" ", text)
-    for run in dict.fromkeys(_RUN.findall(text)):
-        for name in _names_of(run, is_line):
-            names[name] = None
-    return list(names)
+    names_of = _names_of_line if is_line else _names_of_text
+    runs = dict.fromkeys(_RUN.findall(text))
+    return list(dict.fromkeys(chain.from_iterable(map(names_of, runs))))
 
 
 def _assistant_text(one: MessageFacts) -> str:
     is_spoken = one.message.get("role") == "assistant" and one.rest is not None
     return text_of(one.rest or {}) if is_spoken else ""
+
+
+def _read_outputs(one: MessageFacts) -> tuple[str, ...]:
+    """Return the names at both ends of each output of a message. They are read once."""
+    if one.output_names is None:
+        names = [name for text, _ in one.outputs for name in _read_ends(text)]
+        one.output_names = tuple(names)
+    return one.output_names
 
 
 def _read_ends(text: str) -> list[str]:
@@ -338,7 +370,16 @@ def _source_text(one: MessageFacts) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def _names_of(run: str, is_line: bool) -> tuple[str, ...]:  # noqa: FBT001 - a key of the cache
+def _names_of_text(run: str) -> tuple[str, ...]:
+    return _names_of(run, is_line=False)
+
+
+@lru_cache(maxsize=1 << 15)
+def _names_of_line(run: str) -> tuple[str, ...]:
+    return _names_of(run, is_line=True)
+
+
+def _names_of(run: str, *, is_line: bool) -> tuple[str, ...]:
     """Return the names in a run of name characters."""
     if run.isalpha():
         return (run,) if _HUMP.search(run) else ()
@@ -368,6 +409,23 @@ def _names_of(run: str, is_line: bool) -> tuple[str, ...]:  # noqa: FBT001 - a k
 def is_path(name: str) -> bool:
     """Return whether a name is a path with a folder, not an address or a command."""
     return "/" in name and " " not in name and "://" not in name
+
+
+@lru_cache(maxsize=1 << 14)
+def end_of(name: str) -> str:
+    """Return the end of a path to show in a section; other names unchanged."""
+    parts = name.split("/") if is_path(name) else ()
+    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
+    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
+
+
+def with_ends(names: Iterable[str]) -> frozenset[str]:
+    """Return the names, with the ends and the base names of those that are paths."""
+    known = set(names)
+    paths = [name for name in known if is_path(name)]
+    known.update(map(end_of, paths))
+    known.update(path.rpartition("/")[2] for path in paths)
+    return frozenset(known)
 
 
 def _is_file(run: str) -> bool:

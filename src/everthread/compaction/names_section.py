@@ -7,10 +7,16 @@ to find the file again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from everthread.compaction.names_in_use import NamesInUse, is_path, read_names
+from everthread.compaction.names_in_use import (
+    NamesInUse,
+    end_of,
+    is_path,
+    read_names,
+    with_ends,
+)
 
 Count = Callable[[str], int]
 
@@ -23,9 +29,6 @@ MAX_TOO_LONG = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_ROOM = 24
 """With less room than this the section is left out."""
-MAX_SHOWN_PARTS = 2
-"""Parts of a path that are shown: its last folder and the name of the file."""
-
 FILES = "- files (ends of paths): "
 USED = "- used: "
 COMMANDS = "- commands: "
@@ -50,18 +53,18 @@ class NamesSection:
         room = min(budget // (SHARE if budget >= SMALL_BUDGET else SMALL_SHARE), wanted)
         return cls(ranked, room if room >= MIN_ROOM else 0, prefix)
 
-    def text(self, present: str, shown: frozenset[str], count: Count) -> str:
-        """Return the names that are neither in the summary's text nor `shown` by the messages beside it.
+    def text(self, present: str, shown: Set[str], count: Count) -> str:
+        """Return the names that are neither in the summary's text nor `shown` by the messages beside it, with ends.
 
         If the summary does not fill its budget, the section is smaller too: its share is relative to the whole.
         """
-        visible = _with_ends(shown.union(read_names(present)))
+        visible = shown | with_ends(read_names(present))
         listing = _Listing()
         remaining = min(self.room, count(present) // (SHARE - 1))
         too_long = 0
         for name in _join_paths(self.names):
-            short = _end_of(name.removeprefix(self.prefix))
-            if not visible.isdisjoint((name, short, _end_of(name))):
+            short = end_of(name.removeprefix(self.prefix))
+            if not visible.isdisjoint((name, short, end_of(name))):
                 continue
             if short in listing or (" " in short and short in present):
                 continue
@@ -146,22 +149,6 @@ def _parse_files(listed: str) -> Iterator[str]:
         if path:
             yield path
         yield from (f"{folder}/{base}" for base in bases.split())
-
-
-def _end_of(name: str) -> str:
-    """Return the end of a path to show in the section; other names unchanged."""
-    parts = name.split("/") if is_path(name) else ()
-    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
-    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
-
-
-def _with_ends(names: Iterable[str]) -> set[str]:
-    """Return the names, with the ends and the base names of those that are paths."""
-    known = set(names)
-    paths = [name for name in known if is_path(name)]
-    known.update(map(_end_of, paths))
-    known.update(path.rpartition("/")[2] for path in paths)
-    return known
 
 
 def _join_paths(names: Sequence[str]) -> Iterator[str]:

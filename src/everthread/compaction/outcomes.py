@@ -305,9 +305,8 @@ def _last_report(text: str) -> dict[str, int]:
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
     lines = text.split("\n")
-    for line_number in range(
-        len(lines) - 1, -1, -1
-    ):  # do not read far before the last report
+    # Do not read far before the last report.
+    for line_number in range(len(lines) - 1, -1, -1):
         if last is not None and line_number < last - 6:
             break
         line = lines[line_number][:500]

@@ -387,9 +387,8 @@ def _cut_literal(match: re.Match[str]) -> str:
 
 def _cut_text(text: str) -> str:
     """Cut a long text to its beginning; for a patch keep the names of its files too."""
-    if len(text) <= LONG or (
-        len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)
-    ):  # it was cut before
+    # Short, or cut before.
+    if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):
         return text
     names = (
         [match[0] for match in islice(PATCHED.finditer(text, 150), _NAMES)]

@@ -90,9 +90,8 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         must_store = not is_lookup_answer and not is_persisted(text)
         short = shorten(text, tokens, room, cite=must_store)
         excess = counter.text(short) - room
-        if (
-            excess > 0
-        ):  # its start and end have more tokens than the average of the text
+        # Its start and end have more tokens than the average of the text.
+        if excess > 0:
             short = shorten(
                 text, tokens, max(room - excess - excess // 2, 1), cite=must_store
             )

@@ -5,6 +5,7 @@ Each stays once, in order; of two that replace each other the newest stays.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.compaction.history import CompactionHistory, MessageFacts
@@ -14,7 +15,6 @@ from everthread.wire.definitions import (
     StandingPart,
     keep_parts,
     result_ids,
-    standing_parts,
 )
 
 
@@ -41,7 +41,7 @@ def find_standing(history: CompactionHistory) -> Standing:
     found = {
         index: parts
         for index, one in enumerate(history.facts)
-        if (parts := standing_parts(one.message))
+        if (parts := one.standing_parts())
     }
     if not found:
         return Standing()
@@ -68,7 +68,7 @@ def find_standing(history: CompactionHistory) -> Standing:
 
 
 def _drop_replaced(
-    found: dict[int, list[StandingPart]],
+    found: Mapping[int, Sequence[StandingPart]],
 ) -> dict[int, list[StandingPart]]:
     """Leave out parts that later parts replace."""
     later: set[str] = set()

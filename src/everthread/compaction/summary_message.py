@@ -9,8 +9,7 @@ from typing import Any
 
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.engine import Services
-from everthread.compaction.history import MessageFacts
-from everthread.compaction.names_in_use import shown_names
+from everthread.compaction.names_in_use import read_shown
 from everthread.compaction.names_section import NamesSection
 from everthread.compaction.summary import (
     Sections,
@@ -139,15 +138,9 @@ def write_names(
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
     if not section.room:
         return ""
-    work = plan.fit.messages
-    beside = [
-        index
-        for index in range(len(work))
-        if not plan.cut.head_end <= index < plan.cut.tail_start
-    ]
-    facts = (plan.history.facts[index] for index in beside)
-    kept = (
-        one if one.message is work[index] else MessageFacts(work[index])
-        for one, index in zip(facts, beside, strict=True)
-    )
-    return section.text(present, shown_names(kept), count)
+    kept = plan.fit.messages
+    shown: set[str] = set()
+    for index, one in enumerate(plan.history.facts):
+        if not plan.cut.head_end <= index < plan.cut.tail_start:
+            shown |= read_shown(one, kept[index])
+    return section.text(present, shown, count)

@@ -303,13 +303,19 @@ class ThreadState:
     ) -> ThreadState:
         """Return a copy of the state after the messages that follow, which a summary does not cover.
 
-        Its files are those of the covered messages: the others are still in view.
+        Its files are those of the covered messages: the others are still in view. Its names are those of all messages:
+        much of the tail may be cut.
         """
         end = self.copy()
         for record in read_calls(facts, turns):
             end.apply(record.effect, record.turn)
         open_before = {key: end.errors[key] for key in self.errors if key in end.errors}
-        return replace(end, files={**self.files}, errors=open_before)
+        return replace(
+            end,
+            files={**self.files},
+            errors=open_before,
+            names=self.names.followed_by(facts),
+        )
 
     @property
     def root_prefix(self) -> str:

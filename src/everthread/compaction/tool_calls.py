@@ -877,9 +877,8 @@ def _is_read_only_command(command: str) -> bool:
         or (">" in command and _REDIRECTED.search(command.replace("/dev/null", "")))
     ):
         return False
-    if "awk" in command and (
-        ">" in command or "system(" in command
-    ):  # the quoted text is a program
+    # The quoted text of awk is a program, which may write.
+    if "awk" in command and (">" in command or "system(" in command):
         return False
     return all(
         _is_read_only_step(part.split())

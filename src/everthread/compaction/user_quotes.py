@@ -139,9 +139,14 @@ class Rarity:
 
     def score(self, text: str) -> float:
         """Return the weight of a sentence, by its words; figures weigh more than words."""
+        return self.score_words(dict.fromkeys(words_of(text)))
+
+    def score_words(self, words: Iterable[str]) -> float:
+        """Return the weight of these words, each of them once."""
         total = 0.0
-        for word in dict.fromkeys(words_of(text)):
-            total += self._weights.get(word) or self._weigh(word)
+        weights = self._weights
+        for word in words:
+            total += weights.get(word) or self._weigh(word)
         return total
 
     def _weigh(self, word: str) -> float:

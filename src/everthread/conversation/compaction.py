@@ -112,9 +112,8 @@ async def _continue(
 ) -> str:
     made = drafted.compaction
     old = live.session
-    grown = live.counter.messages(
-        live.bodies[len(drafted.stored) :]
-    )  # messages since the draft are included
+    # Messages since the draft are included.
+    grown = live.counter.messages(live.bodies[len(drafted.stored) :])
     before = max(live.tokens, made.tokens_before)
     after = made.tokens_after + grown
     tools = {call.id: call.name for body in drafted.bodies for call in calls_of(body)}

@@ -346,9 +346,10 @@ class Toolbox:
     def _all(self) -> list[ToolCard]:
         """Return the cards of all tools, counted for the current model; its counter caches the counts."""
         count = self._live.counter.tools
+        # Without the tokens of the list around them.
         return [
             card_of(tool, count([tool, tool]) - count([tool])) for tool in self.given
-        ]  # without the tokens of the list around them
+        ]
 
     def _task(self) -> str:
         spoken = (

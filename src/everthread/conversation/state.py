@@ -219,7 +219,11 @@ class ConversationState:
     def size(self) -> PromptSize:
         """The next prompt, for the policy."""
         return PromptSize(
-            self.tokens, self.fixed, self.budget, self.setup.options.max_tokens
+            self.tokens,
+            self.fixed,
+            self.budget,
+            output=self.setup.options.max_tokens,
+            is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
         )
 
     @property

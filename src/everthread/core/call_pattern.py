@@ -1,6 +1,6 @@
 """The pattern of a thread's calls, which predicts the calls to come.
 
-It records how fast the thread grows and how often a pause outlives the provider's cache.
+It records how fast the thread grows and how long the provider's cache keeps it.
 A thread that has lasted for N calls is expected to last for about N more.
 """
 
@@ -27,15 +27,9 @@ _FADE_WEIGHT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class CallPattern:
-    """Statistics of a thread's calls.
-
-    A *run* is a series of calls without a pause that outlives the cache.
-    """
+    """Statistics of a thread's calls."""
 
     calls: int = 0
-    pauses: int = 0
-    run: int = 0
-    """Calls since the last such pause."""
     last: float | None = None
     """When the last call was answered, in seconds since 1970."""
     prompt: int = 0
@@ -68,12 +62,8 @@ class CallPattern:
             share = _fade(
                 self.read_share, min(1.0, usage.cache_read_tokens / self.prompt)
             )
-        paused = cold and self.calls > 0
-        run = 1 if paused else self.run + 1
         return CallPattern(
             calls=self.calls + 1,
-            pauses=self.pauses + paused,
-            run=run,
             last=at,
             prompt=prompt,
             growth=grown,
@@ -111,15 +101,6 @@ class CallPattern:
     def further(self) -> int:
         """Number of calls still expected."""
         return min(max(self.calls, _MIN_FURTHER_CALLS), _MAX_FURTHER_CALLS)
-
-    @property
-    def until_pause(self) -> float | None:
-        """Calls until the next pause that outlives the cache; None if there was none yet."""
-        return max(1.0, self.calls / self.pauses - self.run) if self.pauses else None
-
-    def pauses_in(self, calls: float) -> float:
-        """Return the number of such pauses expected within a number of calls."""
-        return calls * self.pauses / self.calls if self.calls else 0.0
 
     def dump(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

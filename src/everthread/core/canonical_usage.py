@@ -288,9 +288,8 @@ _PLAIN = (type(None), str, int, float, list, tuple, Mapping)
 def _fields_by_name(raw: Any) -> dict[str, Any]:
     """Return the fields of a mapping or an object by bare name; none for other values."""
     items: dict[Any, Any] = {}
-    with contextlib.suppress(
-        Exception
-    ):  # a foreign object may fail in any way; it then reports nothing
+    # A foreign object may fail in any way; it then reports nothing.
+    with contextlib.suppress(Exception):
         if isinstance(raw, Mapping):
             items.update(raw)
         elif hasattr(raw, "model_dump"):

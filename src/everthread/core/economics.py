@@ -11,6 +11,8 @@ from everthread.core.prices import Prices
 
 EARLIEST = 0.5
 """Share of the threshold below which even a cold cache does not trigger a compaction."""
+TURN_DELAY = 1.25
+"""A compaction that is due during a turn waits for its end, until at most this many times the threshold."""
 
 Action = Literal["now", "later"]
 
@@ -79,6 +81,18 @@ class CompactionCase:
     rhythm: CallPattern
     cold: str = ""
     """Why the cache does not hold this prompt; empty if it may."""
+    is_mid_turn: bool = False
+    """Whether the call hands tool results to the model, in the middle of a turn."""
+
+    @property
+    def gain(self) -> int:
+        """Tokens that a compaction takes out."""
+        return self.tokens - self.after
+
+    @property
+    def turn_limit(self) -> int:
+        """Up to this size a compaction waits for the end of the turn."""
+        return min(self.limit, int(TURN_DELAY * self.threshold))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,53 +111,71 @@ class Decision:
 
 
 def weigh(case: CompactionCase) -> Decision:
-    """Decide whether to compact before this call."""
+    """Decide whether to compact before this call.
+
+    A cold cache lets a compaction come early, because the prompt is written anyway. A warm one lets it wait for the
+    end of the turn, because nearly all pauses that outlive a cache are between turns.
+    """
     if case.tokens >= case.limit:
         return Decision(
             "now",
             f"{case.tokens:,} tokens are at the limit of {case.limit:,}; nothing can wait",
         )
-    rates = case.rates.at_read_share(case.rhythm.read_share)
-    cold = bool(case.cold) and rates.caches
-    gain = case.tokens - case.after
-    early = case.tokens < case.threshold
-    if gain <= 0:
+    if case.gain <= 0:
         return Decision("later", "a compaction would take nothing out")
-    if early and (not cold or case.tokens < EARLIEST * case.threshold):
+    rates = case.rates.at_read_share(case.rhythm.read_share)
+    is_cold = bool(case.cold) and rates.caches
+    if case.tokens < case.threshold:
+        if is_cold and case.tokens >= EARLIEST * case.threshold:
+            return _weigh_early(case, rates)
         return Decision(
             "later",
             f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}",
         )
-    # It pays over the further calls, until the prompt would have to be rewritten anyway.
-    until = ((case.threshold if early else case.limit) - case.tokens) / max(
-        case.rhythm.growth, 1.0
-    )
-    calls = max(1, min(case.rhythm.further, int(until)))
-    each = gain * rates.read
-    again = (
-        case.rhythm.pauses_in(calls) * gain * (rates.write - rates.read)
-        if rates.caches
-        else 0.0
-    )
-    saves = calls * each + again + (gain * (rates.write - rates.read) if cold else 0.0)
-    lost = (
-        0.0
-        if cold or not rates.caches
-        else max(0, case.after - case.fixed) * (rates.write - rates.read)
-    )
+    if is_cold:
+        return _decide("now", case, rates, because=f"the cache is cold: {case.cold}")
+    if case.is_mid_turn and rates.caches and case.tokens < case.turn_limit:
+        wait = f"it waits for the end of the turn or {case.turn_limit:,} tokens"
+        return _decide("later", case, rates, because=wait)
+    return _decide("now", case, rates)
+
+
+def _weigh_early(case: CompactionCase, rates: Rates) -> Decision:
+    """Decide about a prompt below the threshold that the cache does not hold: its summary must pay."""
+    decision = _decide("now", case, rates, because=f"the cache is cold: {case.cold}")
+    if decision.saves > decision.cost:
+        return decision
+    return _decide("later", case, rates, because="not worth it yet")
+
+
+def _decide(
+    action: Action, case: CompactionCase, rates: Rates, *, because: str = ""
+) -> Decision:
+    """Return the decision with the dollars of a compaction and of the calls it makes cheaper."""
+    rewritten = rates.write - rates.read if rates.caches else 0.0
+    lost = 0.0 if case.cold else max(0, case.after - case.fixed) * rewritten
+    unwritten = case.gain * rewritten if case.cold else 0.0
     cost = case.summary + lost
-    figures = _dollars(cost), _dollars(saves), calls
-    balance = f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"
-    balance += f" in about {calls} calls"
-    if saves <= cost:
-        return Decision("later", f"{balance}: not worth it yet", *figures)
-    if cold:
-        return Decision("now", f"{balance}; the cache is cold: {case.cold}", *figures)
-    waiting = case.rhythm.until_pause
-    if waiting is not None and waiting * each < lost:
-        balance += f", but a pause is expected within {waiting:.0f} calls: cheaper then"
-        return Decision("later", balance, *figures)
-    return Decision("now", balance, *figures)
+    calls = _count_cheaper_calls(case)
+    saves = calls * case.gain * rates.read + unwritten
+    why = (
+        f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"
+        f" in about {calls} calls"
+    )
+    return Decision(
+        action,
+        f"{why}; {because}" if because else why,
+        cost=_dollars(cost),
+        saves=_dollars(saves),
+        calls=calls,
+    )
+
+
+def _count_cheaper_calls(case: CompactionCase) -> int:
+    """Return how many calls are expected until the prompt would have to be compacted anyway."""
+    end = case.threshold if case.tokens < case.threshold else case.limit
+    until = (end - case.tokens) / max(case.rhythm.growth, 1.0)
+    return max(1, min(case.rhythm.further, int(until)))
 
 
 def _dollars(amount: float) -> Decimal:

@@ -714,9 +714,8 @@ class Evidence:
         """An exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
-            with contextlib.suppress(
-                Exception
-            ):  # a property of a foreign object may raise anything
+            # A property of a foreign object may raise anything.
+            with contextlib.suppress(Exception):
                 item = getattr(value, name, None)
                 if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
                     attributes[name] = item
@@ -784,31 +783,46 @@ def classify_error(
     """
     evidence = Evidence(status=_http_status(status))
     for value in (error, body, message):
-        with contextlib.suppress(
-            Exception
-        ):  # a foreign object that cannot be read says nothing
+        # A foreign object that cannot be read says nothing.
+        with contextlib.suppress(Exception):
             evidence.add(value)
-    is_silent = (
-        isinstance(body, str | bytes)
-        and not body
-        and not (evidence.texts or evidence.codes)
-    )
-    if is_silent and _is_success(evidence.status):
+    if isinstance(body, str | bytes) and not body and _ended_without_event(evidence):
         reason = "The stream ended without an event, as a local server's does when the prompt is too long."
         return ErrorVerdict("prompt_too_long", reason)
-    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
-    if (
-        (near_limit or (near_limit is None and is_empty))
-        and evidence.status == 400
-        and all(map(_WORDLESS.fullmatch, evidence.texts))
-    ):
-        return ErrorVerdict(
-            "prompt_too_long",
-            "A request that may have filled the window was refused without a message.",
+    if _is_wordless_refusal(evidence, near_limit=near_limit):
+        reason = (
+            "A request that may have filled the window was refused without a message."
         )
+        return ErrorVerdict("prompt_too_long", reason)
     codes = [plain(code) for code in evidence.codes]
     texts = [plain(text) for text in evidence.texts]
     everything = " ; ".join([*codes, *texts])
+    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    return (
+        _classify_unrelated(evidence, everything)
+        or _overflow(evidence, codes, spoken)
+        or _payload_overflow(everything)
+        or _overflow_by_size(evidence, spoken)
+        or _classify_without_tokens(evidence, everything)
+    )
+
+
+def _ended_without_event(evidence: Evidence) -> bool:
+    return not (evidence.texts or evidence.codes) and _is_success(evidence.status)
+
+
+def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool:
+    """Return whether a 400 without a message can mean that the prompt was too long."""
+    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
+    return (
+        (near_limit or (near_limit is None and is_empty))
+        and evidence.status == 400
+        and all(map(_WORDLESS.fullmatch, evidence.texts))
+    )
+
+
+def _classify_unrelated(evidence: Evidence, everything: str) -> ErrorVerdict | None:
+    """Return the verdict if the error is about something else than the size of the context."""
     is_rate = _RATE.search(_MONEY.sub(" ", everything)) is not None
     if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
@@ -829,13 +843,7 @@ def classify_error(
         return ErrorVerdict(
             "other", "It is a limit of one field or filter, not of the context."
         )
-    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
-    return (
-        _overflow(evidence, codes, spoken)
-        or _payload_overflow(everything)
-        or _overflow_by_size(evidence, spoken)
-        or _classify_without_tokens(evidence, everything)
-    )
+    return None
 
 
 def _is_long_string(everything: str) -> bool:

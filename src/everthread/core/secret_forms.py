@@ -89,9 +89,8 @@ def find_private_keys(text: str, lowered: str) -> Iterator[Secret]:
                 else ""
             )
             words = body.split()
-            if sum(map(len, words)) < 12 * max(
-                1, len(words)
-            ):  # no END, or prose between two mentions of the lines
+            # No END, or prose between two mentions of the lines.
+            if sum(map(len, words)) < 12 * max(1, len(words)):
                 body = text[start : match_end(_KEY_LINES.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon(body[:256]) >= 3:

@@ -97,9 +97,8 @@ def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
     if quoted:
         inner, _, rest = value.partition("=")
         sentence = after == " " and not is_random(value)
-        return not sentence and not (
-            hint_of_name(inner) and rest.strip("=")
-        )  # an inner name finds its own value
+        # An inner name finds its own value.
+        return not sentence and not (hint_of_name(inner) and rest.strip("="))
     call = after in ("(", "[", "{")
     argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
     return not call and not argument
@@ -184,9 +183,10 @@ def find_provider_keys(text: str, plain: str, lowered: str) -> Iterator[Secret]:
             if provider.start() >= claimed
             else None
         )
+        # The name ends here: `sumO` is not a name in `sumOf`.
         is_whole = (
             text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
-        )  # not the `sumO` of `sumOf`
+        )
         if (
             match
             and is_whole

@@ -19,9 +19,12 @@ from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.builder import AgentBuilder
+    from everthread.agent.commands.dispatch import CommandResult
     from everthread.agent.loop import Agent, Routes
+    from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
-    from everthread.gateway.api.agents import OpenAgent
+    from everthread.conversation.conversation import Conversation
+    from everthread.gateway.api.agents import OpenAgent, PreviewThread
     from everthread.gateway.api.threads_api import NativeApp
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener
@@ -56,36 +59,19 @@ async def open_agent(
     a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. Everything
     opened here is closed with the agent.
     """
-    from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.builder import AgentBuilder
-    from everthread.agent.loop import Agent
-    from everthread.agent.memory import MemoryFiles, memory_folder
-    from everthread.agent.processes import ProcessFamily, child_environment
-    from everthread.agent.tool_interface import ToolContext
-    from everthread.agent.turn_events import CauseLog
 
     _check_tools(tools, builtin_tools)
     settings = config or load_config()
-    home = home_directory()
-    options = settings.agent
-    directory = _resolve_workspace(workspace)
-    allowed = (
-        Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
-    )
-    opened_store, opened = await ensure_store(store, settings)
-    try:
-        memory = MemoryFiles(
-            memory_folder(home, await _find_tenant(opened_store, resume, session))
-        )
-        builtin = tools is None if builtin_tools is None else builtin_tools
+    async with ensure_store(store, settings) as (opened_store, opened):
         builder = AgentBuilder(
             store=opened_store,
-            workspace=directory,
-            memory=memory,
-            approve=allowed,
-            instructions_chars=options.instructions_chars,
+            workspace=_resolve_workspace(workspace),
+            memory=await _open_memory(opened_store, resume, session),
+            approve=_choose_approver(approve, yes=yes),
+            instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
-            builtin=builtin,
+            builtin=tools is None if builtin_tools is None else builtin_tools,
             is_talk_only=talks,
         )
         conversation = await open_conversation(
@@ -105,28 +91,40 @@ async def open_agent(
             model_events=builder.on_model_event,
             on_route=builder.use_route,
         )
-    except BaseException:
-        for close in opened:
-            await close()
-        raise
+    return _make_agent(builder, conversation, settings, listener, opened)
 
-    children = ProcessFamily(
-        child_environment(os.environ, _list_key_variables(settings))
-    )
+
+def _make_agent(
+    builder: AgentBuilder,
+    conversation: Conversation,
+    config: Config,
+    listener: Listener | None,
+    opened: list[Closing],
+) -> Agent:
+    """Build the agent of an open conversation; `opened` gets the callback that ends its processes."""
+    from everthread.agent.loop import Agent
+    from everthread.agent.processes import ProcessFamily, child_environment
+    from everthread.agent.tool_interface import ToolContext
+    from everthread.agent.turn_events import CauseLog
+
+    children = ProcessFamily(child_environment(os.environ, _list_key_variables(config)))
     opened.insert(0, children.end)
     builder.agent = Agent(
         conversation,
         builder.tools,
         context=ToolContext(
-            directory, home, conversation, environment=children.environment
+            builder.workspace,
+            home_directory(),
+            conversation,
+            environment=children.environment,
         ),
-        approve=allowed,
-        max_rounds=options.max_rounds,
-        parallel=options.parallel,
+        approve=builder.approve,
+        max_rounds=config.agent.max_rounds,
+        parallel=config.agent.parallel,
         listener=listener,
-        journal=CauseLog(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]),
-        memory=memory,
-        routes=_find_routes(settings, builder, opened),
+        journal=CauseLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
+        memory=builder.memory,
+        routes=_find_routes(config, builder, opened),
         closing=opened,
     )
     return builder.agent
@@ -181,13 +179,26 @@ def _resolve_workspace(path: str | Path | None) -> Path:
     return directory
 
 
-async def _find_tenant(
+def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
+    """Return the caller's approver; by default one that asks the rules in the home."""
+    from everthread.agent.approval import Approvals, read_rules
+
+    if yes:
+        return Approvals(everything=True)
+    return approve or Approvals(read_rules(home_directory()))
+
+
+async def _open_memory(
     store: Store, resume: str | None, session: NewSession | None
-) -> str:
-    """Return the tenant whose memory the agent uses."""
+) -> MemoryFiles:
+    """Return the memory of the tenant whose thread the agent opens."""
+    from everthread.agent.memory import MemoryFiles, memory_folder
+
     if session is not None or resume is None:
-        return (session or NewSession()).tenant
-    return (await store.resolve(resume)).tenant
+        tenant = (session or NewSession()).tenant
+    else:
+        tenant = (await store.resolve(resume)).tenant
+    return MemoryFiles(memory_folder(home_directory(), tenant))
 
 
 def _list_key_variables(config: Config) -> list[str]:
@@ -222,6 +233,7 @@ def native_app(
     queue = TurnQueue(store, agent_opener(config), QueueOptions(**options))
     return NativeApp(
         queue,
+        preview=preview_maker(config),
         limits=limits,
         tools=keyless and native.tools,
         heartbeat_seconds=native.heartbeat_seconds,
@@ -262,6 +274,30 @@ def agent_opener(
         )
 
     return open_thread_agent
+
+
+def preview_maker(config: Config) -> PreviewThread:
+    """Return a function that previews a thread from the store alone: its model need not be configured here."""
+    from everthread.agent.commands.context_commands import describe_preview
+    from everthread.thread.used_window import load_caller_window
+
+    async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
+        used = await load_caller_window(store, thread)
+        opened = open_conversation(
+            used.model if used else (await store.session(thread)).model,
+            config=config,
+            window=used.tokens if used else None,
+            store=store,
+            resume=thread,
+            own_client=True,
+            summarizer="journal",
+        )
+        async with opened as conversation:
+            made = await conversation.preview(focus)
+            advice = "The client's requests are compacted when that is due."
+            return describe_preview(made, conversation.messages, advice=advice)
+
+    return preview
 
 
 def _make_tenant_workspace(config: Config, folder: Path) -> Path:

@@ -99,20 +99,10 @@ async def acompress(
         return _unchanged(messages, size, budget)
     key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
-
-    def report(kind: str, **details: Any) -> None:
-        if kind == "notice":
-            notices.append(str(details.get("text", "")))
-
     async with AsyncExitStack() as stack:
         if config is not None and summarizer == "auto" and not preview:
             writer = _configured_summarizer(
-                config,
-                model,
-                window=window,
-                counter=counter,
-                report=report,
-                stack=stack,
+                config, model, window, counter=counter, notices=notices, stack=stack
             )
         else:
             writer = named_summarizer(summarizer, counter)
@@ -173,14 +163,19 @@ def _with_template(config: Config, template: TemplateName) -> Config:
 def _configured_summarizer(
     config: Config,
     model: str | None,
-    *,
     window: int,
+    *,
     counter: TokenCounter,
-    report: Callable[..., None],
+    notices: list[str],
     stack: AsyncExitStack,
 ) -> Summarizer:
+    """Return the configured summariser. Its notices are added to the list, its client is closed with the stack."""
     from everthread.factory.model_setup import summarizer_maker
     from everthread.thread.options import Route, SummarizerContext
+
+    def report(kind: str, **details: Any) -> None:
+        if kind == "notice":
+            notices.append(str(details.get("text", "")))
 
     route = Route(model or config.model.default or "", "openai_chat", window)
     context = SummarizerContext(

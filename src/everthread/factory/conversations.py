@@ -15,7 +15,8 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         CompactionHooks,
         Route,
         SessionOptions,
+        Setup,
         SummarizerContext,
     )
 
@@ -153,16 +155,25 @@ def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]
     return make_opener
 
 
+@asynccontextmanager
 async def ensure_store(
     store: Store | str | Path | None, settings: Config
-) -> tuple[Store, list[Closing]]:
-    """Return the store and the callbacks that close it; none if the caller opened it."""
-    if store is not None and not isinstance(store, str | Path):
-        return store, []
-    opened = await asyncio.to_thread(
-        open_store, store_url(settings) if store is None else store
-    )
-    return opened, [opened.close]
+) -> AsyncIterator[tuple[Store, list[Closing]]]:
+    """Yield the store and a list of callbacks, which close it if it was opened here.
+
+    The block adds those of what it opens; all are called if it fails.
+    """
+    closing: list[Closing] = []
+    if store is None or isinstance(store, str | Path):
+        url = store_url(settings) if store is None else store
+        store = await asyncio.to_thread(open_store, url)
+        closing.append(store.close)
+    try:
+        yield store, closing
+    except BaseException:
+        for close in closing:
+            await close()
+        raise
 
 
 @opener
@@ -195,55 +206,68 @@ async def open_conversation(
     opened here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
-    from everthread.thread.options import CompactionHooks, Setup, ignore_event
 
     settings = config or load_config()
     if window is not None:
         check_window(window)
-    engine = EngineChoice.of(settings)
-    engine.check()  # before anything is stored: a thread with an engine that is not there would stay empty
-    opened_store, opened = await ensure_store(store, settings)
-    conversations: list[Conversation] = []
-
-    def on_model_event(event: ModelEvent) -> None:
-        for conversation in conversations:
-            conversation.on_model_event(event)
-
-    try:
+    EngineChoice.of(settings).check()  # before an empty thread is stored
+    relay = ModelEventRelay()
+    async with ensure_store(store, settings) as (opened_store, opened):
         route = await route_to(
             model,
             settings,
             api=api,
             own_client=own_client,
             fallback=fallback,
-            events=model_events or on_model_event,
+            events=model_events or relay.pass_on,
             window=window,
         )
         if route.model is not model and route.model is not None:
             opened.insert(0, closing_of(route.model))
         if on_route is not None:
             on_route(route)
-        setup = Setup(
-            opened_store,
-            route,
-            engine=engine,
-            summarizer=make_summarizers(summarizer, settings, opened.append),
-            options=session_options(settings),
+        setup = await _configure(opened_store, route, settings, summarizer, opened)
+        setup = replace(
+            setup,
             system=system,
-            listener=listener or ignore_event,
-            hooks=hooks or CompactionHooks(),
-            closing=opened,
-            summary_key=await opened_store.shared_secret(SUMMARY_KEY),
+            listener=listener or setup.listener,
+            hooks=hooks or setup.hooks,
         )
-        conversation = await Conversation.open(
+        relay.conversation = await Conversation.open(
             setup, resume=resume, new=session, tools=tools
         )
-    except BaseException:
-        for close in opened:
-            await close()
-        raise
-    conversations.append(conversation)
-    return conversation
+    return relay.conversation
+
+
+class ModelEventRelay:
+    """Passes the events of a model to the conversation that is opened with it."""
+
+    conversation: Conversation | None = None
+
+    def pass_on(self, event: ModelEvent) -> None:
+        if self.conversation is not None:
+            self.conversation.on_model_event(event)
+
+
+async def _configure(
+    store: Store,
+    route: Route,
+    config: Config,
+    summarizer: str | Summarizer,
+    opened: list[Closing],
+) -> Setup:
+    """Return the setup of a conversation as configured."""
+    from everthread.thread.options import Setup
+
+    return Setup(
+        store,
+        route,
+        engine=EngineChoice.of(config),
+        summarizer=make_summarizers(summarizer, config, opened.append),
+        options=session_options(config),
+        closing=opened,
+        summary_key=await store.shared_secret(SUMMARY_KEY),
+    )
 
 
 def make_summarizers(

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.config import Config, home_directory, load_config
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.app import GatewayApp
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
@@ -55,7 +56,6 @@ async def make_dashboard(
     config: Config,
     store: Store,
     *,
-    auth: Auth,
     sites: SitePolicy,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
@@ -76,7 +76,11 @@ async def make_dashboard(
     }
     secret = await store.shared_secret(SECRET)
     access = Access(
-        store, secret, login=logins[auth], operator_key=key, links=LoginLinks(links)
+        store,
+        secret,
+        login=logins[config.gateway.auth],
+        operator_key=key,
+        links=LoginLinks(links),
     )
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
@@ -137,7 +141,11 @@ async def open_dashboard(
 
     host = "127.0.0.1"
     pages = await make_dashboard(
-        config, store, auth="none", sites=SitePolicy(), trial=trial, announce=announce
+        _override(config, auth="none"),
+        store,
+        sites=SitePolicy(),
+        trial=trial,
+        announce=announce,
     )
     listener = listen(port, host)
     address = f"http://{host}:{listener.getsockname()[1]}"
@@ -145,9 +153,8 @@ async def open_dashboard(
         pages, listener, patience=1.0, server_header=False, log_level="critical"
     )
     await server.start()
-    loading = asyncio.create_task(
-        asyncio.to_thread(stated_window, "gpt-4o")
-    )  # its table: the first page would wait
+    # Load the table of windows now; the first page would wait for it.
+    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))
     try:
         yield address, pages
     finally:
@@ -203,71 +210,35 @@ async def open_gateway(
     one of several processes; `warm`: the process is only a gateway, so that the process for compactions starts at
     once and a process of its own indexes.
     """
-    from everthread.gateway.api.compact import PATH, CompactApp
-    from everthread.gateway.app import GatewayApp
-    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
-    from everthread.gateway.contracts import Limits
-    from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import Gateway
 
-    settings = config or load_config()
+    settings = _override(config or load_config(), host=host, port=port, auth=auth)
     options = settings.gateway
-    auth_mode = auth or options.auth
-    address = host or options.host
     routes = list(upstreams) if upstreams is not None else upstreams_of(settings)
     if worker is None:  # the supervisor did it for its workers
-        routes = with_keys(routes, auth_mode)
+        routes = with_keys(routes, options.auth)
     ending = asyncio.Event()
     async with AsyncExitStack() as stack:
         routes = await with_local(routes, settings, stack)
-        if store is None:
-            store = await _open_own_store(settings, stack, ending, indexes_aside=warm)
+        store = store or await _open_own_store(
+            settings, stack, ending, indexes_aside=warm
+        )
         if authenticator is None:
-            authenticator = await _open_access(auth_mode, store, address, stack)
-        limits = Limits(**options.limits.model_dump())
-        watch = _make_watch(store)
-        workers = worker.count if worker else 1
-        manager, proxy = await _open_proxy(
-            settings, store, routes, stack, limits=limits, watch=watch, workers=workers
-        )
-        native: NativeApp | None = None
-        if options.native.enabled:
-            native = native_app(settings, store, limits, keyless=authenticator is None)
-            stack.push_async_callback(native.close)
-            await native.start()
-        sites = SitePolicy(
-            options.allowed_origins,
-            (address, *options.allowed_hosts),
-            has_keys=auth_mode == "keys",
-        )
-        pages: Dashboard | None = None
-        if options.dashboard.enabled:
-            pages = await make_dashboard(
-                settings,
-                store,
-                auth=auth_mode,
-                sites=sites,
-                trial=trial,
-                announce=announce,
-                links=worker.links if worker else None,
-            )
-        mcp = _McpMount(store)
-        stack.push_async_callback(mcp.close)
-        service = GatewayApp(
-            proxy,
+            authenticator = await _open_access(options.auth, store, options.host, stack)
+        manager, service = await _open_service(
+            settings,
+            store,
+            routes,
+            stack,
             authenticator=authenticator,
-            native=native,
-            ready=lambda: _find_store_trouble(store),
-            sites=sites,
-            mounted={"/mcp": mcp, PATH: CompactApp(manager, limits, routes[0].root)},
-            pages=pages,
-            watch=watch,
-            forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+            trial=trial,
+            announce=announce,
+            worker=worker,
         )
         server = Gateway(
             service,
-            host=address,
-            port=options.port if port is None else port,
+            host=options.host,
+            port=options.port,
             listener=worker.listener if worker else None,
         )
         gateway = await stack.enter_async_context(server)
@@ -276,15 +247,26 @@ async def open_gateway(
             manager.warm()
             settling = asyncio.create_task(preload())
             stack.callback(settling.cancel)
-        if pages is not None:
-            pages.settings = replace(pages.settings, base=gateway.url)
+        if service.pages is not None:
+            service.pages.settings = replace(service.pages.settings, base=gateway.url)
         yield gateway
+
+
+def _override(config: Config, **given: Any) -> Config:
+    """Return the configuration with those settings of the gateway that are not None."""
+    update = {name: value for name, value in given.items() if value is not None}
+    return config.model_copy(
+        update={"gateway": config.gateway.model_copy(update=update)}
+    )
 
 
 async def _open_own_store(
     config: Config, stack: AsyncExitStack, ending: asyncio.Event, *, indexes_aside: bool
 ) -> Store:
-    """Open the configured store until the stack ends. `indexes_aside`: a process of its own indexes."""
+    """Open the configured store; it is closed with the stack, even if it does not answer any more.
+
+    `indexes_aside`: a process of its own indexes.
+    """
     from everthread.store.index_process import index_waiting
     from everthread.thread.worker import WorkerProcesses
 
@@ -299,6 +281,63 @@ async def _open_own_store(
     guard = asyncio.create_task(_give_up_when_away(store, ending))
     stack.callback(guard.cancel)
     return store
+
+
+async def _open_service(
+    config: Config,
+    store: Store,
+    upstreams: Sequence[Upstream],
+    stack: AsyncExitStack,
+    *,
+    authenticator: Authenticator | None,
+    trial: Trial | None,
+    announce: Callable[[str], None] | None,
+    worker: WorkerPlace | None,
+) -> tuple[ProxyManager, GatewayApp]:
+    """Build the application: the proxy, and everything that answers a path of its own."""
+    from everthread.gateway.api.compact import PATH, CompactApp
+    from everthread.gateway.app import GatewayApp
+    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
+    from everthread.gateway.contracts import Limits
+    from everthread.gateway.middleware import SitePolicy
+
+    options = config.gateway
+    limits = Limits(**options.limits.model_dump())
+    watch = _make_watch(store)
+    workers = worker.count if worker else 1
+    manager, proxy = await _open_proxy(
+        config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
+    )
+    native: NativeApp | None = None
+    if options.native.enabled:
+        native = native_app(config, store, limits, keyless=authenticator is None)
+        stack.push_async_callback(native.close)
+        await native.start()
+    sites = SitePolicy(
+        options.allowed_origins,
+        (options.host, *options.allowed_hosts),
+        has_keys=options.auth == "keys",
+    )
+    pages: Dashboard | None = None
+    if options.dashboard.enabled:
+        links = worker.links if worker else None
+        pages = await make_dashboard(
+            config, store, sites=sites, trial=trial, announce=announce, links=links
+        )
+    mcp = _McpMount(store)
+    stack.push_async_callback(mcp.close)
+    compact = CompactApp(manager, limits, upstreams[0].root)
+    return manager, GatewayApp(
+        proxy,
+        authenticator=authenticator,
+        native=native,
+        ready=lambda: _find_store_trouble(store),
+        sites=sites,
+        mounted={"/mcp": mcp, PATH: compact},
+        pages=pages,
+        watch=watch,
+        forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+    )
 
 
 async def _open_proxy(
@@ -317,9 +356,8 @@ async def _open_proxy(
     from everthread.gateway.router import Routes
     from everthread.thread.worker import PROCESSES
 
-    models = await stack.enter_async_context(
-        AsyncExitStack()
-    )  # closed after the manager
+    # Closed after the manager.
+    models = await stack.enter_async_context(AsyncExitStack())
     metrics = Metrics()
     failures = FailureLog(store.add_failures)
     stack.push_async_callback(failures.close)
@@ -405,9 +443,8 @@ async def preload() -> None:
         from everthread.providers import resolve  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
-        anyio.run(
-            anyio.sleep, 0
-        )  # its backend, with which an endpoint is asked for a model's window
+        # Load anyio's backend, which the question for a model's window needs.
+        anyio.run(anyio.sleep, 0)
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
@@ -518,9 +555,8 @@ _USUAL_KEYS = {
 
 def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
     """Add the gateway's own keys, which only clients with a key of this gateway may use."""
-    if (
-        auth == "keys"
-    ):  # a ChatGPT login belongs to a person; no key of this gateway can replace it
+    # A ChatGPT login belongs to a person; no key of this gateway can replace it.
+    if auth == "keys":
         return [
             with_own_key(one)
             for one in upstreams
@@ -672,9 +708,8 @@ async def _find_store_trouble(store: Store) -> str | None:
     """Return why the gateway is not ready; None if it is."""
     try:
         async with asyncio.timeout(_STORE_SECONDS):
-            await store.put_state(
-                "gateway", "readyz", time.time()
-            )  # a full disk can still be read
+            # A full disk can still be read.
+            await store.put_state("gateway", "readyz", time.time())
     except TimeoutError:
         return "the store does not answer"
     except StoreError as error:

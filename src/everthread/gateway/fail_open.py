@@ -196,9 +196,8 @@ class FailOpenTurn:
                 headers = await self._manager.attempt(
                     "headers", self._incoming, self._turn.response_headers()
                 )
-        except (
-            TimeoutError
-        ):  # no failure: the thread is stored after the answer has begun
+        except TimeoutError:
+            # Not a failure: the thread is stored after the answer has begun.
             headers = None
         return self.sent.headers if headers is None else headers
 

@@ -162,9 +162,8 @@ def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
         return f"its body is more than {MAX_SWELL} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
-    objects = len(plain) - len(
-        plain.replace(b"{", b"")
-    )  # a tenth of what `count` takes
+    # A tenth of what `count` takes.
+    objects = len(plain) - len(plain.replace(b"{", b""))
     if objects > MAX_MESSAGES and plain.count(b'"role"') > MAX_MESSAGES:
         return f"it has more than {MAX_MESSAGES:,} messages"
     if objects > MAX_OBJECTS:

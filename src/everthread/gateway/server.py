@@ -66,9 +66,8 @@ class LoopServer(Server):
         ready.cancel()
         if self._task.done():
             self._task.result()
-        self._listener.listen(
-            _BACKLOG
-        )  # asyncio has made it as short as what it accepts at once
+        # asyncio has made it as short as what it accepts at once.
+        self._listener.listen(_BACKLOG)
 
     async def stop(self) -> None:
         self._ending.set()
@@ -98,9 +97,8 @@ class LoopServer(Server):
             )
             for task in late:
                 task.cancel()
-        for _ in range(
-            100
-        ):  # the data is on its way; do not wait for a client that never reads it
+        # The data is on its way; do not wait for a client that never reads it.
+        for _ in range(100):
             if not self.server_state.connections:
                 return
             await asyncio.sleep(0.001)
@@ -183,9 +181,8 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._watchers = DisconnectWatchers()
         self.waiting[self] = None
         if len(self.connections) > self.most_connections:
-            longest = next(
-                iter(self.waiting)
-            )  # so that one client with many connections locks no one out
+            # So that one client with many connections locks no one out.
+            longest = next(iter(self.waiting))
             del self.waiting[longest]  # it ends later than the next one comes
             longest.transport.abort()
         self._wait()
@@ -219,9 +216,8 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._in_headers = False
         self.waiting.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
-            raise ValueError(
-                "no tunnel is opened here"
-            )  # the parser makes an error of it, the client gets 400
+            # The parser makes an error of it, the client gets 400.
+            raise ValueError("no tunnel is opened here")
         cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
         self.cycle.transport = cast(
@@ -229,15 +225,13 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         )
 
     def on_message_complete(self) -> None:
-        if (
-            self.parser.should_upgrade()
-        ):  # the parser skipped the body, which is still to come
+        # The parser skipped the body, which is still to come.
+        if self.parser.should_upgrade():
             return
         self._header_size = 0
         super().on_message_complete()
-        if (
-            not self.pipeline
-        ):  # a long body pauses it, and who does not read hears of no end
+        # A long body pauses it, and who does not read hears of no end.
+        if not self.pipeline:
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
@@ -372,9 +366,8 @@ def connection_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else _MAX_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(
-            ValueError, OSError
-        ):  # not allowed: keep the current limit
+        # Not allowed: keep the current limit.
+        with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MAX_FILES), hard))
             soft = min(wanted, _MAX_FILES)
     files = _MAX_FILES if soft == resource.RLIM_INFINITY else soft

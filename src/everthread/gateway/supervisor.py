@@ -53,9 +53,8 @@ class PortSockets:
     """Sockets bound to one port, one for each worker, if the system distributes connections between them."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
-        probe = listen(
-            port, host
-        )  # who else has the port is found out without sharing it
+        # Who else has the port is found out without sharing it.
+        probe = listen(port, host)
         self._family = probe.family
         self._address = probe.getsockname()
         self.port = int(self._address[1])

@@ -89,9 +89,8 @@ class UpstreamResponse:
             async for piece in content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            if rest := content._read_nowait(
-                -1
-            ):  # data before the end, which aiohttp would keep
+            # Data before the end, which aiohttp would keep.
+            if rest := content._read_nowait(-1):
                 yield rest
             kind = (
                 UpstreamTimeoutError
@@ -267,9 +266,8 @@ class _Upload:
                 sent += len(piece)
                 if self.length is not None and sent > self.length:
                     break
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # the answer is here already, and its time is its own
+                # The answer is here already, and its time is its own.
+                with contextlib.suppress(RuntimeError):
                     self._patience.reschedule(
                         asyncio.get_running_loop().time() + self._seconds
                     )
@@ -335,9 +333,8 @@ def for_upstream(
     for name, stated in end_to_end(headers):
         if name in dropped or name.startswith(_OURS):
             continue
-        value = (
-            stated if trusted else without_keys(stated)
-        )  # a gateway key may be anywhere, even in a cookie
+        # A gateway key may be anywhere, even in a cookie.
+        value = stated if trusted else without_keys(stated)
         if name == b"accept-encoding":
             value = readable_encodings(value)
         elif name == b"cookie":
@@ -407,9 +404,8 @@ def _reason(error: BaseException) -> str:
     """Why, and what to do, in words that name no header."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(
-            cause, aiohttp.ClientError
-        ):  # some are an SSL error too, without what it says
+        # Skip aiohttp's own SSL errors: their cause has the message.
+        if isinstance(cause, aiohttp.ClientError):
             pass
         elif isinstance(cause, ssl.SSLCertVerificationError):
             return (

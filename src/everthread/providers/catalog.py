@@ -199,9 +199,8 @@ async def _ask_ollama(
 
 def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
     models = models_url(base_url, api)
-    if not {"", ".", ".."} & set(
-        model.split("/")
-    ):  # a client's word: it names a model and leads nowhere else
+    # A client's word: it names a model and leads nowhere else.
+    if not {"", ".", ".."} & set(model.split("/")):
         yield f"{models}/{quote(model, safe='/:')}"
     yield models
     if api not in ("anthropic", "gemini"):

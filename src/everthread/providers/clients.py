@@ -161,18 +161,16 @@ class HttpModel(ABC):
         """Return the answer, or its stream once it has begun. Raise `ModelError` if anything fails before that."""
         content = json_bytes(self._encode(request, stream=stream))
         if self._opened is None:
-            await asyncio.to_thread(
-                import_module, self.sdk
-            )  # others have work to do meanwhile
+            # Import it in a thread, so that the loop is not blocked.
+            await asyncio.to_thread(import_module, self.sdk)
         sdk = import_module(self.sdk)
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
         route = self._route(request)
         loop = asyncio.get_running_loop()
         try:
-            if (
-                self._opened is None or self._loop is not loop
-            ):  # connections are useless in another event loop
+            # Connections are useless in another event loop.
+            if self._opened is None or self._loop is not loop:
                 self._opened = self._open(
                     sdk, httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS)
                 )

@@ -481,9 +481,8 @@ class PostgresDatabase(Database):
         try:
             return PostgresWriter(raw, self._pool, self._writer, self._batches)
         except BaseException:
-            self._pool.putconn(
-                raw
-            )  # else every connection that breaks at once is one less that can be had
+            # Give it back, or the pool has one connection less for ever.
+            self._pool.putconn(raw)
             raise
 
     def connect_reader(self) -> Connection:

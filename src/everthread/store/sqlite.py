@@ -128,9 +128,8 @@ class SqliteConnection(Connection):
 
     def tidy(self) -> None:
         if self._pages >= CHECKPOINT_PAGES:
-            with suppress(
-                apsw.Error
-            ):  # another process does it, or the disk is full: try later
+            # Another process does it, or the disk is full: try later.
+            with suppress(apsw.Error):
                 self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._pages = 0
 
@@ -269,10 +268,11 @@ class SqliteDatabase(Database):
         """Return the file's schema number. Refuse a file of another program before anything in it is changed."""
         with self.path.open("rb") as file:
             begins = file.read(len(FILE_MAGIC))
+        # A very short file would be taken for an empty database.
         if begins not in (
             b"",
             FILE_MAGIC,
-        ):  # a very short file would be taken for an empty database
+        ):
             raise self.explain(apsw.NotADBError("it does not begin like a database"))
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:

@@ -62,7 +62,6 @@ from everthread.store.sql import (
     client_threads,
     import_lines,
     maintenance,
-    turn_index,
 )
 from everthread.store.sql import compactions as compaction_sql
 from everthread.store.sql import export_lines as export_sql
@@ -141,7 +140,6 @@ class Store:
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._index_elsewhere: IndexElsewhere | None = None
-        self._turns = turn_index.TurnIndex()
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -279,9 +277,7 @@ class Store:
 
     async def delete_thread(self, thread: str) -> int:
         """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
-        deleted = await self._change(thread, maintenance.delete_thread, thread)
-        self._turns.forget()
-        return deleted
+        return await self._change(thread, maintenance.delete_thread, thread)
 
     # Leases
 
@@ -430,7 +426,7 @@ class Store:
             common_words=query.as_page,
         )
         await self._index_all()
-        return await self._read(recall.recall_passages, query, question, self._turns)
+        return await self._read(recall.recall_passages, query, question)
 
     async def index_appended(self) -> None:
         """Index everything that was appended, so that the next search does not wait."""
@@ -707,9 +703,8 @@ class Store:
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
-        if (
-            is_long
-        ):  # the writing thread is shared: a long history would delay other callers
+        # The writing thread is shared: a long history would delay other callers.
+        if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
             work, session=thread, prepare=None if is_long else prepare, early=goes_on

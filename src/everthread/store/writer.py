@@ -484,9 +484,8 @@ class ReaderPool:
             if done:
                 break
             is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
-            if (
-                is_waiting and self.answered_at < begun
-            ):  # one that answers others meanwhile is slow, not away
+            # One that answers others meanwhile is slow, not away.
+            if is_waiting and self.answered_at < begun:
                 self._away_until = time.monotonic() + AWAY_PAUSE
                 raise self._unreachable()
 

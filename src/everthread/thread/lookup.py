@@ -377,9 +377,8 @@ class StoreLookup:
         ]
         if any(argument and argument in shown for argument in searched):
             return None
-        if (
-            hit.role == "assistant" and hit.tool
-        ):  # the arguments of a call, without JSON's escapes
+        # The arguments of a call, without JSON's escapes.
+        if hit.role == "assistant" and hit.tool:
             shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
         turn = await self._turn(hit.thread, hit.message)
         return Excerpt(
@@ -527,9 +526,8 @@ class StoreLookup:
         thread = (await self.store.session(stored.session)).thread
         if self.thread is None or thread == self.thread:
             return stored, thread
-        if (
-            await self.turn_of(number) is not None
-        ):  # a branch has its parent's messages too
+        # A branch has its parent's messages too.
+        if await self.turn_of(number) is not None:
             return stored, self.thread
         if self._reach == "all" or thread in await self._threads(self.thread):
             return stored, thread
@@ -676,9 +674,8 @@ class StoreLookup:
             )
             if chosen is None:
                 return None
-        if (
-            not chosen.record.covered
-        ):  # a proxied client's: it covers all messages before it
+        # A proxied client's: it covers all messages before it.
+        if not chosen.record.covered:
             history = await self.store.history(thread)
             return [stored.id for stored in history if stored.created <= chosen.created]
         before = (

@@ -482,9 +482,8 @@ class ManagedThread(Generic[DraftT]):
         is_done = False
         if draft is not None and draft.compaction.changed:
             why = await context.commit(draft, order)
-            is_done = (
-                not why or context.size.tokens < tokens
-            )  # another process may have been first
+            # If another process committed first, the context is smaller too.
+            is_done = not why or context.size.tokens < tokens
         elif draft is not None:
             await context.discard(draft, draft.compaction.reason)
         if is_done:

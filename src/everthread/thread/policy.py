@@ -38,7 +38,7 @@ STRIKES = 2
 PAUSE_SECONDS = 300.0
 PAUSE_GROWTH = 1.10
 MAX_DELAY = 1.7
-"""A compaction that does not pay yet waits until at most this many times the threshold."""
+"""A compaction that would follow the last one too soon waits until at most this many times the threshold."""
 MIN_CALLS = 8
 """A compaction should buy this many calls in a small window ..."""
 MAX_CALLS = 20
@@ -257,6 +257,8 @@ class PromptSize:
     budget: Budget
     output: int | None = None
     """The requested output cap."""
+    is_mid_turn: bool = False
+    """Whether the call hands tool results to the model, in the middle of a turn."""
 
     @property
     def hard_limit(self) -> int:
@@ -283,8 +285,9 @@ class PromptSize:
 
     @property
     def when_due(self) -> PromptSize:
-        """This prompt, as if it had grown to the threshold."""
-        return replace(self, tokens=max(self.tokens, self.budget.threshold))
+        """This prompt, as if it had grown to the threshold by the end of the turn."""
+        tokens = max(self.tokens, self.budget.threshold)
+        return replace(self, tokens=tokens, is_mid_turn=False)
 
 
 # Dollars
@@ -563,6 +566,7 @@ class CompactionPolicy:
             rates=rates,
             rhythm=state.rhythm,
             cold=self.cold(state),
+            is_mid_turn=size.is_mid_turn,
         )
 
 

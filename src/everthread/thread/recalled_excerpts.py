@@ -181,9 +181,8 @@ def _recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
         )
         who = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
         where = "" if passage.thread == thread else f", thread {passage.thread}"
-        excerpt = _FRAME_END.sub(
-            "</ ", quote_excerpt(passage.text)
-        )  # keep the excerpt from closing its frame
+        # Keep the excerpt from closing its frame.
+        excerpt = _FRAME_END.sub("</ ", quote_excerpt(passage.text))
         lines.append(
             f"\n[{_citation(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{excerpt}"
         )

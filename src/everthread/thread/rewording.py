@@ -184,9 +184,8 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
     )
     if len(words) < _FEWEST_WORDS or len(words) >= len(stored_words):
         return False
-    remaining = iter(
-        stored_words
-    )  # each word after the previous one: thoughts or marks were removed
+    # Each word after the previous one: thoughts or marks were removed.
+    remaining = iter(stored_words)
     return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(
         word in remaining for word in words
     )

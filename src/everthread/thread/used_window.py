@@ -45,7 +45,15 @@ def describe_window(window: int, route: Route) -> str:
 
 async def load_used_window(store: Store, row: ThreadRow) -> UsedWindow | None:
     """Return the window that a thread's last call used; None if no call stored one."""
-    own = await store.get_state(row.tip.id, CONVERSATION_STATE)
-    state = own or await store.get_state(row.first.id, CALLER_STATE)
+    own = _read(await store.get_state(row.tip.id, CONVERSATION_STATE))
+    return own or await load_caller_window(store, row.first.id)
+
+
+async def load_caller_window(store: Store, thread: str) -> UsedWindow | None:
+    """Return the window of the last call in a thread whose caller keeps the history."""
+    return _read(await store.get_state(thread, CALLER_STATE))
+
+
+def _read(state: Any) -> UsedWindow | None:
     used = state.get(_FIELD) if isinstance(state, Mapping) else None
     return UsedWindow(**used) if isinstance(used, Mapping) else None

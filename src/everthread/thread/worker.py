@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle  # nosec B403  between a process and the child it started, over their own pipes
 import struct
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 PROCESSES = 2
 COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
@@ -58,6 +60,16 @@ class WorkerProcesses:
                 return process
         return await _Process.start(self._niceness)
 
+    async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
+        """As `call`, but return None at once if no process is free, and None if the call fails."""
+        if not self._free:
+            return None
+        try:
+            return await self.call(function, *values)
+        except EngineError as error:
+            _LOG.warning("%s failed in a worker process: %s", function.__name__, error)
+            return None
+
     def call_soon(self, function: Callable[..., object], *values: Any) -> None:
         """Start a process ahead of time with a call whose result is not used, unless one is free."""
         if not self._free:
@@ -99,9 +111,10 @@ class _Process:
         }
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-c", _COMMAND.format(niceness))
+        # Separate session: Ctrl-C in a terminal reaches only the parent, which ends this process.
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
-        )  # separate session: Ctrl-C in a terminal reaches only the parent, which ends this process
+        )
         return cls(process)
 
     @property

@@ -416,9 +416,8 @@ def _decode(wire: Any, where: str, model: str | None) -> Message:
         )
     if calls is not None:
         require_list(calls, f"{where}.tool_calls")
-    if encode_messages([body]) != [
-        body
-    ]:  # keep the original beside it, so that it is sent on unchanged
+    # Keep the original beside it, so that it is sent on unchanged.
+    if encode_messages([body]) != [body]:
         return with_native(body, API, body, model=model)
     if _without_reasoning(body) is not body:
         return with_native(body, API, None, model=model)

@@ -1,4 +1,4 @@
-"""The rhythm of calls: growth, pauses, and how much is still to come."""
+"""The rhythm of calls: growth, the life of the cache, and how much is still to come."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ def test_a_thread_that_has_just_begun_has_no_cache_and_some_calls_to_come() -> N
     rhythm = CallPattern()
     assert rhythm.is_cold(0.0, ttl=TTL)
     assert rhythm.further == 8
-    assert rhythm.until_pause is None
-    assert rhythm.pauses_in(10) == 0
 
 
-def test_growth_and_pauses_are_read_from_the_calls() -> None:
+def test_growth_and_the_cached_share_are_read_from_the_calls() -> None:
     rhythm = after(
         (0, 1_000, 0),
         (10, 2_000, 1_000),
@@ -40,10 +38,8 @@ def test_growth_and_pauses_are_read_from_the_calls() -> None:
         (910, 5_000, 4_000),
     )
     assert rhythm.growth == pytest.approx(1_000)
-    assert (rhythm.calls, rhythm.pauses, rhythm.run) == (5, 1, 2)
+    assert rhythm.calls == 5
     assert rhythm.read_share == pytest.approx(1.0)
-    assert rhythm.until_pause == 3
-    assert rhythm.pauses_in(10) == pytest.approx(2)
     assert not rhythm.is_cold(1_000, ttl=TTL)
     assert rhythm.is_cold(1_210, ttl=TTL)
 
@@ -66,7 +62,6 @@ class TestLifetime:
 
     def test_a_read_after_a_pause_shows_a_longer_life(self) -> None:
         rhythm = after((0, 1_000, 0), (900, 2_000, 1_000))
-        assert rhythm.pauses == 0, "the cache was still there"
         assert not rhythm.is_cold(900 + 890, ttl=TTL)
         assert rhythm.is_cold(900 + 910, ttl=TTL)
 

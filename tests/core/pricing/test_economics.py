@@ -15,9 +15,7 @@ from everthread.core.prices import Prices
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)
-STEADY = CallPattern(
-    calls=60, pauses=0, run=60, last=0.0, prompt=100_000, growth=1_000.0
-)
+STEADY = CallPattern(calls=60, last=0.0, prompt=100_000, growth=1_000.0)
 AT_T = CompactionCase(
     tokens=101_000,
     after=30_000,
@@ -33,9 +31,8 @@ AT_T = CompactionCase(
 def test_at_the_threshold_of_a_long_thread_it_pays() -> None:
     decision = weigh(AT_T)
     assert decision.action == "now"
-    assert decision.cost == Decimal(
-        "0.145900"
-    )  # the summary, and 22,000 tokens written instead of read
+    # The summary, and 22,000 tokens written instead of read.
+    assert decision.cost == Decimal("0.145900")
     assert decision.saves == Decimal("1.278000")  # 71,000 tokens less to read, 60 times
     assert decision.calls == 60
     assert (
@@ -44,26 +41,24 @@ def test_at_the_threshold_of_a_long_thread_it_pays() -> None:
     )
 
 
-def test_a_pause_that_is_near_is_waited_for() -> None:
-    near = CallPattern(
-        calls=60, pauses=10, run=4, last=0.0, prompt=100_000, growth=1_000.0
+def test_during_a_turn_it_waits_for_the_end_of_the_turn() -> None:
+    in_turn = replace(AT_T, is_mid_turn=True)
+    assert weigh(in_turn).action == "later"
+    assert "the end of the turn or 125,000 tokens" in weigh(in_turn).why
+    assert weigh(replace(in_turn, tokens=125_000)).action == "now"
+    assert weigh(replace(in_turn, limit=101_000)).action == "now", (
+        "the limit comes first"
     )
-    decision = weigh(replace(AT_T, rhythm=near))
-    assert decision.action == "later"
-    assert "a pause is expected within 2 calls" in decision.why
-    assert (
-        weigh(replace(AT_T, rhythm=replace(near, run=1, pauses=2))).action == "now"
-    ), "that one is far away"
+    assert weigh(replace(in_turn, cold="the tools changed")).action == "now"
+    assert weigh(replace(in_turn, rates=UNCACHED)).action == "now", (
+        "without a cache there is no moment to wait for"
+    )
 
 
-def test_what_takes_little_out_is_put_off_until_nothing_can_wait() -> None:
-    heavy = replace(AT_T, after=99_000)
-    assert weigh(heavy).action == "later"
-    assert "not worth it" in weigh(heavy).why
-    assert (
-        weigh(replace(AT_T, after=101_000)).why == "a compaction would take nothing out"
-    )
-    assert weigh(replace(heavy, tokens=170_000)).action == "now"
+def test_nothing_is_compacted_that_would_not_become_smaller() -> None:
+    useless = replace(AT_T, after=101_000)
+    assert weigh(useless).why == "a compaction would take nothing out"
+    assert weigh(replace(useless, tokens=170_000)).action == "now"
 
 
 def test_a_cold_cache_lets_it_come_earlier() -> None:
@@ -78,6 +73,9 @@ def test_a_cold_cache_lets_it_come_earlier() -> None:
     assert (
         weigh(replace(early, tokens=49_000, cold="400 s passed")).action == "later"
     ), "detail is worth something"
+    dear = weigh(replace(early, summary=5.0, cold="400 s passed"))
+    assert dear.action == "later"
+    assert "not worth it yet" in dear.why
 
 
 def test_without_a_cache_there_is_no_cold_moment_and_nothing_to_lose() -> None:
@@ -97,7 +95,7 @@ def test_without_a_cache_there_is_no_cold_moment_and_nothing_to_lose() -> None:
     summary=st.floats(0, 5),
     growth=st.floats(0, 50_000),
     calls=st.integers(0, 1_000),
-    pauses=st.integers(0, 100),
+    is_mid_turn=st.booleans(),
     cold=st.sampled_from(["", "the pause"]),
 )
 def test_never_beyond_the_limit_and_never_early_while_warm(
@@ -107,22 +105,28 @@ def test_never_beyond_the_limit_and_never_early_while_warm(
     summary: float,
     growth: float,
     calls: int,
-    pauses: int,
+    is_mid_turn: bool,
     cold: str,
 ) -> None:
-    rhythm = CallPattern(
-        calls=calls, pauses=min(pauses, calls), run=1, last=0.0, prompt=1, growth=growth
-    )
+    rhythm = CallPattern(calls=calls, last=0.0, prompt=1, growth=growth)
     case = replace(
-        AT_T, tokens=tokens, after=after, summary=summary, rhythm=rhythm, cold=cold
+        AT_T,
+        tokens=tokens,
+        after=after,
+        summary=summary,
+        rhythm=rhythm,
+        cold=cold,
+        is_mid_turn=is_mid_turn,
     )
     decision = weigh(case)
     if tokens >= case.limit:
         assert decision.action == "now"
     elif tokens < case.threshold and (not cold or tokens < EARLIEST * case.threshold):
         assert decision.action == "later"
-    elif decision.action == "now":
+    elif tokens < case.threshold and decision.action == "now":
         assert decision.saves > decision.cost
+    elif tokens >= case.threshold and not is_mid_turn and after < tokens:
+        assert decision.action == "now"
 
 
 @pytest.mark.parametrize("prices", [None, Prices(), Prices(input=Decimal(3))])

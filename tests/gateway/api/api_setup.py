@@ -15,7 +15,7 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
-from everthread.factory.agent import agent_opener
+from everthread.factory.agent import agent_opener, preview_maker
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.threads_api import NativeApp
@@ -146,7 +146,12 @@ async def open_api(
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
     queue = TurnQueue(store, wrap(agent_opener(config, answering)), options)
-    app = NativeApp(queue, tools=tools, heartbeat_seconds=0.05)
+    app = NativeApp(
+        queue,
+        preview=preview_maker(parse_config("")),
+        tools=tools,
+        heartbeat_seconds=0.05,
+    )
     await app.start()
     proxy = Proxy(
         Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()

@@ -55,9 +55,8 @@ async def test_what_a_vanished_process_left(
         ]
         await store.append(thread, kept, lease=lease)
         await settle(store, turn, lease)
-        ended, result = await settle(
-            store, turn, lease
-        )  # the one who settled it first vanished too
+        # The one who settled it first vanished too.
+        ended, result = await settle(store, turn, lease)
         assert ended == state
         assert result.get("text") == ("Paid." if state == "answered" else None)
         history = [text_of(item.body) for item in await store.history(thread)]

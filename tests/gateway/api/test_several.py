@@ -32,9 +32,8 @@ async def test_two_gateways_on_one_store(url: str) -> None:
         path = f"/api/threads/{thread}"
         while len((await one.of("ann").get(path)).json()["turns"]) < 2:  # noqa: ASYNC110 - as a client
             await asyncio.sleep(0.01)
-        await asyncio.sleep(
-            2 * FAST_OPTIONS.lease_seconds
-        )  # longer than a lease: it is renewed while the turn runs
+        # Longer than a lease: it is renewed while the turn runs.
+        await asyncio.sleep(2 * FAST_OPTIONS.lease_seconds)
         assert model.begun.count("held at one") == 1
         turn = (await two.of("ann").get(path)).json()["turns"][0]["id"]
         read = two.of("ann").stream(

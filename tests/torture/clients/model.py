@@ -130,11 +130,12 @@ class ScriptedModel:
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."
         self.done += 1
+        # The first stays in view.
         return (
             self._read(names)
             if self.tools
             else file_text(self.done - 1, self.characters)
-        )  # the first stays in view
+        )
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
         """A title, a check of the quota, a subagent: nothing of the task is said, no tool to read is there, or the

@@ -142,9 +142,8 @@ def _codex_login(home: Path) -> None:
         "refresh_token": "any",
         "account_id": "account-1",
     }
-    today = time.strftime(
-        "%Y-%m-%dT%H:%M:%SZ", time.gmtime()
-    )  # an older login would be renewed first
+    # An older login would be renewed first.
+    today = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     file = home / ".codex" / "auth.json"
     file.parent.mkdir(parents=True)
     file.write_text(

@@ -104,9 +104,8 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     pieces = 0
     used: Any = session if job["managed"] else plain
     for number, text in enumerate(job["says"]):
-        client = AsyncOpenAI(
-            base_url=f"{job['url']}/v1", api_key="any", max_retries=0
-        )  # of the loop it is used in
+        # Of the loop it is used in.
+        client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)
         provider = OpenAIProvider(openai_client=client, use_responses=False)
         plain_config = RunConfig(model_provider=provider)
         config: Any = (

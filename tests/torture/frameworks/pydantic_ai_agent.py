@@ -99,9 +99,8 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     pieces = 0
     history: Any = None
     for number, text in enumerate(job["says"]):
-        provider = OpenAIProvider(
-            base_url=f"{job['url']}/v1", api_key="any"
-        )  # of the loop it is used in
+        # Of the loop it is used in.
+        provider = OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any")
         agent: Any = Agent(
             OpenAIChatModel(job["model"], provider=provider),
             instructions=job["system"],

@@ -35,7 +35,7 @@ async def compress(scope: CommandScope, argument: str) -> CommandResult:
     focus = " ".join(word for word in words if word != PREVIEW) or None
     before = len(scope.conversation.messages)
     if PREVIEW in words:
-        return _describe_preview(
+        return describe_preview(
             await scope.conversation.preview(focus), scope.conversation.messages
         )
     compaction = await scope.conversation.compress(focus)
@@ -55,10 +55,13 @@ async def compress(scope: CommandScope, argument: str) -> CommandResult:
     )
 
 
-def _describe_preview(
-    compaction: Compaction, messages: Sequence[Message]
+def describe_preview(
+    compaction: Compaction,
+    messages: Sequence[Message],
+    *,
+    advice: str = "`/compress` does it.",
 ) -> CommandResult:
-    # A compaction that saves nothing is not made.
+    """Return a preview in words; a compaction that saves nothing is not made."""
     after = min(compaction.tokens_after, compaction.tokens_before)
     figures = _compaction_figures(compaction, len(messages)) | {"tokens_after": after}
     if not compaction.covered and not compaction.phases:
@@ -80,7 +83,7 @@ def _describe_preview(
         effects,
         *(["Would be replaced:", removed] if removed else []),
         f"… and {more:,} more" if more else "",
-        "Nothing was changed. `/compress` does it.",
+        f"Nothing was changed. {advice}",
     ]
     text = paragraphs(*blocks)
     return CommandResult(text, figures)

@@ -257,9 +257,8 @@ class _FileWriter(ABC):
     ) -> ToolReply:
         space, path = self._resolve(arguments, context)
         name = space.relative(path)
-        if (
-            context.allowed is not None and context.allowed.what != name
-        ):  # a link may have been put there meanwhile
+        # A link may have been put there meanwhile.
+        if context.allowed is not None and context.allowed.what != name:
             raise InputError(
                 f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
                 f"{quote_name(name)}; nothing was written"

@@ -162,11 +162,12 @@ class Interrupts:
         """Within, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end and are saved."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
+        # Leave alone a signal that is ignored, as under nohup.
         ending = [
             number
             for number in ENDING
             if signal.getsignal(number) is not signal.SIG_IGN
-        ]  # nohup ignores it
+        ]
         handlers = {
             number: signal.getsignal(number) for number in (signal.SIGINT, *ending)
         }

@@ -403,9 +403,8 @@ class Screen:
         """Show an event's line, and then what is waited for: the tools that run, or `idle`."""
         if isinstance(event, Notice) and event.passing and self.rich:
             self.settle()
-            self.show_waiting(
-                f"! {visible(event.text)}"
-            )  # one line, replaced by the next one
+            # One line, replaced by the next one.
+            self.show_waiting(f"! {visible(event.text)}")
             return
         if isinstance(event, CompactionProgress):
             self._progress.add(event.text)

@@ -143,9 +143,8 @@ def compress(
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
-    body = name_reader(
-        CODECS[recording.api].encode_request(recording.request), None
-    )  # no tool reads these files
+    # No tool reads these files.
+    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)
     outputs = {item.id: item.text for result in done for item in result.to_store}
     outputs |= {node.id: node.body for result in done for node in result.nodes}
     text = (

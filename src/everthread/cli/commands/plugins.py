@@ -50,9 +50,8 @@ def list_engines(as_json: AsJson = False) -> None:
         mark = "*" if info.active else " "
         start = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  "
         line = f"{start}{shorten_path(str(info.location), console.width - len(start))}"
-        print_text(
-            line.replace("\n", "␊")
-        )  # a directory may be called anything; it takes one line
+        # A directory may be called anything; it takes one line.
+        print_text(line.replace("\n", "␊"))
         if note := info.problem or info.description:
             print_text(f"    {hang(note, indent=4)}")
     print_text(

@@ -264,9 +264,8 @@ def _read_import(file: str) -> list[dict[str, Any]] | Log:
         raise TranscriptError(f"{source}: is empty")
     head = None
     lines = text.strip().split("\n")
-    with contextlib.suppress(
-        ValueError, RecursionError
-    ):  # the first line says what it is: a later one may be damaged
+    # The first line says what it is: a later one may be damaged.
+    with contextlib.suppress(ValueError, RecursionError):
         head = json.loads(lines[0])
     if isinstance(head, dict) and head.get("type") == EXPORT:
         return [

@@ -201,9 +201,10 @@ class LosslessEngine(SummaryEngine):
             number_messages(plan.messages, parts, given.ids), facts, last_turn
         )
         facts = facts.finished(plan.facts)
+        state = facts.at_end(*plan.following)
         budget = self._budget(order, parts, sum(source.tokens for source in sources))
         names = NamesSection.plan(
-            facts.names.followed_by(plan.following[0]),
+            state.names,
             budget + plan.words_shown,
             facts.root_prefix,
         )
@@ -215,7 +216,7 @@ class LosslessEngine(SummaryEngine):
         used = count(marker) + count(render_sections(around, brief=True)) + names.room
         room = budget - used - 60
         standing_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
-        standing = state_sections(facts.at_end(*plan.following), standing_room, count)
+        standing = state_sections(state, standing_room, count)
         room = max(room - section_tokens(standing, count), MIN_NODE_TOKENS)
         node_order = NodeOrder(
             max(room // NODE_SHARE, MIN_NODE_TOKENS),

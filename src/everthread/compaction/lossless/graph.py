@@ -124,10 +124,11 @@ def _read_foreign(
         RULES: without_pins(sections.get(RULES, "")),
     }
     if any(entry.last for entry in parse_journal(sections.get(DONE, "")).entries):
+        # For a journal they come from the state, which follows the nodes.
         shown |= {
             BLOCKED: "",
             FILES: "",
-        }  # for a journal they come from the state, which follows the nodes
+        }
     body = defuse_nodes(render_sections(shown, brief=True))
     node = Node(
         id="",

@@ -121,9 +121,8 @@ def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
         month = months.get(fields.get("name", "")) or int(fields.get("month", 0))
         day = int(fields.get("day", 0))
         other = int(fields.get("either", 0))
-        readings = (
-            {(day, other), (other, day)} if other else {(month, day)}
-        )  # 3/4/2026 is read both ways
+        # Read 3/4/2026 both ways.
+        readings = {(day, other), (other, day)} if other else {(month, day)}
         years = (
             [int(fields["year"])]
             if "year" in fields

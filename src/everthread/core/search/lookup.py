@@ -146,9 +146,8 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
         if ids
         else f"{search}: nothing found so far"
     ]
-    for excerpt in (
-        page.excerpts
-    ):  # between the messages before and after it: an answer is read with its question
+    # Between the messages before and after it: an answer is read with its question.
+    for excerpt in page.excerpts:
         before = f"(before, {excerpt.before})\n" if excerpt.before else ""
         after = f"\n(after, {excerpt.after})" if excerpt.after else ""
         blocks.append(

@@ -24,9 +24,8 @@ Bounds = tuple[int, int]
 
 _USUAL_SIZE: Size = (1024, 1024)
 _HEADER_BYTES = 64  # bytes of a picture or recording that hold its size
-_JPEG_HEADER_BYTES = (
-    256 * 1024
-)  # a JPEG may carry a profile and a thumbnail before its size
+# A JPEG may carry a profile and a thumbnail before its size.
+_JPEG_HEADER_BYTES = 256 * 1024
 _PAGE_BYTES = 50_000  # a usual page of a PDF
 _USUAL_PAGES = 5
 _SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s

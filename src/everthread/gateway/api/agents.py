@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from everthread.agent.commands.dispatch import CommandResult
 from everthread.agent.loop import Agent
 from everthread.core.redaction import redact
 from everthread.core.types import Node
@@ -105,6 +106,14 @@ class OpenAgent(Protocol):
         resume: str | None = None,
         session: NewSession | None = None,
     ) -> Agent: ...
+
+
+class PreviewThread(Protocol):
+    """Describe the next compaction of a thread whose client sends its whole history."""
+
+    async def __call__(
+        self, store: Store, thread: str, focus: str | None
+    ) -> CommandResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +286,6 @@ class AgentPool:
                 if self._slots[key].used < oldest and key not in spare
             ),
         ]:
-            if (
-                thread in self._slots and not self._slots[thread].busy
-            ):  # closing takes time: it may be needed again
+            # Closing takes time: it may be needed again.
+            if thread in self._slots and not self._slots[thread].busy:
                 await self.drop(thread)

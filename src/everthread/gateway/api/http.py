@@ -193,9 +193,8 @@ async def read_request(
     if endpoint.method != "POST":
         return query, NoBody()
     media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (
-        media_type != "application/json"
-    ):  # also without a body: no page of another origin can send this type unasked
+    # Also without a body: no page of another origin can send this type unasked.
+    if media_type != "application/json":
         raise Refused(
             415,
             "unsupported_media_type",

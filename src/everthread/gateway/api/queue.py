@@ -461,9 +461,8 @@ class TurnQueue:
         """Stop the turn, or remove it from the queue. A finished turn is not changed."""
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
-        if turn.open and (
-            run := self._runs.get(turn.id)
-        ):  # another process finds out by its own look at the store
+        # Another process finds out by its own look at the store.
+        if turn.open and (run := self._runs.get(turn.id)):
             run.stop("cancelled")
         self._follow(turn)
         return turn

@@ -12,7 +12,7 @@ from everthread.conversation.given_messages import Given
 from everthread.core.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.gateway.api.agents import NewThread
+from everthread.gateway.api.agents import NewThread, PreviewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, stream
 from everthread.gateway.api.queue import STATUS_BY_CODE, TurnQueue
 from everthread.gateway.api.schemas import (
@@ -65,17 +65,19 @@ _TURN = f"{_THREAD}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
 """Error codes of a path that waits for a turn."""
 _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
-PLATFORM = "gateway"
 MAX_TITLE_CHARS = 200
 
 
 class ThreadRoutes:
     """Threads, their turns, and queries about stored messages. Docstrings become the OpenAPI descriptions."""
 
-    def __init__(self, queue: TurnQueue, heartbeat: float) -> None:
+    def __init__(
+        self, queue: TurnQueue, heartbeat: float, preview: PreviewThread
+    ) -> None:
         self._queue = queue
         self._store = queue.store
         self._heartbeat = heartbeat
+        self._preview = preview
 
     @endpoint(
         "POST",
@@ -205,7 +207,10 @@ class ThreadRoutes:
         "POST", f"{_THREAD}/compress", CommandView, body=Compress, errors=_TURN_ERRORS
     )
     async def compress(self, request: ApiRequest) -> JsonAnswer:
-        """Compact the history now."""
+        """Compact the history now, or preview that."""
+        first = await self._first(request)
+        if await self._is_sent_whole(first):
+            return await self._preview_sent(request, first)
         words = [
             "/compress",
             *(["--preview"] if request.body.preview else []),
@@ -227,7 +232,7 @@ class ThreadRoutes:
     async def undo(self, request: ApiRequest) -> JsonAnswer:
         """Take the last compaction back."""
         first = await self._first(request)
-        if first.platform != PLATFORM:
+        if not await self._is_sent_whole(first):
             return await self._command(request, "/undo")
         try:
             await self._store.undo(first.id)
@@ -341,18 +346,30 @@ class ThreadRoutes:
         """Return the first session of the thread that is named."""
         return await self._queue.thread(request.tenant, request.path_values["thread"])
 
+    async def _is_sent_whole(self, first: Session) -> bool:
+        """Return whether a client or a framework keeps the thread's history and sends it with every call."""
+        return await self._store.last_link(first.id) is not None
+
+    async def _preview_sent(self, request: ApiRequest, first: Session) -> JsonAnswer:
+        """Preview the compaction of a thread whose client keeps the history; it cannot be compacted from here."""
+        if not request.body.preview:
+            raise Refused(
+                409,
+                "kept_by_client",
+                "The client keeps this thread's history: its requests are compacted when that is due. "
+                "To compact a list of messages now, use POST /v1/compact.",
+            )
+        made = await self._preview(self._store, first.id, request.body.focus)
+        return JsonAnswer(CommandView(text=made.text, data=dict(made.data)))
+
     async def _tip(self, first: Session) -> Session:
         return await self._store.session(
             await self._store.get_compression_tip(first.id)
         )
 
     async def _title(self, first: Session) -> str:
-        """Return the title; for a proxied thread, which has none, the user's first words."""
-        return (
-            (await load_title(self._store, first))[:MAX_TITLE_CHARS]
-            if first.platform == PLATFORM
-            else first.title
-        )
+        """Return the title; without one, the user's first words."""
+        return first.title or (await load_title(self._store, first))[:MAX_TITLE_CHARS]
 
     async def _detail(self, first: Session) -> ThreadDetail:
         tip, title, settings, started, records, turns = await asyncio.gather(

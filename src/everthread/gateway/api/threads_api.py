@@ -17,6 +17,7 @@ from everthread._version import __version__
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api import HEARTBEAT_SECONDS
+from everthread.gateway.api.agents import PreviewThread
 from everthread.gateway.api.http import (
     ApiRequest,
     Endpoint,
@@ -191,6 +192,7 @@ class NativeApp:
         self,
         queue: TurnQueue,
         *,
+        preview: PreviewThread,
         limits: Limits | None = None,
         tools: bool = False,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -199,7 +201,7 @@ class NativeApp:
         self._limits = limits or Limits()
         self._tools = tools
         self._admission = Admission(self._limits.concurrent)
-        self._handlers = ThreadRoutes(queue, heartbeat_seconds)
+        self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
         endpoints = endpoints_of(ThreadRoutes)
         self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in endpoints]
         self._document = JsonAnswer(document(endpoints))

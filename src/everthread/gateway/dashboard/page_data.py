@@ -361,9 +361,8 @@ class PageReader:
         tip = row.tip
         pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
-        start = max(
-            0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE
-        )  # the last page is a full one
+        # The last page is a full one.
+        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)
         most = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
         account, side_calls, history, pinned, todo = await asyncio.gather(
             self._account(row),
@@ -465,18 +464,11 @@ class PageReader:
         sizes = views.stored_sizes(await store.context_sizes(tip.id), texts)
         window = views.window_view(tip.system, sizes, size, calls)
         calls_shown = views.calls_view(calls, records, ttl=self._ttl)
-        in_force = [one.record for one in records if one.reverted is None]
-        model_of_page = {
-            "headline": describe_thread(
-                totals,
-                self._saving(calls, records, limits, used=used) if in_force else None,
-                window=size.tokens,
-                kept=KeptMessages(
-                    stored=row.messages,
-                    removed=len({number for one in in_force for number in one.covered}),
-                    compactions=len(in_force),
-                ),
-            ),
+        kept = _count_kept(row, records)
+        has_saving = kept.compactions > 0
+        saving = self._saving(calls, records, limits, used=used) if has_saving else None
+        page_model = {
+            "headline": describe_thread(totals, saving, window=size.tokens, kept=kept),
             "model": model,
             "figures": totals,
             "window": window,
@@ -496,7 +488,7 @@ class PageReader:
             ],
         }
         return _Account(
-            mark, model_of_page, texts, state_of([message.body for message in recent])
+            mark, page_model, texts, state_of([message.body for message in recent])
         )
 
     # A compaction
@@ -595,9 +587,8 @@ class PageReader:
             raise NotFoundError from None
         if owner.thread == thread:
             return message
-        in_view, _ = await self.store.shown_of(
-            thread, [number]
-        )  # a branch shares messages with its parent
+        # A branch shares messages with its parent.
+        in_view, _ = await self.store.shown_of(thread, [number])
         if number not in in_view:
             raise NotFoundError
         return message
@@ -819,3 +810,13 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         for name, lines in groups
         if lines
     ]
+
+
+def _count_kept(row: ThreadRow, records: Sequence[CompactionRecord]) -> KeptMessages:
+    """Count the stored messages of a thread, and those that compactions in force took out of the prompt."""
+    in_force = [one.record for one in records if one.reverted is None]
+    return KeptMessages(
+        stored=row.messages,
+        removed=len({number for one in in_force for number in one.covered}),
+        compactions=len(in_force),
+    )

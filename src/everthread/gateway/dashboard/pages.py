@@ -122,43 +122,42 @@ class Dashboard:
         self._compiling: asyncio.Future[None] | None = None
         self._static = _static_files()
         self._pages = _environment(self._static)
-        route = "/dashboard/threads/{thread}"
         self._app = Starlette(
-            routes=[
-                Route("/", self._for_viewer(self._threads)),
-                Route("/dashboard", _to_root),
-                Route("/dashboard/", _to_root),
-                Route("/dashboard/login", self._login, methods=["GET", "POST"]),
-                Route(
-                    "/dashboard/logout", self._for_form(self._logout), methods=["POST"]
-                ),
-                Route("/dashboard/static/{mark}/{name}", self._file),
-                Route("/dashboard/live", self._for_viewer(self._live)),
-                Route("/dashboard/overview", self._for_viewer(self._overview)),
-                Route(route, self._for_viewer(self._thread)),
-                Route(
-                    f"{route}/compactions/{{number:int}}",
-                    self._for_viewer(self._compaction),
-                ),
-                Route(
-                    f"{route}/messages/{{number:int}}", self._for_viewer(self._message)
-                ),
-                Route(
-                    f"{route}/messages/{{number:int}}/reveal",
-                    self._for_form(self._reveal),
-                    methods=["POST"],
-                ),
-                Route(f"{route}/undo", self._for_form(self._undo), methods=["POST"]),
-                Route(f"{route}/pin", self._for_form(self._pin), methods=["POST"]),
-                Route(f"{route}/unpin", self._for_form(self._unpin), methods=["POST"]),
-                Route(
-                    f"{route}/branch", self._for_form(self._branch), methods=["POST"]
-                ),
-                Route(f"{route}/try", self._for_viewer(self._settings_page)),
-                Route(f"{route}/try", self._for_form(self._try), methods=["POST"]),
-            ],
+            routes=self._make_routes(),
             exception_handlers={404: self._missing, 405: self._missing},
         )
+
+    def _make_routes(self) -> list[Route]:
+        thread = "/dashboard/threads/{thread}"
+        pages = {
+            "/": self._threads,
+            "/dashboard/live": self._live,
+            "/dashboard/overview": self._overview,
+            thread: self._thread,
+            f"{thread}/compactions/{{number:int}}": self._compaction,
+            f"{thread}/messages/{{number:int}}": self._message,
+            f"{thread}/try": self._settings_page,
+        }
+        forms = {
+            "/dashboard/logout": self._logout,
+            f"{thread}/messages/{{number:int}}/reveal": self._reveal,
+            f"{thread}/undo": self._undo,
+            f"{thread}/pin": self._pin,
+            f"{thread}/unpin": self._unpin,
+            f"{thread}/branch": self._branch,
+            f"{thread}/try": self._try,
+        }
+        return [
+            Route("/dashboard", _to_root),
+            Route("/dashboard/", _to_root),
+            Route("/dashboard/login", self._login, methods=["GET", "POST"]),
+            Route("/dashboard/static/{mark}/{name}", self._file),
+            *(Route(path, self._for_viewer(page)) for path, page in pages.items()),
+            *(
+                Route(path, self._for_form(form), methods=["POST"])
+                for path, form in forms.items()
+            ),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:

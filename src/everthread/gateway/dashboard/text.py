@@ -166,9 +166,8 @@ def summary_sections(
         elif line.strip():
             if not sections:
                 sections.append(("", []))
-            sources_of_line = (
-                index.find(line) if sections[-1][0] else ()
-            )  # text before the first heading is the gateway's
+            # Text before the first heading is the gateway's.
+            sources_of_line = index.find(line) if sections[-1][0] else ()
             sections[-1][1].append(
                 SummaryLine(
                     split_code(line), _ITEM.match(line) is not None, sources_of_line

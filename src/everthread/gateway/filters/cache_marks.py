@@ -50,9 +50,8 @@ def mark_changes(
     api = call.frame.api
     is_same = body is request.sliced.body
     has_marks = request.has_marks if is_same else b'"cache_control"' in body
-    if has_marks or not takes_marks(
-        api, call.model, call.frame.upstream
-    ):  # a mark anywhere is the client's own way
+    # A mark anywhere is the client's own way.
+    if has_marks or not takes_marks(api, call.model, call.frame.upstream):
         return []
     if not call.is_continued:
         return []

@@ -197,9 +197,8 @@ class StatedUsage:
         if self._events is None and self._is_whole:
             self._read(self._text)
         for match in _USAGE.finditer(self._text) if not self._is_whole else ():
-            with contextlib.suppress(
-                ValueError, RecursionError
-            ):  # the word may be part of a text
+            # The word may be part of a text.
+            with contextlib.suppress(ValueError, RecursionError):
                 end = self._text[match.end() :].decode("utf-8", "replace")
                 self._usage = json.JSONDecoder().raw_decode(end)[0]
         return normalize_usage(self._usage) if self._usage else None
@@ -216,11 +215,12 @@ class StatedUsage:
             return  # no JSON
         if not isinstance(value, dict):
             return
+        # The places in which events of the providers state it.
         for part in (
             value,
             value.get("response"),
             value.get("message"),
-        ):  # where the providers' events have it
+        ):
             if isinstance(part, dict):
                 self.model = (
                     part["model"] if isinstance(part.get("model"), str) else self.model

@@ -242,9 +242,8 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     wire = body.get("messages")
     usage = body.get("usage")
     entries = [LoggedMessage(message) for message in request.messages]
-    if isinstance(
-        wire, list
-    ):  # decoded message by message, so that each keeps its time
+    # Decoded message by message, so that each keeps its time.
+    if isinstance(wire, list):
         codec = anthropic if api == "anthropic" else openai_chat
         entries = [
             LoggedMessage(

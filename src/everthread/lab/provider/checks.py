@@ -274,9 +274,8 @@ def _words(api: Api, problem: Problem) -> str:
         if problem.rule in ("misplaced-result", "duplicate-result")
         else problem.rule
     )
-    call = problem.message.partition("'")[2].rpartition("'")[
-        0
-    ]  # the call id a problem names
+    # The call id a problem names.
+    call = problem.message.partition("'")[2].rpartition("'")[0]
     template = _WORDS[api].get(rule) or _WORDS[api][""]
     return template.format(index=problem.index, call=call, message=problem.message)
 

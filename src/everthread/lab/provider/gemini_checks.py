@@ -43,9 +43,8 @@ def _pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             if at + 1 < len(contents)
             else 0
         )
-        is_dropped = (
-            at == len(contents) - 2 and not answers
-        )  # the user continues without the results
+        # The user continues without the results.
+        is_dropped = at == len(contents) - 2 and not answers
         if calls != answers and not is_dropped:
             yield (
                 "Please ensure that the number of function response parts is equal to the number of function call "

@@ -118,9 +118,8 @@ class AnswerApp:
         await send(_start(out, headers))
         for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(
-                0
-            )  # each event is on its way before the next one, as a model writes
+            # Each event is on its way before the next one, as a model writes.
+            await asyncio.sleep(0)
             if (
                 fault
                 and kind == "slow"
@@ -129,9 +128,8 @@ class AnswerApp:
             ):
                 return
         if kind == "reset":
-            await asyncio.sleep(
-                0.02
-            )  # a reset overtakes what the client has not read yet
+            # A reset overtakes what the client has not read yet.
+            await asyncio.sleep(0.02)
             self._reset(scope)
             return
         if kind == "truncated":
@@ -157,9 +155,8 @@ class AnswerApp:
         transport = self._provider.connections.get(tuple(client)) if client else None
         if transport is None:
             return
-        lingering = struct.pack(
-            "ii", 1, 0
-        )  # nothing lingers: the connection ends with a reset
+        # Nothing lingers: the connection ends with a reset.
+        lingering = struct.pack("ii", 1, 0)
         transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, lingering
         )

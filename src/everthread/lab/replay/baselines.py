@@ -347,9 +347,8 @@ def play_baselines(
             )
         )
     uncached = replace(cached, name=UNCACHED, what=WHAT[UNCACHED], calls=uncached_calls)
-    if (
-        cached.refused is None and cached.peak <= setting.fits
-    ):  # nothing is dropped, so it is the same
+    # Nothing is dropped, so it is the same.
+    if cached.refused is None and cached.peak <= setting.fits:
         return (
             uncached,
             cached,

@@ -197,11 +197,11 @@ class Replay:
     model: str
     window: int
     threshold: int
-    engine: str
     timed: str
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     ways: Sequence[ReplayWay]
     compactions: Sequence[PlayedCompaction]
+    engine: str = "compressor"
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
     """The dollars in the log, if it has those of every call."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from everthread.lab.replay.baselines import (
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
 from everthread.lab.replay.recording import first_call_after, measure_agreement
-from everthread.lab.replay.replay_plan import PAUSE, STEP, plan_replay
+from everthread.lab.replay.replay_plan import PAUSE, STEP, ReplayPlan, plan_replay
 from everthread.lab.replay.result import (
     Agreement,
     LogFigures,
@@ -274,9 +274,7 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
     """
     started = time.perf_counter()
-    log = conversation
-    if not isinstance(log, Log):
-        log = Log("messages", "core", [LoggedMessage(message) for message in log])
+    log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or session_options(Config()), background=False)
     lifetime = cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
@@ -291,46 +289,89 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
         is_ttl_given=ttl is not None,
         step=_count_steps(progress, len(plan.calls) * (3 if compared else 1)),
     )
-
-    def make_engine(services: Services) -> ContextEngine:
-        return create_engine(
-            engine, services, dict(engine_options or {}), home=home_directory()
-        )
-
-    player = Player(
-        setting, replace(settings, cache_ttl=setting.ttl), make_engine, compact
-    )
+    make_engine = _engine_maker(engine, dict(engine_options or {}))
+    settings = replace(settings, cache_ttl=setting.ttl)
+    player = Player(setting, settings, make_engine, compact)
     is_judged = compared if judged is None else judged
-    facts_stated = facts.collect_facts(plan.messages) if compared or is_judged else []
-    async with player.play() as replayed:
-        fact_counts = (
-            await facts.judge_facts(facts_stated, replayed) if is_judged else None
-        )
-        threshold = replayed.threshold
-        compactions = await _add_summaries(player.compactions, replayed)
-    ways = [
-        ReplayWay(OURS, "Everthread", player.ledger.calls, player.refused, fact_counts)
-    ]
-    agreement = None
-    if compared:
-        others, agreement = _play_others(log, setting, facts_stated)
-        ways += others
-    costs = [call.cost for call in setting.calls if call.cost is not None]
+    stated = facts.collect_facts(plan.messages) if compared or is_judged else []
+    own = await _play_ours(player, stated if is_judged else None)
+    others = _play_others(log, setting, stated) if compared else OtherWays()
+    replayed = _make_replay(log, plan, setting, own, others)
+    return replace(replayed, engine=engine, seconds=time.perf_counter() - started)
+
+
+def _make_log(messages: Sequence[Message]) -> Log:
+    return Log("messages", "core", [LoggedMessage(message) for message in messages])
+
+
+def _engine_maker(
+    name: str, options: dict[str, Any]
+) -> Callable[[Services], ContextEngine]:
+    return lambda services: create_engine(
+        name, services, options, home=home_directory()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReplay:
+    """How the session went with Everthread."""
+
+    way: ReplayWay
+    threshold: int
+    compactions: list[PlayedCompaction]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherWays:
+    """The baselines and the session as recorded, and how far the prediction agrees with the record."""
+
+    ways: list[ReplayWay] = field(default_factory=list)
+    agreement: Agreement | None = None
+
+
+def _make_replay(
+    log: Log,
+    plan: ReplayPlan,
+    setting: ReplaySetting,
+    own: OwnReplay,
+    others: OtherWays,
+) -> Replay:
     return Replay(
         log.source,
         ", ".join(dict.fromkeys(call.model for call in setting.calls)),
         setting.window,
-        threshold=threshold,
-        engine=engine,
+        threshold=own.threshold,
         timed=plan.timed,
-        ways=ways,
-        compactions=compactions,
-        notes=[*log.warnings, *plan.notes, *player.notes.values()],
-        recorded_cost=sum(costs) if len(costs) == len(setting.calls) else None,
-        seconds=time.perf_counter() - started,
+        ways=[own.way, *others.ways],
+        compactions=own.compactions,
+        notes=[*log.warnings, *plan.notes, *own.notes],
+        recorded_cost=_sum_recorded_cost(setting),
         log=_describe_log(log),
-        agreement=agreement,
+        agreement=others.agreement,
     )
+
+
+async def _play_ours(
+    player: Player, judged: Sequence[facts.StatedFact] | None
+) -> OwnReplay:
+    """Play the session with Everthread. `judged`: the facts to look for at its end."""
+    async with player.play() as replayed:
+        fact_counts = (
+            None if judged is None else await facts.judge_facts(judged, replayed)
+        )
+        threshold = replayed.threshold
+        compactions = await _add_summaries(player.compactions, replayed)
+    way = ReplayWay(
+        OURS, "Everthread", player.ledger.calls, player.refused, fact_counts
+    )
+    return OwnReplay(way, threshold, compactions, list(player.notes.values()))
+
+
+def _sum_recorded_cost(setting: ReplaySetting) -> float | None:
+    """Return the recorded cost of all calls; None if that of any is unknown."""
+    costs = [call.cost for call in setting.calls if call.cost is not None]
+    return sum(costs) if len(costs) == len(setting.calls) else None
 
 
 async def _add_summaries(
@@ -348,8 +389,7 @@ async def _add_summaries(
 
 def _play_others(
     log: Log, setting: ReplaySetting, facts_stated: Sequence[facts.StatedFact]
-) -> tuple[list[ReplayWay], Agreement | None]:
-    """Return the baselines and the session as recorded, and how far the prediction agrees with the record."""
+) -> OtherWays:
     recorded = baselines.price_recorded_calls(setting)
     uncached, cached, truncated, messages = baselines.play_baselines(setting)
     kept = facts.judge_messages(facts_stated, messages)
@@ -361,7 +401,7 @@ def _play_others(
     agreement = measure_agreement(
         cached.calls, recorded, until=_calls_before_compaction(log, setting)
     )
-    return ways, agreement
+    return OtherWays(ways, agreement)
 
 
 def _calls_before_compaction(log: Log, setting: ReplaySetting) -> int:

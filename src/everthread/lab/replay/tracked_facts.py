@@ -164,9 +164,8 @@ def _facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
             if _FILE.fullmatch(value):
                 yield FILE, value.removeprefix("./")
         elif key in _COMMANDS:
-            if (
-                not _PATHS & arguments.keys()
-            ):  # else an editor's command (`view`), not a shell's
+            # Beside a path it is an editor's command (`view`), not a shell's.
+            if not _PATHS & arguments.keys():
                 yield COMMAND, value
         elif _ID.fullmatch(value):
             yield ID, value

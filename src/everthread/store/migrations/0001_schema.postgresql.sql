@@ -55,6 +55,8 @@ CREATE TABLE messages (
     tokens BIGINT,
     created DOUBLE PRECISION NOT NULL,
     origin BIGINT,
+    -- 1 for what the user said: it begins a turn.
+    opens_turn BIGINT NOT NULL,
     -- JSON, compressed unless it is short; the characters of the JSON, and a checksum of the stored bytes.
     chars BIGINT NOT NULL,
     checksum BIGINT NOT NULL,
@@ -62,6 +64,7 @@ CREATE TABLE messages (
 );
 CREATE UNIQUE INDEX messages_event ON messages (thread_id, event);
 CREATE INDEX messages_created ON messages (created);
+CREATE INDEX messages_turns ON messages (thread_id, id) WHERE opens_turn = 1;
 
 -- What a session shows, from 0 on. Numbers below 0 are the rest of the history that a branch took from its parent.
 CREATE TABLE places (
@@ -193,7 +196,6 @@ CREATE TABLE unindexed (
     output_id TEXT COLLATE "C",
     done BIGINT NOT NULL DEFAULT 0
 );
-CREATE INDEX unindexed_message ON unindexed (message_id);
 
 -- A short list of pending entries keeps searches fast while much is written.
 CREATE TABLE search (

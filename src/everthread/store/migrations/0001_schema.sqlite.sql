@@ -55,6 +55,8 @@ CREATE TABLE messages (
     tokens INTEGER,
     created REAL NOT NULL,
     origin INTEGER,
+    -- 1 for what the user said: it begins a turn.
+    opens_turn INTEGER NOT NULL,
     -- JSON, compressed unless it is short; the characters of the JSON, and a checksum of the stored bytes.
     chars INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
@@ -62,6 +64,7 @@ CREATE TABLE messages (
 ) STRICT;
 CREATE UNIQUE INDEX messages_event ON messages (thread_id, event);
 CREATE INDEX messages_created ON messages (created);
+CREATE INDEX messages_turns ON messages (thread_id, id) WHERE opens_turn = 1;
 
 -- What a session shows, from 0 on. Numbers below 0 are the rest of the history that a branch took from its parent.
 CREATE TABLE places (
@@ -193,7 +196,6 @@ CREATE TABLE unindexed (
     output_id TEXT,
     done INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX unindexed_message ON unindexed (message_id);
 
 CREATE VIRTUAL TABLE search USING fts5 (
     terms, filters,

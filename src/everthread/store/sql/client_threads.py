@@ -459,9 +459,8 @@ def match_rewrites(
         matches = _match_rewrites(
             tx, tenant, engines, shorter, skeletons, start=before.length
         )
-        if not before.chains or any(
-            exact for exact, _ in matches
-        ):  # else it was taken back
+        # If the earlier rewrite is no longer there, search from the start.
+        if not before.chains or any(exact for exact, _ in matches):
             return matches, _remember_search(engines, digests, newest, matches)
     matches = _match_rewrites(tx, tenant, engines, digests, skeletons, start=0)
     return matches, _remember_search(engines, digests, newest, matches)

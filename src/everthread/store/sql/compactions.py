@@ -86,10 +86,32 @@ def continue_session(
         request.prepare()
         append_messages(tx, [request])
     parent = load_session(tx, session_id)
+    _insert_continuation(tx, parent, new_id, system, now)
+    unseen = tx.all(
+        "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
+        (session_id, seen),
+    )
+    placed = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
+    place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
+    put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
+    move_activity(tx, session_id, new_id)
+    # A thread that has ended stays so.
+    _set_end(tx, new_id, parent.ended, parent.end_reason)
+    _set_end(tx, session_id, now, "compression")
+    _insert_compaction(
+        tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
+    )
+    return Continuation(load_session(tx, new_id), won=True)
+
+
+def _insert_continuation(
+    tx: Tx, parent: Session, new_id: str, system: System, now: float
+) -> None:
+    """Insert a session that continues another, with the same system prompt unless another is given."""
     new = NewSession(
         id=new_id,
         kind="continuation",
-        parent=session_id,
+        parent=parent.id,
         tenant=parent.tenant,
         platform=parent.platform,
         user=parent.user,
@@ -101,22 +123,6 @@ def continue_session(
     )
     if not insert_session(tx, new, thread=parent.thread, now=now):
         raise InputError(f"the id {new_id!r} is taken by another session")
-    unseen = tx.all(
-        "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
-        (session_id, seen),
-    )
-    placed = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
-    place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
-    put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
-    move_activity(tx, session_id, new_id)
-    _set_end(
-        tx, new_id, parent.ended, parent.end_reason
-    )  # a thread that has ended stays so
-    _set_end(tx, session_id, now, "compression")
-    _insert_compaction(
-        tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
-    )
-    return Continuation(load_session(tx, new_id), won=True)
 
 
 def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -> None:

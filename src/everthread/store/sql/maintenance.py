@@ -185,9 +185,8 @@ def _give_to_branches(tx: Tx, threads: list[str]) -> None:
         f"WHERE m.thread_id IN ({placeholders(threads)}) ORDER BY s.started DESC, s.id DESC",
         threads,
     )
-    heirs: dict[int, str] = dict(
-        shared
-    )  # of several branches the last row, the oldest branch, stays
+    # Of several branches the last row, the oldest branch, stays.
+    heirs: dict[int, str] = dict(shared)
     for message_id, heir in heirs.items():
         taken = tx.one(
             "SELECT 1 FROM messages WHERE thread_id = ? AND event = (SELECT event FROM messages WHERE id = ?)",

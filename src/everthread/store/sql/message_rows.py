@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.messages import Call, calls_of, results_of
+from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import LAST, Query, Row, Tx, chunks, placeholders
 from everthread.store.records import Lease, NewMessage, StoredMessage
@@ -42,6 +43,8 @@ class PreparedMessage:
     """Characters of its JSON."""
     role: str
     tool: str
+    opens_turn: bool = False
+    """Whether the user speaks here."""
     calls: tuple[Call, ...] = ()
     answers: tuple[str, ...] = ()
     """The calls whose results it holds without naming the tool."""
@@ -58,15 +61,14 @@ class PreparedMessage:
             new.tokens,
             now if new.created is None else new.created,
             new.origin,
+            int(self.opens_turn),
             self.chars,
             checksum(self.body),
             self.body,
         )
 
 
-MESSAGE_FIELDS = (
-    "thread_id, event, kind, role, tool, tokens, created, origin, chars, checksum, body"
-)
+MESSAGE_FIELDS = "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
 
 
 def prepare_message(new: NewMessage) -> PreparedMessage:
@@ -90,6 +92,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
         chars=len(text),
         role=clean_text(str(body.get("role", ""))),
         tool=clean_text(tool),
+        opens_turn=new.kind == "message" and is_user_message(body),
         calls=tuple(calls),
         answers=tuple(unnamed),
     )
@@ -125,7 +128,7 @@ def insert_message(
 ) -> int | None:
     """Return the new message's id; None if its event is already stored."""
     message_id: int | None = tx.value(
-        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
         item.row(thread, now),
     )
@@ -402,7 +405,7 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
         return
     rows = [row for thread in grown for row in thread.rows]
     tx.many(
-        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     tx.many(

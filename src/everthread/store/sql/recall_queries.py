@@ -23,11 +23,11 @@ from everthread.store.sql.snippets import (
     find_richest_position,
     sentence_start,
 )
-from everthread.store.sql.turn_index import TurnIndex
+from everthread.store.sql.turn_numbers import number_turns
 
 
 def recall_passages(
-    tx: Tx, query: RecallQuery, question: Question, turns: TurnIndex
+    tx: Tx, query: RecallQuery, question: Question
 ) -> list[RecallPassage]:
     within = SearchQuery(
         "", tenant=query.tenant, thread=query.thread, family=query.family
@@ -40,7 +40,7 @@ def recall_passages(
     counted = None if query.family else query.thread
     words = look_up_words(tx, scope, question.sought, counted, by_role=query.as_page)
     ranking = rank_by_words(tx, scope, words, question, query)
-    return _make_passages(tx, ranking, words, query, turns)
+    return _make_passages(tx, ranking, words, query)
 
 
 ALIKE = 0.6
@@ -79,7 +79,6 @@ def _make_passages(
     ranking: RecallRanking,
     words: Sequence[RecallWord],
     query: RecallQuery,
-    turns: TurnIndex,
 ) -> list[RecallPassage]:
     looked_at = (
         *ranking.first,
@@ -101,6 +100,7 @@ def _make_passages(
             for piece, text in zip(chosen, read_pieces(tx, chosen), strict=True)
         ]
         room = query.chars
+    turns = number_turns(tx, [draft.first for draft in drafts])
     passages = []
     for draft in drafts:
         piece = draft.first
@@ -124,7 +124,7 @@ def _make_passages(
                 thread=piece.thread,
                 role=piece.role,
                 tool=piece.tool,
-                turn=turns.of(tx, piece),
+                turn=turns[piece.id],
                 created=piece.created,
                 text=shown,
                 score=round(ranking.scores[piece.id], 4),
@@ -263,9 +263,8 @@ def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
 
 def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
-    if (
-        piece.role == "assistant" and piece.tool
-    ):  # show arguments of a call without JSON's escapes
+    # Show arguments of a call without JSON's escapes.
+    if piece.role == "assistant" and piece.tool:
         shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return (
         ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")

@@ -72,29 +72,23 @@ def rank_by_words(
     question: Question,
     query: RecallQuery,
 ) -> RecallRanking:
-    weighed = discount_parts(words)
-    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
-    best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
-    certain: list[int] = []
-    rare: set[int] = set()
-    if query.as_page:
-        spoken = weigh_pieces(
-            [replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES
-        )
-        weights |= spoken
-        rare = weights.keys() & _rarest_pieces(words)
-        certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
-    phrased = _find_phrased(tx, scope, question) if query.as_page else frozenset()
-    weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
-    certain += sorted(phrased)
-    best = list(dict.fromkeys([*certain, *best]))
+    candidates = (
+        _find_page_candidates(tx, scope, words, question)
+        if query.as_page
+        else _find_candidates(words)
+    )
     pieces = _load_with_neighbours(
-        tx, scope, weights=weights, best=best, certain=set(certain), words=words
+        tx,
+        scope,
+        weights=candidates.weights,
+        best=list(dict.fromkeys([*candidates.certain, *candidates.best])),
+        certain=set(candidates.certain),
+        words=words,
     )
     own = {
-        piece.id: weights[piece.id] / dilution(piece.length)
+        piece.id: candidates.weights[piece.id] / dilution(piece.length)
         for piece in pieces
-        if piece.id in weights
+        if piece.id in candidates.weights
     }
     of_day = {
         piece.id
@@ -106,37 +100,90 @@ def rank_by_words(
     most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
     first = list(islice(_rank_candidates(pieces, scores, query), most))
     if query.as_page:
-        by_role = _share_scores(
+        role_scores = _share_scores(
             pieces,
             {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own},
             of_day,
         )
+        by_role = islice(_rank_candidates(pieces, role_scores, query), most)
         by_rarest = _rank_candidates(
-            [piece for piece in pieces if piece.id in rare], scores, query
+            [piece for piece in pieces if piece.id in candidates.rare], scores, query
         )
-        first = _take_turns(
-            [islice(_rank_candidates(pieces, by_role, query), most), first, by_rarest],
-            most,
-        )
-        first.sort(key=lambda piece: piece.id not in phrased)
-    # For a page, frequent words count if there are no others.
-    counted = [word for word in words if word.telling] or [
-        word for word in words if query.as_page
-    ]
-    wanted = [word.weight for word in counted]
-    close = {
-        piece.id: closeness(
-            [word.weight for word in counted if _holds_word(piece.id, word, of_day)],
-            wanted,
-        )
-        for piece in first
-    }
-    close |= dict.fromkeys(close.keys() & phrased, 1.0)
+        first = _take_turns([by_role, first, by_rarest], most)
+        first.sort(key=lambda piece: piece.id not in candidates.phrased)
+    close = _measure_closeness(first, words, of_day, as_page=query.as_page)
+    close |= dict.fromkeys(close.keys() & candidates.phrased, 1.0)
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
     return RecallRanking(
         first, scores, close, _find_exchanges(pieces) if query.as_page else ()
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The ids of the pieces to score."""
+
+    weights: dict[int, float]
+    best: list[int]
+    """Those with the most words, the best first."""
+    certain: list[int] = field(default_factory=list)
+    """Those that are scored in any case."""
+    rare: Collection[int] = frozenset()
+    """Those that hold the rarest words."""
+    phrased: Collection[int] = frozenset()
+    """Those that hold a phrase of the question as typed."""
+
+
+def _find_candidates(words: Sequence[RecallWord]) -> Candidates:
+    weights = weigh_pieces(discount_parts(words), ROUGH_CANDIDATES)
+    best = _best_pieces(weights, len(weights))
+    return Candidates(weights, _vary_pieces(best, words, ROUGH_CANDIDATES))
+
+
+def _find_page_candidates(
+    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question
+) -> Candidates:
+    """Add, for a page of results, the pieces of users, those with the rarest words and those with a whole phrase."""
+    found = _find_candidates(words)
+    spoken = weigh_pieces(
+        [replace(word, pieces=word.of_users) for word in discount_parts(words)],
+        RECALL_CANDIDATES,
+    )
+    weights = found.weights | spoken
+    rare = weights.keys() & _rarest_pieces(words)
+    phrased = _find_phrased(tx, scope, question)
+    weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
+    certain = [
+        *_best_pieces(spoken, RECALL_CANDIDATES // 2),
+        *sorted(rare),
+        *sorted(phrased),
+    ]
+    return Candidates(weights, found.best, certain, rare, phrased)
+
+
+def _measure_closeness(
+    pieces: Sequence[Piece],
+    words: Sequence[RecallWord],
+    of_day: Collection[int],
+    *,
+    as_page: bool,
+) -> dict[int, float]:
+    """Return for each piece how much of the question's telling words it holds.
+
+    For a page, frequent words count if there are no others.
+    """
+    counted = [word for word in words if word.telling]
+    if as_page and not counted:
+        counted = list(words)
+    wanted = [word.weight for word in counted]
+    return {
+        piece.id: closeness(
+            [word.weight for word in counted if _holds_word(piece.id, word, of_day)],
+            wanted,
+        )
+        for piece in pieces
+    }
 
 
 def _find_phrased(tx: Tx, scope: IndexQuery, question: Question) -> frozenset[int]:

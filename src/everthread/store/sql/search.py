@@ -50,9 +50,8 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     for score, piece in _match_all_ways(tx, parsed, scope):
         if query.path and not is_of_path(tx, piece, query.path, calls):
             continue
-        matches.setdefault(
-            piece.text, (score, piece)
-        )  # the first counts, so that pages of any length agree
+        # The first counts, so that pages of any length agree.
+        matches.setdefault(piece.text, (score, piece))
         if len(matches) == wanted:
             break
     return _make_hits(tx, list(matches.values())[skipped:], parsed, query.session)

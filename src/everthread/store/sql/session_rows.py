@@ -92,9 +92,8 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     )
     if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
-    if (
-        len(sessions) > 1 and sessions[0].id != prefix
-    ):  # the id itself sorts before longer ones
+    # The id itself sorts before longer ones.
+    if len(sessions) > 1 and sessions[0].id != prefix:
         some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(
             f"several sessions begin with {prefix!r} ({some} …): give more of the id"

@@ -93,7 +93,8 @@ class CallerContext:
             tokens,
             fixed,
             call.budget(self._services.setup.options),
-            call.frame.output_cap,
+            output=call.frame.output_cap,
+            is_mid_turn=call.sent.is_mid_turn,
         )
 
     @property

@@ -83,6 +83,10 @@ class SizeCache:
             lambda: TokenCounter(model).messages(decode_messages(api, values, model)),
         )
 
+    def text(self, model: str, text: str) -> int:
+        """Return the tokens of a text that is a part of a message."""
+        return self._count_once((model, text), lambda: TokenCounter(model).text(text))
+
     def _count_once(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
         tokens = self._tokens.get(key)
         if tokens is None:

@@ -19,6 +19,10 @@ class MessageSizes(Protocol):
         """Return the tokens of messages, cached under a key."""
         ...
 
+    def text(self, model: str, text: str) -> int:
+        """Return the tokens of a text that is a part of a message."""
+        ...
+
 
 class PromptSizer:
     """Counts the prompt of a call; each message and each rewrite is counted once."""
@@ -42,8 +46,7 @@ class PromptSizer:
             values = [value for value, _ in replacement_messages(used)]
             head = self._count(call, used.replacement, values)
         if state.note:
-            messages = [{"role": "user", "content": state.note}]
-            head += self._count(call, ("note", state.note), messages)
+            head += self._sizes.text(call.model, state.note)
         tail = sum(call.sent.sizes[used.length :])
         return call.frame.tokens + head + tail + self._added_tokens(call, used.length)
 

@@ -105,6 +105,11 @@ class SentHistory:
         return self.kind == "main"
 
     @property
+    def is_mid_turn(self) -> bool:
+        """Whether its newest message hands tool results to the model, in the middle of a turn."""
+        return bool(self.history.pieces) and bool(self.history.pieces[-1].results)
+
+    @property
     def has_answer(self) -> bool:
         """Whether an assistant's turn is among the messages."""
         return any(

@@ -61,9 +61,8 @@ def encode_request(
     }
     if system is not None:
         body["system"] = system
-    messages = (
-        request.messages[leading:] if leading else request.messages
-    )  # a copy costs a long history time
+    # A copy costs a long history time.
+    messages = request.messages[leading:] if leading else request.messages
     body["messages"] = encode_messages(messages, model=request.model, written=written)
     if request.tools:
         body["tools"] = encode_tools(request.tools)

@@ -1,0 +1,133 @@
+"""The commands on a thread that a client of `everthread serve` made, the gateway killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.core.messages import text_of
+from everthread.lab.provider import ServedModel
+from everthread.store.store import Store
+from tests.cli.conftest import environment
+from tests.cli.provider_thread import MODEL, configure_provider, provider_in_thread
+
+pytestmark = pytest.mark.timeout(240)
+LINE = "the ledger of the northern branch was compared with its receipts. "
+RUN: Any = {
+    "type": "function",
+    "function": {"name": "run", "parameters": {"type": "object"}},
+}
+
+
+@contextmanager
+def killed_gateway(home: Path, provider: str) -> Iterator[str]:
+    """The address of `everthread serve` in this home; it is killed at the end."""
+    words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
+    with subprocess.Popen(
+        [sys.executable, "-m", "everthread", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(home),
+    ) as process:
+        assert process.stdout
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+class Client:
+    """A chat client that keeps its history."""
+
+    def __init__(self) -> None:
+        call = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "run", "arguments": '{"command": "pytest -q tests"}'},
+        }
+        result = "3 failed, 10 passed\nexit code 1"
+        self.messages: list[Any] = [
+            {"role": "user", "content": "Run the tests."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": result},
+        ]
+        self.headers: httpx2.Headers | None = None
+
+    def ask(self, url: str, text: str) -> str:
+        """Return how many compactions the prompt went through."""
+        self.messages.append({"role": "user", "content": text})
+        answer = httpx2.post(
+            f"{url}/v1/chat/completions",
+            json={"model": MODEL, "messages": self.messages, "tools": [RUN]},
+            headers={"authorization": "Bearer k"},
+            timeout=120,
+        )
+        assert answer.status_code == 200, answer.text
+        self.messages.append(answer.json()["choices"][0]["message"])
+        self.headers = answer.headers
+        return str(answer.headers["x-everthread-compactions"])
+
+    def fill(self, url: str) -> None:
+        """Until the first compaction."""
+        for number in range(40):
+            if self.ask(url, f"Ledger {number}: {LINE * 60}") != "0":
+                return
+        raise AssertionError("nothing was compacted")
+
+
+def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -> None:
+    models = [ServedModel(MODEL, 12_000, shows="max_model_len")]
+    client = Client()
+    with provider_in_thread(lambda _: "Noted.", models) as served:
+        configure_provider(home, served, extra="compression: {background: false}\n")
+        with killed_gateway(home, served.url) as url:
+            client.fill(url)
+            assert client.headers
+            thread = client.headers["x-everthread-thread"]
+        state = json.loads(everthread("sessions", "state", thread, "--json").stdout)
+        assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
+        done = everthread(
+            "chat", "--resume", thread, given=b"/compress --preview\n/branch Aside\n"
+        )
+        assert done.returncode == 0, done.stderr
+        assert "would be" in done.stdout
+        assert "A branch: " in done.stdout
+        listed = json.loads(everthread("sessions", "list", "--json").stdout)
+        assert {one["title"] for one in listed["sessions"]} >= {"Aside"}
+        with killed_gateway(home, served.url) as url:
+            assert client.ask(url, "And now?") == "1", "nothing of that changed it"
+            assert client.headers["x-everthread-thread"] == thread
+        undone = everthread("sessions", "undo", thread, "--json")
+        assert undone.returncode == 0, undone.stderr
+        with killed_gateway(home, served.url) as url:
+            assert client.ask(url, "And then?") == "0"
+            assert client.headers["x-everthread-thread"] == thread
+            assert len(served.log[-1].body["messages"]) == len(client.messages) - 1
+            said = stored_texts(fill, thread, len(client.messages))
+        assert said == [text_of(message) for message in client.messages], (
+            "whatever a kill lost was stored with the next request, once"
+        )
+
+
+def stored_texts(fill: Any, thread: str, count: int) -> list[str]:
+    """Return the texts of a thread once the store has this many messages of it."""
+
+    async def read(store: Store) -> list[str]:
+        while len(messages := await store.history(thread)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        return [text_of(message.body) for message in messages]
+
+    texts: list[str] = fill(read)
+    return texts
