@@ -361,6 +361,4 @@ async def _idle_threads(server: Server) -> tuple[int | None, int | None]:
 
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
-    print(
-        markdown("gateway_parts", run(Effort(20, peers=False) if quick else None))
-    )
+    print(markdown("gateway_parts", run(Effort(20, peers=False) if quick else None)))
