@@ -23,7 +23,12 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
-from everthread.thread.events import CompactionDone, RequestReady, UsageRecorded
+from everthread.thread.events import (
+    CompactionDone,
+    Recovery,
+    RequestReady,
+    UsageRecorded,
+)
 from everthread.thread.used_window import describe_window
 from tests.agent.agent_setup import (
     AgentSetup,
@@ -235,6 +240,44 @@ async def test_no_compaction_follows_an_undo_at_once(tmp_path: Path) -> None:
             await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
 
 
+async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
+    tmp_path: Path,
+) -> None:
+    async with open_setup(tmp_path) as setup:
+        agent = await setup.open(
+            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+        )
+        turn = 0
+        while not setup.events_of(CompactionDone):
+            turn += 1
+            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+        for page in range(turn, turn + 12):
+            await agent.send(f"Page {page}: {make_text(1_000, f'page {page}')}")
+        undone = await do(agent, "/undo")
+        while not agent.conversation.is_full:
+            undone = await do(agent, "/undo")
+        assert "do not fit the window" in undone.text
+        count = len(setup.events_of(CompactionDone))
+        await agent.send("A short question.")
+        assert len(setup.events_of(CompactionDone)) == count + 1
+        assert not setup.events_of(Recovery)
+
+
+async def test_resuming_a_conversation_of_another_model_says_so(tmp_path: Path) -> None:
+    async with open_setup(tmp_path) as setup:
+        first = await setup.open(
+            ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000)
+        )
+        await first.send("Hello.")
+        thread = first.conversation.id
+        second = await setup.open(
+            ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000)
+        )
+        await second.send("Hi.")
+        said = await do(second, f"/resume {thread}")
+        assert "It was with model-a; model-b answers now" in said.text
+
+
 async def test_a_refused_command_is_not_a_failed_one(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         model = ScriptedModel(
@@ -409,13 +452,13 @@ async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None
         found = await do(agent, "/search hinge")
         lines = [line for line in found.text.splitlines() if line.startswith("  ")]
         assert lines[:2] == [
-            f"  - before #{answer} assistant, found too",
+            f"  - before #{answer} assistant (also a match)",
             f"  - after #{noted} assistant: Noted.",
         ]
         assert lines[2].startswith(f"  - before #{result} tool (dump): ")
         assert lines[2].endswith("…")
         assert max(map(len, lines)) < 78
-        assert lines[3:] == [f"  - after #{mend} user, found too"]
+        assert lines[3:] == [f"  - after #{mend} user (also a match)"]
         assert found.data["hits"][1]["after"] == {
             "message": mend,
             "role": "user",
@@ -660,7 +703,7 @@ async def test_the_state_of_a_thread(tmp_path: Path) -> None:
             "Done.",
         ]
         agent = await setup.open(ScriptedModel(script))
-        assert "No tool was called" in (await do(agent, "/state")).text
+        assert "no command was run" in (await do(agent, "/state")).text
         await agent.send("Go.")
         shown = await do(agent, "/state")
         assert [file["path"] for file in shown.data["files"]] == ["a.py"]

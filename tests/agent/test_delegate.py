@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everthread import ModelError
-from everthread.agent import SUBAGENT_ROUNDS, commands
+from everthread.agent import MAX_SUBAGENT_ROUNDS, commands
 from everthread.agent.loop import INTERRUPTED
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools.delegate import Delegate
@@ -143,7 +143,7 @@ async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
             setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
         )
         await agent.send("Go.")
-        assert len(look.seen) == SUBAGENT_ROUNDS
+        assert len(look.seen) == MAX_SUBAGENT_ROUNDS
         assert "Half done." in tool_results(agent)[0]
         assert "may be unfinished" in tool_results(agent)[0]
 

@@ -148,7 +148,7 @@ class TestTalking:
                 ("/help", "/compress [--preview]"),
                 ("/usage", "1 call"),
                 ("/context", "64,000"),
-                ("/search hello", "after #2 assistant, found too"),
+                ("/search hello", "after #2 assistant (also a match)"),
                 ("/compres", "Did you mean /compress"),
                 ("/new", "A new conversation"),
             ]:

@@ -138,7 +138,7 @@ class TestLines:
         [
             (
                 events.Recovery("s", "prompt_too_long", 2, "compacting again"),
-                "compacting again (attempt 2)",
+                "Trying again (2): compacting again",
             ),
             (
                 events.LimitLearnt("s", "m", 8_192, "the server said so", True),

@@ -187,15 +187,14 @@ class TestInspect:
         shown = everthread("inspect", "-", given=given).stdout
         for words in (
             "3 turns",
-            "groups with open calls",
             "missing-result",
-            "stub result",
+            "repair would make 2 changes",
         ):
             assert words in shown
 
     def test_a_sound_conversation(self, everthread: Any) -> None:
         shown = everthread("inspect", "-", given=json.dumps(ANTHROPIC).encode()).stdout
-        assert "valid for anthropic" in shown
+        assert "valid for openai and anthropic" in shown
         assert "repair would change nothing" in shown
 
     def test_long_lists_are_cut_and_say_so(self, everthread: Any) -> None:

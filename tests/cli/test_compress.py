@@ -42,7 +42,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
         str(out),
     )
     assert done.returncode == 0, done.stderr
-    for words in ("prune", "boundaries", "summarise", "tokens", "by journal"):
+    for words in ("prune", "boundaries", "summarise", "tokens", "by the journal"):
         assert words in done.stdout
     assert "verification" not in done.stdout, (
         "a journal has nothing to verify, and no table of zeros says so"

@@ -53,6 +53,11 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
             "gpt-5",
             "custom",
         ),
+        (
+            "provider: custom, base_url: 'http://localhost:8000/v1', default: mine",
+            "smollm2-135m",
+            "local",
+        ),
         ("provider: local, default: smollm2-135m", None, "local"),
     ],
 )
@@ -211,7 +216,17 @@ def test_the_columns_do_not_depend_on_the_threads(everthread: Any, fill: Any) ->
     assert (
         before
         == after
-        == ["title", "id", "last", "used", "messages", "tokens", "compactions", "kind"]
+        == [
+            "title",
+            "id",
+            "last",
+            "used",
+            "messages",
+            "tokens",
+            "compactions",
+            "kind",
+            "model",
+        ]
     )
 
 

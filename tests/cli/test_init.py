@@ -42,6 +42,22 @@ def test_by_flags(everthread: Any, home: Path) -> None:
     assert "# mine" in (home / "config.yaml").read_text("utf-8")
 
 
+def test_another_provider_gets_nothing_of_the_one_before(
+    everthread: Any, home: Path
+) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(
+        "model: {default: llama, provider: custom, base_url: 'http://127.0.0.1:9/v1', "
+        "api_key_env: MY_KEY, context_length: 9000}\n",
+        "utf-8",
+    )
+    done = everthread("init", "--provider", "openai", "--no-check")
+    assert done.returncode == 0, done.stderr
+    read = load_config(home / "config.yaml").model
+    assert (read.provider, read.default) == ("openai", "gpt-5")
+    assert (read.base_url, read.api_key_env, read.context_length) == (None, None, None)
+
+
 def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None:
     done = everthread("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
     assert done.returncode == 0, done.stderr

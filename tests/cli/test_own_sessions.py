@@ -169,7 +169,7 @@ def test_what_is_asked_for_must_be_there(
     done = everthread("replay", "--latest", env=empty)
     assert done.returncode == 2
     assert (
-        "no sessions here of any of these programs: Claude Code, Codex, pi, opencode, Copilot CLI"
+        "no sessions were found in the usual folders of Claude Code, Codex, pi, opencode, Copilot CLI"
         in done.stderr
     )
     assert "give a file, or --latest" in everthread("replay", env=person).stderr

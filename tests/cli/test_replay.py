@@ -96,6 +96,23 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
     }
 
 
+def test_the_window_of_the_configured_model_is_its_own(
+    everthread: Any, file: Path, home: Path
+) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(
+        "model: {default: mine, context_length: 9000}\n", "utf-8"
+    )
+    others = json.loads(
+        everthread("replay", str(file), "--model", "gpt-4o", "--json").stdout
+    )
+    own = json.loads(
+        everthread("replay", str(file), "--model", "mine", "--json").stdout
+    )
+    assert others["replays"][0]["window"] == 128_000
+    assert own["replays"][0]["window"] == 9_000
+
+
 def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
     given = (
         "replay",

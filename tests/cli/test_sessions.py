@@ -494,7 +494,7 @@ class TestTree:
                 )
             }
             assert (
-                "100,000 → 25,000 tokens (75.0% saved, by journal, 2.0 s)"
+                "100,000 → 25,000 tokens (75.0% saved, by the journal, 2.0 s)"
                 in lines[thread.tip[:8]]
             )
             depth = {
@@ -656,12 +656,12 @@ class TestSearch:
         one, a, b, key = (f"#{number} user" for number in ids)
         lines = everthread("sessions", "search", "pine").stdout.splitlines()
         assert [line.strip() for line in lines if line.startswith("  ")] == [
-            f"before {a}, found too",
+            f"before {a} (also a match)",
             "Pine b",
             f"after {key}: [REDACTED]",
             f"before {one}: One",
             "Pine a",
-            f"after {b}, found too",
+            f"after {b} (also a match)",
         ]
 
     def test_a_neighbour_is_one_line_of_a_terminal(

@@ -194,7 +194,7 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
     lines = receipt("claude", total, replace(saving, outgrown=(call,))).split("\n")
     base = "$1.42 for the same 1 call with the whole history"
     assert lines == [
-        "Everthread: claude made 3 calls, 1 call beyond the window.",
+        "Everthread: claude made 3 calls, 1 of them beyond the window.",
         "Kept: every message, searchable; 2 compactions took 50,000 tokens out of the prompts.",
         f"Cost: $1.50 for 9,000 tokens in, 100 out; $0.42 saved, 29.6% of {base}.",
         "Look: everthread dashboard, or everthread sessions list.",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.tool_calls import (
-    LINE,
+    MAX_LINE_CHARS,
     Action,
     action_of,
     describe,
@@ -227,10 +227,10 @@ def test_where_room_is_short_the_target_is_cut() -> None:
     line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line(
         "o" * 110
     )
-    assert len(line) <= LINE
+    assert len(line) <= MAX_LINE_CHARS
     assert line.endswith("…` -> " + "o" * 110)
     assert Action("t", target="x" * 500, detail="d" * 300).line("o") == clip(
-        f"[t] {'d' * 300} -> o", LINE
+        f"[t] {'d' * 300} -> o", MAX_LINE_CHARS
     )
 
 
@@ -274,7 +274,7 @@ def test_any_call_is_told_in_one_short_line(
     line = describe(made, text, failed=failed)
     assert (line is None) == (one_line(name) == "")
     assert line is None or (
-        len(line) <= LINE
+        len(line) <= MAX_LINE_CHARS
         and line.splitlines() == [line]
         and line == describe(made, text, failed=failed)
     )

@@ -22,7 +22,7 @@ from everthread.core.credentials import (
     is_published,
     rules,
 )
-from everthread.core.randomness import is_random, is_sequence, shannon
+from everthread.core.randomness import is_random, is_sequence, shannon_entropy
 from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import (
     MARK,
@@ -458,10 +458,10 @@ def test_what_a_person_wrote_does_not(text: str) -> None:
 
 
 def test_entropy_is_bits_per_character() -> None:
-    assert shannon("") == 0
-    assert shannon("aaaa") == 0
-    assert shannon("abab") == 1
-    assert shannon(HEX) == 4
+    assert shannon_entropy("") == 0
+    assert shannon_entropy("aaaa") == 0
+    assert shannon_entropy("abab") == 1
+    assert shannon_entropy(HEX) == 4
 
 
 def test_sequences_count_up() -> None:

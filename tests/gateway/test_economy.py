@@ -14,7 +14,7 @@ from everthread.core.types import Reply
 from everthread.gateway.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
-from everthread.thread.policy import WINDOW_PER_CALL
+from everthread.thread.policy import WINDOW_TOKENS_PER_CALL
 from tests.gateway.manager_setup import (
     NAMES,
     HistoryClient,
@@ -176,7 +176,7 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
             sent = (await send_request(manager, client, setup.provider)).sent
             if int(sent.headers["x-everthread-compactions"]) > len(rewritten):
                 rewritten.append(len(client.messages))
-        assert (rewritten[1] - rewritten[0]) // 2 >= 40_000 // WINDOW_PER_CALL
+        assert (rewritten[1] - rewritten[0]) // 2 >= 40_000 // WINDOW_TOKENS_PER_CALL
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])

@@ -20,7 +20,7 @@ from everthread.gateway.reading import (
     MAX_BYTES_ON_LOOP,
     BodyLocator,
     read_request,
-    run_by_size,
+    run_in_thread_if_large,
 )
 from everthread.gateway.request_reader import (
     MIN_BYTES_ELSEWHERE,
@@ -172,9 +172,9 @@ async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
 
 
 async def test_small_work_needs_no_thread() -> None:
-    assert await run_by_size(1, threading.get_ident) == threading.get_ident()
+    assert await run_in_thread_if_large(1, threading.get_ident) == threading.get_ident()
     assert (
-        await run_by_size(MAX_BYTES_ON_LOOP + 1, threading.get_ident)
+        await run_in_thread_if_large(MAX_BYTES_ON_LOOP + 1, threading.get_ident)
         != threading.get_ident()
     )
 

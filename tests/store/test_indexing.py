@@ -14,7 +14,7 @@ from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index_pieces import (
     MAX_REPEATS,
     MAX_TERMS,
-    OVERLAP,
+    OVERLAP_CHARS,
     PIECE_CHARS,
     cut_text,
     filter_name,
@@ -29,7 +29,7 @@ from everthread.store.indexing import (
     prepare_index,
 )
 from everthread.store.records import NewSession, SearchQuery
-from everthread.store.store import INDEX_DELAY, Store
+from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import new_thread, user_message, user_messages
 
@@ -80,7 +80,11 @@ def test_neighbours_share_some_words() -> None:
     found = list(cut_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
-        assert OVERLAP <= before.start + len(before.text) - after.start <= 2 * OVERLAP
+        assert (
+            OVERLAP_CHARS
+            <= before.start + len(before.text) - after.start
+            <= 2 * OVERLAP_CHARS
+        )
 
 
 def test_words_are_not_cut() -> None:
@@ -204,10 +208,10 @@ async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much
     )
     unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
-    monkeypatch.setattr("everthread.store.store.INDEX_PAUSE", 0.0)
+    monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
     await store._index_later()
     monkeypatch.undo()
-    assert pauses == [INDEX_DELAY, 0.0, INDEX_DELAY], (
+    assert pauses == [INDEX_DELAY_SECONDS, 0.0, INDEX_DELAY_SECONDS], (
         "before the first, behind a long text, behind a short one"
     )
     assert len(await store.search(SearchQuery("last"))) == 1

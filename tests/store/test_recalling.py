@@ -590,3 +590,40 @@ async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
         now=june,
     )
     assert {passage.created < june for passage in await store.recall(query)} == {True}
+
+
+async def test_a_named_speaker_comes_before_someone_who_says_the_same(
+    store: Store,
+) -> None:
+    """Where texts begin with their speakers' names, the name in the question counts, and the role does not."""
+    thread = await new_thread(
+        store,
+        says("assistant", "Ann: The boat at the pier is blue and rather old."),
+        says("user", "Ben: The boat at the lake is green and quite new."),
+        says("assistant", "Ann: Supper was good."),
+        says("user", "Ben: I liked the soup."),
+    )
+    for speaker in ("Ann", "Ben"):
+        for as_page in (False, True):
+            texts = await recalled(
+                store, f"Which boat has {speaker}?", thread=thread.id, as_page=as_page
+            )
+            assert texts[0].startswith(f"{speaker}: The boat")
+
+
+async def test_a_sitting_with_more_of_the_question_comes_first(store: Store) -> None:
+    """Of two texts with the same word, the one said in the sitting that is about the rest of the question wins."""
+    filler = [says("user", f"Small talk {number}.", created=0.0) for number in range(8)]
+    thread = await new_thread(
+        store,
+        says("user", "We painted the harbour in Genoa.", created=0.0),
+        *filler,
+        says("user", "The ticket cost nine euros.", created=0.0),
+        says("user", "The ticket cost four euros.", created=DAY),
+    )
+    texts = await recalled(
+        store, "What did the ticket cost in Genoa at the harbour?", thread=thread.id
+    )
+    nine = next(index for index, text in enumerate(texts) if "nine" in text)
+    four = next(index for index, text in enumerate(texts) if "four" in text)
+    assert nine < four

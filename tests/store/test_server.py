@@ -27,7 +27,7 @@ from everthread.errors import (
 from everthread.store import postgres
 from everthread.store.database import Tx
 from everthread.store.indexing import GENTLE_CHARS
-from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
+from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.records import (
     KeyUse,
     NewKey,
@@ -36,7 +36,7 @@ from everthread.store.records import (
     SearchQuery,
 )
 from everthread.store.store import Store
-from everthread.store.writer import AWAY_PAUSE
+from everthread.store.writer import AWAY_PAUSE_SECONDS
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import (
     compact_session,
@@ -201,7 +201,7 @@ def test_connections_that_break_at_once_are_given_back(
     database.prepare()
     with monkeypatch.context() as patch:
         patch.setattr(postgres, "PostgresWriter", Breaks)
-        for _ in range(POOL + 1):
+        for _ in range(POOL_CONNECTIONS + 1):
             with pytest.raises(psycopg.OperationalError, match="closed"):
                 database.connect_writer()
     database.connect_writer().close()
@@ -374,7 +374,7 @@ async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(
     written = asyncio.ensure_future(store.append(session.id, user_messages("later")))
     await asyncio.to_thread(own_server.start)
     await written
-    await asyncio.sleep(AWAY_PAUSE)
+    await asyncio.sleep(AWAY_PAUSE_SECONDS)
     assert not store.is_away
     assert await history_texts(store, session.id) == ["m1", "m2", "later"]
     await store.close()

@@ -19,7 +19,7 @@ from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.thread import lookup as lookups
 from everthread.thread.facts import PIN_CHARS, add_pin
-from everthread.thread.lookup import EXCERPT, StoreLookup
+from everthread.thread.lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
 from tests.conversation.conversation_setup import make_text, open_setup
 
@@ -53,7 +53,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
     while offset is not None:
         page: SearchPage = await lookup.search(query, offset=offset, **how)
         assert len(page.excerpts) <= how.get("limit", 8)
-        assert all(len(place.text) <= EXCERPT + 2 for place in page.excerpts)
+        assert all(len(place.text) <= EXCERPT_CHARS + 2 for place in page.excerpts)
         found += page.excerpts
         assert page.next is None or page.next > offset
         offset = page.next

@@ -15,8 +15,8 @@ from everthread.wire.definitions import (
     keep_parts,
     loads_tools,
     needs_place,
+    permanent_parts,
     result_ids,
-    standing_parts,
 )
 from tests.wire.client_shapes import shape
 
@@ -55,7 +55,7 @@ def block_message(role: str, *blocks: Any) -> Message:
 
 
 def keys_of(message: Message) -> list[set[str]]:
-    return [set(part.keys) for part in standing_parts(message)]
+    return [set(part.keys) for part in permanent_parts(message)]
 
 
 class TestFinding:
@@ -64,7 +64,7 @@ class TestFinding:
         found = [
             (message["role"], keys_of(message))
             for message in messages
-            if standing_parts(message)
+            if permanent_parts(message)
         ]
         assert found[0][0] == "system"
         assert found[1:] == [
@@ -82,7 +82,9 @@ class TestFinding:
         assert [keys_of(message) for message in loading] == [
             [{"tool mcp__harbour__tides"}]
         ]
-        assert [message["role"] for message in messages if standing_parts(message)] == [
+        assert [
+            message["role"] for message in messages if permanent_parts(message)
+        ] == [
             "developer",
             "developer",
             "tool",
@@ -92,7 +94,7 @@ class TestFinding:
         message = block_message(
             "user", {"type": "text", "text": "Go on."}, LISTING, LOADING
         )
-        [part] = standing_parts(message)
+        [part] = permanent_parts(message)
         assert part.position == 2
         assert part.keys == {"tool TideTable", "tool CraneLog"}
         assert loads_tools(message)
@@ -107,11 +109,11 @@ class TestFinding:
         message: Message = {"role": "tool", "tool_call_id": "c", "content": content}
         assert not has_reference(content)
         assert not loads_tools(message)
-        assert standing_parts(message) == []
+        assert permanent_parts(message) == []
 
     @pytest.mark.parametrize("role", ["user", "assistant", "critic"])
     def test_speech_is_conversation(self, role: Any) -> None:
-        assert standing_parts({"role": role, "content": "The tide is high."}) == []
+        assert permanent_parts({"role": role, "content": "The tide is high."}) == []
 
     @pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
     @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ class TestFinding:
                 "content": [{"type": "text", "text": "Wait."}, result],
             },
         )
-        [part] = standing_parts(message)
+        [part] = permanent_parts(message)
         assert part.position == 1
         assert part.keys == {"tool TideTable", "tool CraneLog"}
 
@@ -178,7 +180,7 @@ class TestFinding:
         [message] = read(
             "openai_responses", reasoning, listed, search, found, compacted
         )
-        parts = standing_parts(message)
+        parts = permanent_parts(message)
         assert [part.position for part in parts] == [1, 2, 3, 4]
         assert [set(part.keys) for part in parts] == [
             {"tools of harbour"},
@@ -198,7 +200,7 @@ class TestFinding:
             "execution": "client",
         }
         [message] = read("openai_responses", search)
-        assert standing_parts(message) == []
+        assert permanent_parts(message) == []
 
     def test_tools_in_the_input(self) -> None:
         added = {
@@ -250,7 +252,7 @@ class TestReplacing:
             "type": "image",
             "source": {"type": "url", "url": "https://example.com/quay.png"},
         }
-        [part] = standing_parts(block_message("system", image))
+        [part] = permanent_parts(block_message("system", image))
         assert part.keys == frozenset()
         assert "quay.png" in part.content
 

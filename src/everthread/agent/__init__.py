@@ -2,11 +2,11 @@
 
 MAX_ROUNDS = 90
 """Rounds of tool calls within one turn."""
-PARALLEL = 4
+MAX_PARALLEL_TOOLS = 4
 """Tools that run at the same time."""
 TOOL_SECONDS = 3_600.0
 """Longest run of any tool; most have shorter limits of their own."""
-SUBAGENT_ROUNDS = 40
+MAX_SUBAGENT_ROUNDS = 40
 INSTRUCTIONS_CHARS = 20_000
 """Characters of the project's AGENTS.md in the system prompt."""
 INSTRUCTIONS_SHARE = 0.1

@@ -16,7 +16,7 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from everthread.agent import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
+from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, TOOL_SECONDS
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.tool_interface import (
     Approver,
@@ -75,7 +75,7 @@ class Agent:
         context: ToolContext,
         approve: Approver,
         max_rounds: int = MAX_ROUNDS,
-        parallel: int = PARALLEL,
+        parallel: int = MAX_PARALLEL_TOOLS,
         tool_seconds: float = TOOL_SECONDS,
         listener: Listener | None = None,
         journal: CauseLog | None = None,
@@ -319,7 +319,7 @@ INTERRUPTED = (
     "What it had done until then stays done.]"
 )
 NOTHING = "(no output)"
-_NAMES_LISTED = 30
+_MAX_NAMES_LISTED = 30
 
 
 @dataclass(slots=True)
@@ -402,7 +402,8 @@ class CallRunner:
             engine_tools = self.engine_tools()
             if tool is None and name not in engine_tools:
                 names = (
-                    ", ".join([*self.tools, *engine_tools][:_NAMES_LISTED]) or "none"
+                    ", ".join([*self.tools, *engine_tools][:_MAX_NAMES_LISTED])
+                    or "none"
                 )
                 return ToolReply(
                     f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True

@@ -32,7 +32,7 @@ LINGER_SECONDS = 1.0
 OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
 _CHUNK_BYTES = 1 << 16
-_TRIES = 5
+_MAX_TRIES = 5
 _KILL_SECONDS = 5.0
 """Seconds to wait after SIGKILL; a process that waits for a broken disk may stay."""
 _POLL_SECONDS = 0.02
@@ -233,7 +233,7 @@ class ChildProcess(ProcessFamily):
             await _within(GRACE_SECONDS, self.drained)
         finally:
             # Processes started meanwhile are found the next time.
-            for _ in range(_TRIES):
+            for _ in range(_MAX_TRIES):
                 if not self.signal(signal.SIGKILL):
                     break
         await _within(_KILL_SECONDS, self.exited)

@@ -98,9 +98,9 @@ class Delegated(Event):
         }
 
 
-CACHE_MINIMUM = 1_024
+MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches."""
-TTL = 300.0
+CACHE_SECONDS = 300.0
 """Seconds after which a provider may drop an unused prefix."""
 
 
@@ -133,7 +133,7 @@ class CauseLog:
     """A listener that records cache misses for `/why`."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.time, *, ttl: float = TTL
+        self, clock: Callable[[], float] = time.time, *, ttl: float = CACHE_SECONDS
     ) -> None:
         self._clock = clock
         self._ttl = ttl
@@ -179,7 +179,7 @@ class CauseLog:
         self._ever_cached = self._ever_cached or current.cached > 0
         if (
             previous is not None
-            and previous.prompt >= CACHE_MINIMUM
+            and previous.prompt >= MIN_CACHED_TOKENS
             and current.cached < previous.prompt // 2
         ):
             self.miss = CacheMiss(

@@ -26,12 +26,12 @@ Tenant = Annotated[
     str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LARGEST = 2**62
+MAX_NUMBER = 2**62
 """Near the largest number a database holds."""
 
 
 def number_option(
-    *, text: str, least: float = 0, most: float = LARGEST, metavar: str = "N"
+    *, text: str, least: float = 0, most: float = MAX_NUMBER, metavar: str = "N"
 ) -> Any:
     """An option that is a number within bounds. The error names the bounds."""
 
@@ -39,7 +39,7 @@ def number_option(
         if value is not None and not least <= value <= most:
             bounds = (
                 f"of at least {least:,}"
-                if most == LARGEST
+                if most == MAX_NUMBER
                 else f"from {least:,} to {most:,}"
             )
             raise typer.BadParameter(f"a number {bounds} is needed, not {value}")

@@ -35,6 +35,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
+from everthread.compaction.journal import name_author
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     )
     from everthread.store.store import Store
 
-PAGE = 2_000
+SESSIONS_PER_QUERY = 2_000
 MAX_LINE_CHARS = 1_000
 
 
@@ -72,7 +73,9 @@ async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
     """Every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
     threads: dict[str, None] = {}
     offset = 0
-    while page := await store.list_sessions(tenant=tenant, limit=PAGE, offset=offset):
+    while page := await store.list_sessions(
+        tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset
+    ):
         threads |= dict.fromkeys(session.thread for session in page)
         offset += len(page)
     return list(threads)
@@ -473,7 +476,9 @@ def _label(member: FamilySession, now: float) -> Text:
         saved = format_share(
             record.tokens_before - record.tokens_after, record.tokens_before
         )
-        author = f", by {excerpt(record.author, 30)}" if record.author else ""
+        author = (
+            f", by {excerpt(name_author(record.author), 30)}" if record.author else ""
+        )
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label
 

@@ -46,10 +46,10 @@ def assemble(
         tail.insert(0, (user, index))
     if note:
         head = _add_note(head, note)
-    places = plan.standing.between(cut.head_end, cut.tail_start)
-    standing = [(plan.standing.messages[index], index) for index in places]
-    instructions = [kept for kept in standing if kept[0]["role"] in SYSTEM_ROLES]
-    others = [kept for kept in standing if kept[0]["role"] not in SYSTEM_ROLES]
+    places = plan.permanent.between(cut.head_end, cut.tail_start)
+    permanent = [(plan.permanent.messages[index], index) for index in places]
+    instructions = [kept for kept in permanent if kept[0]["role"] in SYSTEM_ROLES]
+    others = [kept for kept in permanent if kept[0]["role"] not in SYSTEM_ROLES]
     joined = _put_instructions(_join([*head, *others], tail, text), instructions)
     mended = repair([message for message, _ in joined], in_flight=True)
     return mended.messages, tuple(

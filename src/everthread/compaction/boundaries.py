@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from everthread.compaction.history import CompactionHistory
+from everthread.compaction.permanent_messages import PermanentMessages
 from everthread.compaction.pruning import Pruner, prune
 from everthread.compaction.shortening import (
     MIN_RESULT_TOKENS,
@@ -20,7 +21,6 @@ from everthread.compaction.shortening import (
     cut_text,
     equal_share,
 )
-from everthread.compaction.standing import Standing
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.messages import (
     RESULT_BLOCKS,
@@ -44,7 +44,7 @@ HEAD_SHARE = 4
 """A message of the head that is larger than this part (1/n) of T is cut to half of that, unless it is the latest."""
 MIN_SUMMARY_TOKENS = 400
 """Room for a summary beside a user message that nearly fills the window."""
-_WORTH_CUTTING = 256
+_MIN_CUT_TOKENS = 256
 """Tokens left in the tail budget for which another result is cut to fit."""
 
 
@@ -201,8 +201,8 @@ class Fitter:
     """Cut a transcript so that the kept part fits, and give up no more than necessary.
 
     `slim` returns messages with old results as one line each, `words` holds the sizes of the user's messages outside
-    the head, `standing` the messages outside the conversation, which stay. `messages` is a separate list; `sizes` holds
-    the tokens of the kept part of each.
+    the head, `permanent` the messages outside the conversation, which stay. `messages` is a separate list; `sizes`
+    holds the tokens of the kept part of each.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Fitter:
         *,
         counter: TokenCounter,
         words: RunningSizes,
-        standing: Standing,
+        permanent: PermanentMessages,
     ) -> None:
         history = slim.history
         self.history = history
@@ -220,10 +220,11 @@ class Fitter:
         self.room = room
         self.counter = counter
         self.words = words
-        self.standing = standing
-        outside_head = standing.between(history.head_end, len(history.messages))
+        self.permanent = permanent
+        outside_head = permanent.between(history.head_end, len(history.messages))
         self._standing_sizes = sum_sizes(
-            (index, counter.message(standing.messages[index])) for index in outside_head
+            (index, counter.message(permanent.messages[index]))
+            for index in outside_head
         )
         self.stored: dict[int, tuple[ToStore, ...]] = {}
         self.steps: list[str] = []
@@ -375,7 +376,7 @@ class Fitter:
                 break
             share = self._result_share
             gain = self._gain(index)
-            if gain > left >= _WORTH_CUTTING:
+            if gain > left >= _MIN_CUT_TOKENS:
                 share = max(
                     self._slim_size(index) + left - MIN_RESULT_TOKENS, MIN_RESULT_TOKENS
                 )
@@ -407,7 +408,7 @@ class Fitter:
     def _cut(self, tail: _Tail) -> Cut:
         apart = self._user_apart(tail.start)
         facts = self.history.facts
-        aside = self.standing.uncovered | {apart}
+        aside = self.permanent.uncovered | {apart}
         middle = (
             facts[index]
             for index in range(self.head_end, tail.start)

@@ -37,7 +37,7 @@ MAX_CANDIDATES = 2_000
 """A claim that more statements resemble is too ordinary to be contradicted by one of them."""
 MEASURED_TOKENS = 6
 """A figure of the sources measures the same if the name or unit is at most this many tokens away."""
-REACH = 1
+NEIGHBOUR_STATEMENTS = 1
 """A statement supports the names and figures in it and in this many statements on either side."""
 
 
@@ -129,7 +129,7 @@ class _Comparison:
         best, closest = self.best(self._scores, part)
         if best < needed.share:
             return None
-        own, _ = self.best(widen(held, REACH), part)
+        own, _ = self.best(widen(held, NEIGHBOUR_STATEMENTS), part)
         if (
             own >= needed.margin * best
             or self.count_shared(closest, part) < needed.parts

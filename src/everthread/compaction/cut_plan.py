@@ -14,9 +14,9 @@ from everthread.compaction.history import (
     MessageFacts,
     redact_words,
 )
+from everthread.compaction.permanent_messages import PermanentMessages, find_permanent
 from everthread.compaction.planning import CompactionInput
 from everthread.compaction.pruning import Pruner, redact_message
-from everthread.compaction.standing import Standing, find_standing
 from everthread.compaction.summary import (
     Compaction,
     CompactionLevel,
@@ -36,8 +36,8 @@ from everthread.core.transcript import (
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""
-UNUSED_SHARE = 2
-"""The summary gets this part (1/n) of the room that the user's words leave unused."""
+FREE_SHARE = 2
+"""The summary gets this part (1/n) of the room that the other parts leave free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CutPlan:
     """Returns messages with old results as one line each."""
     earlier: Earlier
     fit: Fit
-    standing: Standing
+    permanent: PermanentMessages
     """Messages outside the conversation, which stay."""
     covered: tuple[int, ...]
     """Indices of the messages that the new summary covers."""
@@ -311,15 +311,14 @@ class CutPlanner:
         )
         room = self._make_room(before, scale)
         slim = Pruner(history)
-        standing = find_standing(history)
+        permanent = find_permanent(history)
         fitter = Fitter(
-            slim, room, counter=self.counter, words=word_sizes, standing=standing
+            slim, room, counter=self.counter, words=word_sizes, permanent=permanent
         )
         fit = self._skip_small_middle(fitter.fit(level), slim)
         cut = fit.cut
-        middle = self._find_middle(cut, standing)
+        middle = self._find_middle(cut, permanent)
         tokens = self._count_middle(middle)
-        word_tokens = word_sizes.before(cut.tail_start)
         said = (
             one
             for index, (one, _) in entries.items()
@@ -330,22 +329,19 @@ class CutPlanner:
             slim=slim,
             earlier=self.earlier,
             fit=fit,
-            standing=standing,
+            permanent=permanent,
             covered=tuple(middle),
             middle=list(middle.values()),
             words=(*self.earlier.words, *said),
-            word_tokens=word_tokens,
+            word_tokens=word_sizes.before(cut.tail_start),
             words_most=room.words,
             tokens_before=before,
             scale=scale,
             fixed=self.fixed,
             middle_tokens=tokens,
             slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=self._add_unused_room(
-                min(self._summary_budget(tokens), fit.room.summary),
-                tokens,
-                fit=fit,
-                words=word_tokens,
+            budget=self._add_free_room(
+                min(self._summary_budget(tokens), fit.room.summary), tokens, fit
             ),
         )
 
@@ -396,9 +392,11 @@ class CutPlanner:
             return fit.without_middle(slim)
         return fit
 
-    def _find_middle(self, cut: Cut, standing: Standing) -> dict[int, Message]:
+    def _find_middle(
+        self, cut: Cut, permanent: PermanentMessages
+    ) -> dict[int, Message]:
         """Return the messages to cover, by index, without earlier summaries."""
-        aside = standing.uncovered | {cut.kept_user}
+        aside = permanent.uncovered | {cut.kept_user}
         facts = self.history.facts
         return {
             index: rest
@@ -416,16 +414,13 @@ class CutPlanner:
         earlier = self.counter.text(self.earlier.text) - words
         return max(self.budget.summary(middle), min(earlier, self.budget.summary_least))
 
-    def _add_unused_room(
-        self, budget: int, middle: int, *, fit: Fit, words: int
-    ) -> int:
-        """Return the summary's budget with its part of the room that the user's words leave unused.
+    def _add_free_room(self, budget: int, middle: int, fit: Fit) -> int:
+        """Return the summary's budget with its part of the room that the other parts leave free.
 
         It is at most half of the middle, and the compacted request stays within its limit.
         """
-        unused = max(fit.room.words - words, 0) // UNUSED_SHARE
-        free = max(fit.room.limit - fit.cut.tokens, 0)
-        return max(budget, min(budget + min(unused, free), middle // 2))
+        free = max(fit.room.limit - fit.cut.tokens, 0) // FREE_SHARE
+        return max(budget, min(budget + free, middle // 2))
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
         """Return the tokens that the summary replaces, the earlier summary included."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.tool_calls import (
-    LINE,
+    MAX_LINE_CHARS,
     CallFacts,
     Effect,
     NamedFiles,
@@ -42,7 +42,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
-from everthread.wire.definitions import StandingPart, standing_parts
+from everthread.wire.definitions import PermanentPart, permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal_steps import Step
@@ -85,8 +85,8 @@ class MessageFacts:
     """The message as it was shown last, whole or pruned, and all names in it."""
     named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None
     """The calls that it answers, and the files that they name, newest first."""
-    standing: Sequence[StandingPart] | None = None
-    """Its parts that are not conversation (`standing`)."""
+    permanent: Sequence[PermanentPart] | None = None
+    """Its parts that are not conversation (`permanent`)."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
@@ -129,11 +129,11 @@ class MessageFacts:
             self.named_files = calls, tuple(filter(None, named))
         return self.named_files[1]
 
-    def standing_parts(self) -> Sequence[StandingPart]:
+    def permanent_parts(self) -> Sequence[PermanentPart]:
         """Return its parts that are not conversation."""
-        if self.standing is None:
-            self.standing = standing_parts(self.message)
-        return self.standing
+        if self.permanent is None:
+            self.permanent = permanent_parts(self.message)
+        return self.permanent
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
         """Return the user's words as an entry under this number, and its tokens."""
@@ -313,7 +313,7 @@ class CompactionHistory:
                     self._waiting[result.call_id] = owners[:-1]
                     self._ends[owners[-1]] = index + 1
                     changed = min(changed, owners[-1])
-                if len(one.outputs[number][0]) > LINE:
+                if len(one.outputs[number][0]) > MAX_LINE_CHARS:
                     self.newest[one.outputs[number][0]] = index, number
             if one.results:
                 self.answered_calls[index] = tuple(

@@ -20,6 +20,11 @@ from everthread.core.messages import count_noun
 AUTHOR = "journal"
 
 
+def name_author(author: str) -> str:
+    """Return an author as text for people: `the journal`, or a model's name."""
+    return "the journal" if author == AUTHOR else author
+
+
 @dataclass(frozen=True, slots=True)
 class Journal:
     """The entries of a thread, oldest first."""

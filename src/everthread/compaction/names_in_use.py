@@ -28,14 +28,14 @@ MAX_NAME_CHARS = 120
 MAX_COMMAND_CHARS = 60
 MAX_SHOWN_PARTS = 2
 """Parts of a path that are shown: its last folder and the name of the file."""
-HALF_LIFE = 60
+HALF_LIFE_MESSAGES = 60
 """After this many messages a use counts half."""
 CALL_WEIGHT = 1.0
 TEXT_WEIGHT = 0.5
 COMMAND_WEIGHT = 0.5
 OUTPUT_WEIGHT = 0.002
 """About the weight of a name that was typed nine half-lives ago."""
-OUTPUT_MESSAGES = 80
+MAX_OUTPUT_AGE_MESSAGES = 80
 """Outputs of older messages are not read: their weight has faded."""
 MAX_GROWN_MESSAGES = 20_000
 """After this many messages the weights are rebased."""
@@ -114,7 +114,7 @@ class NamesInUse:
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy that counts the newest outputs too, bounded and without secrets."""
         other = self.copy()
-        start = max(len(messages) - OUTPUT_MESSAGES, 0)
+        start = max(len(messages) - MAX_OUTPUT_AGE_MESSAGES, 0)
         for at, one in enumerate(
             messages[start:], self._position - len(messages) + start + 1
         ):
@@ -173,7 +173,7 @@ class NamesInUse:
     __hash__ = None  # type: ignore[assignment] # it changes
 
     def _growth(self, at: int) -> float:
-        return float(2.0 ** ((at - self._base) / HALF_LIFE))
+        return float(2.0 ** ((at - self._base) / HALF_LIFE_MESSAGES))
 
     def _count(
         self, names: Iterable[str], weight: float, source: MessageFacts, *, at: int = 0

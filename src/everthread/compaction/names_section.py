@@ -20,10 +20,10 @@ from everthread.compaction.names_in_use import (
 
 Count = Callable[[str], int]
 
-SHARE = 5
+SECTION_SHARE = 5
 """The section takes at most this part (1/n) of the summary's room."""
 SMALL_SHARE = 10
-SMALL_BUDGET = 600
+SMALL_BUDGET_TOKENS = 600
 """Below this many tokens for the summary, the section takes the smaller part."""
 MAX_TOO_LONG = 12
 """After this many names that do not fit, stop trying shorter ones."""
@@ -50,7 +50,10 @@ class NamesSection:
         """Keep the section's share of a summary's budget, or less if there are few names."""
         ranked = names.ranked()
         wanted = sum(map(len, ranked)) // 3 + 3 * len(ranked)
-        room = min(budget // (SHARE if budget >= SMALL_BUDGET else SMALL_SHARE), wanted)
+        room = min(
+            budget // (SECTION_SHARE if budget >= SMALL_BUDGET_TOKENS else SMALL_SHARE),
+            wanted,
+        )
         return cls(ranked, room if room >= MIN_ROOM else 0, prefix)
 
     def text(self, present: str, shown: Set[str], count: Count) -> str:
@@ -60,7 +63,7 @@ class NamesSection:
         """
         visible = shown | with_ends(read_names(present))
         listing = _Listing()
-        remaining = min(self.room, count(present) // (SHARE - 1))
+        remaining = min(self.room, count(present) // (SECTION_SHARE - 1))
         too_long = 0
         for name in _join_paths(self.names):
             short = end_of(name.removeprefix(self.prefix))

@@ -19,11 +19,11 @@ from everthread.core.transcript import (
     defuse,
 )
 
-MOST = 3
+MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""
 ALL_ANSWERED = "None is open. The latest, which was answered: "
-_BEGINNING = 240
-_READ = 2_000
+_BEGINNING_CHARS = 240
+_MAX_READ_CHARS = 2_000
 """Characters of a request to read for its beginning, so that a secret in it is seen whole."""
 
 
@@ -43,9 +43,13 @@ def task_lines(plan: CutPlan) -> str:
 def _request_line(plan: CutPlan, index: int) -> str:
     one = plan.history.facts[index]
     if one.beginning is None:
-        words = redact(one.words[:_READ]) if one.redacted is None else one.redacted
+        words = (
+            redact(one.words[:_MAX_READ_CHARS])
+            if one.redacted is None
+            else one.redacted
+        )
         one.beginning = words or "(an image or a file without words)"
-    return f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING))}"
+    return f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING_CHARS))}"
 
 
 def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
@@ -58,7 +62,9 @@ def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
     end = len(facts)
     for index in range(len(facts) - 1, -1, -1):
         if facts[index].is_user:
-            if len(requests) == MOST or _is_answered(facts[index + 1 : end]):
+            if len(requests) == MAX_OPEN_REQUESTS or _is_answered(
+                facts[index + 1 : end]
+            ):
                 break
             requests.append(index)
             end = index

@@ -375,9 +375,9 @@ _LEADS = re.compile(
     r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
 )
-_WHOLE_LINE = 2_000
+_MAX_LINE_CHARS = 2_000
 """Characters of a line to return, so that a caller that clips it sees a secret whole."""
-_SEARCHED = 100_000
+_SEARCHED_CHARS = 100_000
 """Characters to search for an error at each end of an output."""
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -392,8 +392,8 @@ def error_line(text: str, *, failed: bool = False) -> str:
             return named.strip()
     parts = (
         (text,)
-        if len(text) <= _SEARCHED
-        else (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
+        if len(text) <= _SEARCHED_CHARS
+        else (text[:_SEARCHED_CHARS], text[_SEARCHED_CHARS:][-_SEARCHED_CHARS:])
     )
     for pattern, words in (
         ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS))
@@ -415,13 +415,16 @@ def _line_at(text: str, position: int) -> str:
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
     return (
-        text[start : start + _WHOLE_LINE].split("\n", 1)[0].removeprefix("E  ").strip()
+        text[start : start + _MAX_LINE_CHARS]
+        .split("\n", 1)[0]
+        .removeprefix("E  ")
+        .strip()
     )
 
 
 def leading_error(text: str) -> str:
     """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
-    first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0]
+    first = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
     return first.strip() if _LEADS.match(first) else ""
 
 
@@ -436,7 +439,7 @@ def own_error(text: str) -> str:
     last = end.rpartition("\n")[2].strip()
     if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
         return error_line(end) or last
-    first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0].strip()
+    first = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
     return (
         first
         if _OWN.match(first) or "command not found" in first or " failed for " in first
@@ -531,7 +534,8 @@ def error_lines(
     telling = 0
     starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
     for whole in dict.fromkeys(
-        text[start : start + _WHOLE_LINE].split("\n", 1)[0] for start in sorted(starts)
+        text[start : start + _MAX_LINE_CHARS].split("\n", 1)[0]
+        for start in sorted(starts)
     ):
         line = whole[:MAX_LINE]
         if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(

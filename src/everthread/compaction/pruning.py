@@ -18,7 +18,7 @@ from typing import Any, cast
 from everthread.compaction.history import CompactionHistory
 from everthread.compaction.tool_calls import (
     CUT_MARK,
-    LINE,
+    MAX_LINE_CHARS,
     PATCHED,
     Action,
     CallFacts,
@@ -51,10 +51,10 @@ from everthread.core.transcript import gist, is_lookup
 from everthread.wire.definitions import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
-LONG = LINE
+LONG = MAX_LINE_CHARS
 """A tool result, or a string in a call's arguments, of more characters is long."""
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
-_NAMES = 8
+_MAX_FILES_NAMED = 8
 """Files of a patch to name if its text is cut."""
 _LONE = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which cannot be encoded."""
@@ -391,7 +391,7 @@ def _cut_text(text: str) -> str:
     if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):
         return text
     names = (
-        [match[0] for match in islice(PATCHED.finditer(text, 150), _NAMES)]
+        [match[0] for match in islice(PATCHED.finditer(text, 150), _MAX_FILES_NAMED)]
         if " File: " in text
         else []
     )

@@ -33,7 +33,7 @@ from everthread.core.messages import Call, clip, is_refused_call, one_line
 from everthread.core.outputs import Persisted, line_count, parse_persisted
 from everthread.core.redaction import clip_words
 
-LINE = 200
+MAX_LINE_CHARS = 200
 """Maximum characters of a line, so that a replaced output is never replaced again."""
 ERROR_CHARS = 120
 """Characters of an error in the line: the next compaction reads it from there."""
@@ -90,7 +90,7 @@ class Action(NamedTuple):
     detail: str = ""
     quoted: bool = False
 
-    def line(self, outcome: str, *, limit: int = LINE) -> str:
+    def line(self, outcome: str, *, limit: int = MAX_LINE_CHARS) -> str:
         """Return the call and its outcome in one line. If room is short, cut the target; tool and outcome stay."""
         words = [
             f"[{self.tool}]",
@@ -139,7 +139,9 @@ class CallFacts:
         self.output = unwrap(self.stored.preview if self.stored else text or "")
         self._effect: Effect | None = None
 
-    def line(self, *, limit: int = LINE, with_error: bool = True) -> str | None:
+    def line(
+        self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True
+    ) -> str | None:
         """Return call and outcome in one line; None if neither the tool nor a stored output is known."""
         if self.action is None and self.stored is None:
             return None
@@ -184,10 +186,10 @@ class CallFacts:
         text = self.text or ""
         if not text.startswith(f"[{self.action.tool if self.action else 'tool'}] "):
             return False
-        line, *errors = text[: LINE + 50 + MAX_ERRORS * (EFFECT_CHARS + 1)].split(
-            "\n", MAX_ERRORS + 1
-        )
-        is_short = len(line) <= LINE + 40 and len(errors) <= MAX_ERRORS
+        line, *errors = text[
+            : MAX_LINE_CHARS + 50 + MAX_ERRORS * (EFFECT_CHARS + 1)
+        ].split("\n", MAX_ERRORS + 1)
+        is_short = len(line) <= MAX_LINE_CHARS + 40 and len(errors) <= MAX_ERRORS
         return (
             is_short
             and (" -> " in line if errors else True)
@@ -223,7 +225,7 @@ def describe(
     *,
     name: str = "",
     failed: bool = False,
-    limit: int = LINE,
+    limit: int = MAX_LINE_CHARS,
 ) -> str | None:
     """Return a call and its output in one line; None if neither the tool nor a stored output is known."""
     return CallFacts(call, text, name=name, failed=failed).line(limit=limit)
@@ -271,7 +273,7 @@ def snake_arguments(call: Call) -> dict[str, Any]:
 
 
 def outcome_of(
-    kind: str, text: str, *, failed: bool = False, room: int = LINE // 2
+    kind: str, text: str, *, failed: bool = False, room: int = MAX_LINE_CHARS // 2
 ) -> str:
     """Return the outcome and the size of the output in a few words. If room is short, size and citation stay."""
     stored = parse_persisted(text)
@@ -548,7 +550,8 @@ def _code_line(code: str) -> str:
     comment = _COMMENT.match(lines[0]) if lines else None
     acts = (line for line in lines if not line.startswith(_NO_ACT))
     return clip_words(
-        one_line(comment[1] if comment else next(acts, lines[0] if lines else "")), LINE
+        one_line(comment[1] if comment else next(acts, lines[0] if lines else "")),
+        MAX_LINE_CHARS,
     )
 
 
@@ -902,12 +905,12 @@ def _runs_tests(words: list[str]) -> bool:
     tests = table.tests
     return any(
         not tests.isdisjoint(_COMMAND_PART.split(word.lower()))
-        for word in words[:_TEST_WORDS]
+        for word in words[:_MAX_TEST_WORDS]
     )
 
 
 _COMMAND_PART = re.compile(r"[^a-z0-9]+")
-_TEST_WORDS = 5
+_MAX_TEST_WORDS = 5
 """Words of a step to search for tests: later words are its files and patterns."""
 
 

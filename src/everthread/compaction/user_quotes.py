@@ -28,13 +28,13 @@ _END = re.compile(
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
-_LEAST = 24
+_MIN_SENTENCE_CHARS = 24
 """A shorter sentence, in characters, is joined with the next one on its line."""
-_SCRAP = 10
+_MIN_END_CHARS = 10
 """A shorter sentence, in characters, at the end of its line is not shown without the one before it."""
 _MAX_PART = 24
 """A longer partial word at the end of a cut text stays: writing without spaces, a path."""
-_PASTED = 4
+_MIN_PASTED_LINES = 4
 """This many lines of one shape in a row are a pasted block, not prose."""
 
 
@@ -72,7 +72,7 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                 if (
                     sentences
                     and sentences[-1].end >= start
-                    and sentences[-1].end - sentences[-1].start < _LEAST
+                    and sentences[-1].end - sentences[-1].start < _MIN_SENTENCE_CHARS
                 ):
                     sentences[-1] = Sentence(sentences[-1].start, cut, minor)
                 else:
@@ -86,7 +86,7 @@ def _pasted_lines(text: str) -> list[bool]:
     """Return which lines were pasted: inside a fence, or several in a row with more signs than words."""
     lines = text.split("\n")
     flags = [False] * len(lines)
-    if len(lines) < _PASTED and "```" not in text and "~~~" not in text:
+    if len(lines) < _MIN_PASTED_LINES and "```" not in text and "~~~" not in text:
         return flags
     fenced = False
     row = 0
@@ -96,10 +96,10 @@ def _pasted_lines(text: str) -> list[bool]:
             flags[number] = True
             continue
         flags[number] = fenced
-        row = row + 1 if len(lines) >= _PASTED and _is_technical(line) else 0
-        if row == _PASTED:
+        row = row + 1 if len(lines) >= _MIN_PASTED_LINES and _is_technical(line) else 0
+        if row == _MIN_PASTED_LINES:
             flags[number - row + 1 : number] = [True] * (row - 1)
-        flags[number] = flags[number] or row >= _PASTED
+        flags[number] = flags[number] or row >= _MIN_PASTED_LINES
     return flags
 
 
@@ -253,11 +253,11 @@ _HEADING = re.compile(r"#{1,6}[ \t]")
 _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _NUMBER_TOKENS = 6
 """Approximate tokens of an entry's number and a mark."""
-_OPENING = 30
+_SHORT_MESSAGE_TOKENS = 30
 """A message of at most this many tokens is short; if not all fit, the beginning of a longer one gets as many."""
-_SHORT = 12
+_SHORT_SENTENCE_TOKENS = 12
 """Shorter sentences are scored as if they had this many tokens, since fewer tokens make them no better."""
-_BEST = 1.5
+_BEST_SENTENCE_WEIGHT = 1.5
 """Weight of a message's best sentence, so that every message is shown before one is shown in full."""
 
 
@@ -431,7 +431,7 @@ class _Offers:
                 if (
                     pieces
                     and pieces[-1].end == one.start
-                    and one.end - one.start < _SCRAP
+                    and one.end - one.start < _MIN_END_CHARS
                 ):
                     pieces[-1] = pieces[-1]._replace(end=one.end)
                 else:
@@ -449,7 +449,7 @@ class _Offers:
             self.tokens.append([count(text) + 2 for text in texts])
             scores = [
                 rarity.score(text)
-                / math.pow(max(tokens, _SHORT) + 4, 0.7)
+                / math.pow(max(tokens, _SHORT_SENTENCE_TOKENS) + 4, 0.7)
                 * (0.25 if piece.minor else 1.0)
                 for text, tokens, piece in zip(
                     texts, self.tokens[index], pieces, strict=True
@@ -457,7 +457,11 @@ class _Offers:
             ]
             most = max(scores, default=0.0)
             worths += (
-                (scores[at] * (_BEST if scores[at] == most else 1.0), index, at)
+                (
+                    scores[at] * (_BEST_SENTENCE_WEIGHT if scores[at] == most else 1.0),
+                    index,
+                    at,
+                )
                 for at in self.fresh[index]
             )
         self.best = [
@@ -506,7 +510,10 @@ class _Fill:
         """Take every short message, of others the first sentence or its beginning; whether all fit."""
         offers = self._offers
         for index, fresh in enumerate(offers.fresh):
-            is_short = sum(offers.tokens[index][number] for number in fresh) <= _OPENING
+            is_short = (
+                sum(offers.tokens[index][number] for number in fresh)
+                <= _SHORT_MESSAGE_TOKENS
+            )
             if (fresh or not offers.pieces[index]) and not self._take(
                 index, fresh if is_short else ()
             ):
@@ -534,9 +541,11 @@ class _Fill:
                 for number in self._offers.fresh[index][:1]
                 if number not in added
             ]
-            clipped = [number for number in first if tokens[number] > _OPENING]
+            clipped = [
+                number for number in first if tokens[number] > _SHORT_MESSAGE_TOKENS
+            ]
             added.update(first if not clipped else ())
-            price = _NUMBER_TOKENS + _OPENING * len(clipped)
+            price = _NUMBER_TOKENS + _SHORT_MESSAGE_TOKENS * len(clipped)
         price += sum(tokens[number] for number in added)
         if price > self._room:
             return False
@@ -563,7 +572,9 @@ class _Fill:
         clipped = self._clipped.get(index)
         if clipped is not None and clipped not in numbers:
             opening = clip_tokens(
-                self._offers.words(index, clipped), _OPENING - 4, self._offers.count
+                self._offers.words(index, clipped),
+                _SHORT_MESSAGE_TOKENS - 4,
+                self._offers.count,
             )
         rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
         text = " ".join(

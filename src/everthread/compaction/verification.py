@@ -22,7 +22,7 @@ from everthread.core.transcript import without_summary
 
 UNVERIFIED = "(unverified)"
 REFUSED_SHARE = 0.25
-REFUSED_LEAST = 3
+MIN_REFUSED_NAMES = 3
 """A summary is refused if more than this share of its checked names, and at least this many, are unverified."""
 
 
@@ -69,7 +69,7 @@ def mark_sections(
 
 def is_refused(checked: int, unknown: int) -> bool:
     """Return whether too much of a summary is unverified to use it."""
-    return unknown >= REFUSED_LEAST and unknown > REFUSED_SHARE * checked
+    return unknown >= MIN_REFUSED_NAMES and unknown > REFUSED_SHARE * checked
 
 
 class _Checker:

@@ -304,7 +304,7 @@ class AgentOptions(Options):
         description="Rounds of tool calls in one turn; then the model must answer.",
     )
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        agent.PARALLEL, description="Tools that run at the same time."
+        agent.MAX_PARALLEL_TOOLS, description="Tools that run at the same time."
     )
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         agent.INSTRUCTIONS_CHARS,

@@ -34,8 +34,8 @@ from everthread.thread.engine_jobs import compress_beside, refit_beside
 from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRefusal
 from everthread.thread.policy import (
     AUTOMATIC,
-    COLD,
-    FADING,
+    COLD_CACHE,
+    FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
@@ -69,7 +69,7 @@ def compaction_input(
 ) -> CompactionInput:
     """Return the context as an engine gets it."""
     tokens = order.tokens or live.tokens
-    if order.is_background and order.reason != COLD:
+    if order.is_background and order.reason != COLD_CACHE:
         # Make it for the time at which it will be used.
         tokens = max(tokens, live.budget.threshold)
     return CompactionInput(
@@ -213,7 +213,7 @@ async def _switch(
             background=is_background,
         )
     )
-    if live.compactions >= FADING:
+    if live.compactions >= FADING_COMPACTIONS:
         live.notify(fading_text(live.compactions, "/new starts afresh"))
 
 

@@ -165,6 +165,18 @@ class Conversation:
         return self._live.budget.threshold
 
     @property
+    def latest_compaction(self) -> int:
+        """The size up to which a compaction that is due may be put off to save money."""
+        if not self._live.setup.options.economics:
+            return self.threshold
+        return self._live.size.delay_limit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next prompt leaves no room for an answer."""
+        return self._live.size.is_full
+
+    @property
     def route(self) -> Route:
         return self._live.route
 
@@ -424,7 +436,7 @@ class Conversation:
             await live.restore()
             live.state.calibration.reset()
             self._forget_failures()
-            if live.tokens >= live.budget.threshold:
+            if live.tokens >= live.budget.threshold and not live.size.is_full:
                 live.state.fail(live.tokens)  # else the next call would compact again
             live.notify("The last compaction was taken back.")
             return session

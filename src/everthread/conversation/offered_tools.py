@@ -98,9 +98,9 @@ class FoundTools:
         return "\n".join([f"Tools that match {self.query!r}:", *lines, when])
 
 
-LATEST = 3
+TASK_MESSAGES = 3
 """The number of latest user messages that describe the task."""
-NAMED = 5
+MAX_FOUND_TOOLS = 5
 """Maximum tools that one search brings back."""
 
 
@@ -292,7 +292,7 @@ class Toolbox:
         )
         named = [card for card in cards if card.name == wanted] or find_matching(
             cards, wanted
-        )[:NAMED]
+        )[:MAX_FOUND_TOOLS]
         chosen = {card.name for card in named}
         return FoundTools(
             wanted,
@@ -355,7 +355,7 @@ class Toolbox:
         spoken = (
             text for body in reversed(self._live.bodies) if (text := user_text(body))
         )
-        return "\n".join(islice(spoken, LATEST))
+        return "\n".join(islice(spoken, TASK_MESSAGES))
 
 
 def _names(state: Mapping[str, Any], key: str) -> list[str]:

@@ -24,7 +24,7 @@ CARD_CHARS = 160
 """Characters of a tool's description if it is only named."""
 MIN_LEFT = 0.25
 """Share of the threshold to leave to the conversation, if tools can be left out for it."""
-_IN_NAME = 2.0
+_NAME_WEIGHT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def scores(cards: Sequence[ToolCard], text: str) -> list[float]:
         weight = math.log(1 + len(cards) / count) if count else 0.0
         for index, card in enumerate(cards):
             if alike & card.words:
-                points[index] += weight * (_IN_NAME if alike & card.named else 1.0)
+                points[index] += weight * (_NAME_WEIGHT if alike & card.named else 1.0)
     return points
 
 

@@ -38,12 +38,12 @@ _FIRST_BILLED = (5, 6)
 
 MIN_CACHED = 1024
 """Tokens: no Claude model caches a shorter prompt."""
-LOOKBACK = 20
+LOOKBACK_BLOCKS = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
 
-_NEAR_END = 60
+_NEAR_END_MESSAGES = 60
 """More messages than a client adds between two calls; marks are among the last of them."""
-_DEEPEST_MARKER = 16
+_MAX_MARKER_DEPTH = 16
 """No protocol nests blocks deeper than this."""
 
 
@@ -109,7 +109,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     previous: int | None = None,
     wordless_results: bool = False,
     leading: int | None = None,
-    most: int = _NEAR_END,
+    most: int = _NEAR_END_MESSAGES,
 ) -> dict[int, Message]:
     """Return the messages to mark, with their marks, by index; the given messages carry none.
 
@@ -143,7 +143,7 @@ def marks_begin(count: int, previous: int | None) -> int:
     `previous`: the index of the last mark of the previous call. A caller whose earlier
     messages carry no mark can skip them.
     """
-    end = count - _NEAR_END
+    end = count - _NEAR_END_MESSAGES
     return max(0, end if previous is None else min(previous, end))
 
 
@@ -343,7 +343,7 @@ def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
     blocks = 0
     for index in range(len(messages) - 1, previous, -1):
         blocks += _blocks(messages[index])
-        if blocks > LOOKBACK:
+        if blocks > LOOKBACK_BLOCKS:
             return True
     return False
 
@@ -405,7 +405,7 @@ def _can_carry(block: Any) -> bool:
 
 
 def _unmark(value: Any, depth: int) -> Any:
-    if depth > _DEEPEST_MARKER:
+    if depth > _MAX_MARKER_DEPTH:
         return value
     if isinstance(value, dict):
         fields = {

@@ -20,7 +20,7 @@ from everthread.core.randomness import (
     MAX_JUDGED_CHARS,
     is_random,
     is_sequence,
-    shannon,
+    shannon_entropy,
 )
 
 
@@ -76,7 +76,7 @@ class CredentialForm:
         return self.looks == "any" or (
             is_random(rest)
             if self.looks == "random"
-            else shannon(rest[:MAX_JUDGED_CHARS]) >= 2.0
+            else shannon_entropy(rest[:MAX_JUDGED_CHARS]) >= 2.0
         )
 
 
@@ -274,7 +274,7 @@ def is_placeholder(value: str) -> bool:
     value = value[:MAX_JUDGED_CHARS]
     return (
         _REFERENCE.match(value) is not None
-        or shannon(value) < 1.5
+        or shannon_entropy(value) < 1.5
         or is_sequence(value)
         or rules().placeholder.search(value) is not None
         or _NO_LETTERS.sub("", value).lower() in rules().plain_words

@@ -9,7 +9,7 @@ from typing import Literal
 from everthread.core.call_pattern import CallPattern
 from everthread.core.prices import Prices
 
-EARLIEST = 0.5
+MIN_THRESHOLD_SHARE = 0.5
 """Share of the threshold below which even a cold cache does not trigger a compaction."""
 TURN_DELAY = 1.25
 """A compaction that is due during a turn waits for its end, until at most this many times the threshold."""
@@ -126,7 +126,7 @@ def weigh(case: CompactionCase) -> Decision:
     rates = case.rates.at_read_share(case.rhythm.read_share)
     is_cold = bool(case.cold) and rates.caches
     if case.tokens < case.threshold:
-        if is_cold and case.tokens >= EARLIEST * case.threshold:
+        if is_cold and case.tokens >= MIN_THRESHOLD_SHARE * case.threshold:
             return _weigh_early(case, rates)
         return Decision(
             "later",

@@ -189,7 +189,7 @@ _OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds
 
 _MIN_WINDOW = 64
 """Nothing smaller is a context; it is a count of something else."""
-_LARGEST = 10**8
+_MAX_COUNT = 10**8
 """Nothing larger is a count; it is an id."""
 _MAX_EXCESS = 100
 """A value is at most this many times its bound, if the two are compared by size alone."""
@@ -285,7 +285,7 @@ def _figures(sentence: str) -> Iterator[_Figure]:
             float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
         )
         alone = first and is_last
-        if value > _LARGEST or _is_foreign(
+        if value > _MAX_COUNT or _is_foreign(
             before, after, first=first, alone=alone, value=value
         ):
             taken = match.end()
@@ -426,7 +426,7 @@ _CHARACTERS = re.compile(
 _CONTENT = re.compile(
     r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
 )
-_LONG_STRING = 100_000
+_LONG_STRING_CHARS = 100_000
 """Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
 _OTHER_FAULT = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
@@ -855,7 +855,7 @@ def _is_long_string(everything: str) -> bool:
         for number in re.findall(r"\d[\d,]{3,12}", everything)
     ]
     return (
-        max(stated, default=0) >= _LONG_STRING
+        max(stated, default=0) >= _LONG_STRING_CHARS
         and _CONTENT.search(everything) is not None
     )
 

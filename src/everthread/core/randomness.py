@@ -30,7 +30,7 @@ ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 
 
-def shannon(text: str) -> float:
+def shannon_entropy(text: str) -> float:
     """Bits per character, from the text's own character counts; 0.0 for an empty text."""
     size = len(text)
     return sum(-n / size * log2(n / size) for n in Counter(text).values())
@@ -55,7 +55,7 @@ def is_random(text: str) -> bool:
         len(text) < 8
         or not joined
         or joined.isdigit()
-        or shannon(text) < 2.6
+        or shannon_entropy(text) < 2.6
         or is_sequence(text)
     ):
         return False

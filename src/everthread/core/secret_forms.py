@@ -13,7 +13,7 @@ from everthread.core.credentials import (
     match_end,
     rules,
 )
-from everthread.core.randomness import shannon
+from everthread.core.randomness import shannon_entropy
 
 _TOKEN_SIGNS = bytes(
     code
@@ -93,5 +93,5 @@ def find_private_keys(text: str, lowered: str) -> Iterator[Secret]:
             if sum(map(len, words)) < 12 * max(1, len(words)):
                 body = text[start : match_end(_KEY_LINES.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
-            if len(body) >= 24 and shannon(body[:256]) >= 3:
+            if len(body) >= 24 and shannon_entropy(body[:256]) >= 3:
                 yield Secret(start, start + len(body), "private-key")

@@ -29,7 +29,7 @@ from everthread.errors import InputError
 
 ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
 ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-RESPONSES_CALL_ID = 64
+MAX_RESPONSES_ID_CHARS = 64
 """Characters of a call's id."""
 CHAT_CALLS = {"function": "arguments", "custom": "input"}
 """The types of call in OpenAI's form, with the field that holds what the tool is given."""
@@ -222,11 +222,11 @@ def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 def _check_responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for call in calls_of(message):
-            if len(call.id) > RESPONSES_CALL_ID:
+            if len(call.id) > MAX_RESPONSES_ID_CHARS:
                 yield Problem(
                     index,
                     "call-id",
-                    f"a call id has {len(call.id)} characters; {RESPONSES_CALL_ID} at most",
+                    f"a call id has {len(call.id)} characters; {MAX_RESPONSES_ID_CHARS} at most",
                 )
 
 

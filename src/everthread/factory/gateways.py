@@ -354,7 +354,7 @@ async def _open_proxy(
     from everthread.gateway.observability import EventReporter, FailureLog, Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
-    from everthread.thread.worker import PROCESSES
+    from everthread.thread.worker import MAX_PROCESSES
 
     # Closed after the manager.
     models = await stack.enter_async_context(AsyncExitStack())
@@ -367,7 +367,7 @@ async def _open_proxy(
         upstreams,
         models,
         EventReporter(metrics, failures),
-        processes=max(1, PROCESSES // workers),
+        processes=max(1, MAX_PROCESSES // workers),
         is_alone=_claim_sole_use(store, stack, workers),
     )
     stack.push_async_callback(manager.close)

@@ -53,14 +53,11 @@ def choice_of(
     from everthread.providers.resolve import choose, provider_named_by
 
     configured = section.default if isinstance(section, ModelOptions) else section.model
-    if (
-        model
-        and model != configured
-        and section.base_url is None
-        and section.provider not in _ANY_MODEL
-    ):
+    if model and model != configured:
         own = provider_named_by(model)
-        if own is not None and own != section.provider:
+        has_own_models = section.base_url is None and section.provider not in _ANY_MODEL
+        is_elsewhere = own is not None and own != section.provider
+        if is_elsewhere and (has_own_models or own == "local"):
             return choose(model, environment=os.environ, api=api)
     return choose(
         model or configured,

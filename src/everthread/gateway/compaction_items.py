@@ -29,7 +29,7 @@ PATH = "/v1/responses/compact"
 TRIGGER = "compaction_trigger"
 """A request that ends with this item asks the provider for a compaction."""
 _PREFIX = "everthread1."
-_MOST = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 _REFUSALS = (404, 405, 501)
 """Statuses of an upstream that lacks the compaction path."""
 _INVALID = (400, 422)
@@ -58,7 +58,7 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
     ):
         return None
     values: list[Any] = json.loads(
-        zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed), _MOST)
+        zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed), _MAX_BYTES)
     )
     return values
 

@@ -21,9 +21,9 @@ _WINDOW_LOG = 23
 """A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
 
 
-_PIECE = 16 * 1024
-_MEMBERS = 4_000
-"""Bodies are decoded in pieces of `_PIECE` bytes. Members are limited: each one copies the rest of its piece."""
+_PIECE_BYTES = 16 * 1024
+_MAX_MEMBERS = 4_000
+"""Bodies are decoded in pieces of `_PIECE_BYTES` bytes. Members are limited: each one copies the rest of its piece."""
 
 
 READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
@@ -77,8 +77,8 @@ class _Members:
 
     def feed(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
-        for start in range(0, len(data), _PIECE):
-            rest = data[start : start + _PIECE]
+        for start in range(0, len(data), _PIECE_BYTES):
+            rest = data[start : start + _PIECE_BYTES]
             while rest:
                 if self._member.eof and not self._go_on():
                     break
@@ -93,8 +93,8 @@ class _Members:
     def _go_on(self) -> bool:
         """Whether another member may follow."""
         self._count += 1
-        if self._count > _MEMBERS:
-            raise zlib.error(f"the body has more than {_MEMBERS:,} members")
+        if self._count > _MAX_MEMBERS:
+            raise zlib.error(f"the body has more than {_MAX_MEMBERS:,} members")
         self._member = self._begin()
         return True
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from everthread.core.cache_breakpoints import takes_breakpoints
 from everthread.core.cache_control import MIN_CACHED, OPTIONS
-from everthread.core.economics import EARLIEST
+from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.gateway.client_request import ClientRequest, find_unmanaged_reason
 from everthread.gateway.compaction_items import has_item
 from everthread.gateway.contracts import (
@@ -128,7 +128,7 @@ def make_terms(
         digest=answered.digest(len(answered)),
         body_bytes=len(request.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
-        max_tokens=round(EARLIEST * call.budget(options).threshold),
+        max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
         offers_recall=offers_recall(call, request.sliced),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
     )

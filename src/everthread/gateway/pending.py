@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from everthread.gateway.reading import MAX_BYTES_ON_LOOP, run_by_size
+from everthread.gateway.reading import MAX_BYTES_ON_LOOP, run_in_thread_if_large
 
 T = TypeVar("T")
 
@@ -40,4 +40,4 @@ class PendingWork:
     async def _settle_later(
         self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
     ) -> None:
-        charge(await run_by_size(size, measure))
+        charge(await run_in_thread_if_large(size, measure))

@@ -38,7 +38,7 @@ MIN_EXCESS_BYTES = 2 * MAX_MESSAGES * len(b'"role"')
 """A shorter body cannot hold `MAX_MESSAGES` messages."""
 
 
-async def run_by_size(size: int, work: Callable[[], T]) -> T:
+async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
     """Run work that reads `size` bytes of a client's text, in a thread if they are many."""
     if size <= MAX_BYTES_ON_LOOP:
         return work()
@@ -103,9 +103,9 @@ async def read_request(
     reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
         reading.find_known(add_path(path, raw))
-        return await run_by_size(reading.new_bytes, reading.read)
+        return await run_in_thread_if_large(reading.new_bytes, reading.read)
     size = max(len(raw), MAX_BYTES_ON_LOOP + 1)
-    return await run_by_size(
+    return await run_in_thread_if_large(
         size, lambda: reading.decode_and_read(encoding, max_bytes, path)
     )
 

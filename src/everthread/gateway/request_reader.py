@@ -26,7 +26,7 @@ from everthread.gateway.known_bodies import (
     KnownBodies,
     KnownBody,
 )
-from everthread.gateway.reading import run_by_size
+from everthread.gateway.reading import run_in_thread_if_large
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.history import History, build_history
 from everthread.wire.codecs import CODECS
@@ -165,7 +165,9 @@ class RequestReader:
             )
             if read is not None:
                 return replace(read, sliced=outline.sliced)
-        return await run_by_size(outline.new_bytes, lambda: self.read_now(outline))
+        return await run_in_thread_if_large(
+            outline.new_bytes, lambda: self.read_now(outline)
+        )
 
     def read_now(self, outline: BodyOutline) -> ParsedRequest:
         api = outline.origin.api

@@ -22,7 +22,7 @@ from everthread.gateway.request_head import DISCONNECT, DisconnectWatchers
 
 _BACKLOG = 512
 """Connections that wait to be accepted."""
-_AT_ONCE = 32
+_ACCEPTED_AT_ONCE = 32
 """Connections accepted before the surplus is closed, so that a burst cannot exhaust file handles."""
 
 
@@ -49,7 +49,7 @@ class LoopServer(Server):
                 log_config=None,
                 access_log=False,
                 ws="none",
-                backlog=_AT_ONCE,
+                backlog=_ACCEPTED_AT_ONCE,
                 **settings,
             )
         )
@@ -392,10 +392,10 @@ def settle_process() -> None:
 _IDLE_SECONDS = 120
 """A connection without a request stays open longer than clients keep theirs (Go and reqwest: 90 s). One that is closed
 while its client sends the next request costs that client an error, which the provider would not have caused."""
-_PATIENCE = 30.0
+_STOP_SECONDS = 30.0
 """Seconds for answers that are being sent when the gateway stops."""
-_TELLING = 2.0
-"""Seconds of `_PATIENCE` reserved to send waiting callers the end of their turn."""
+_STOP_NOTICE_SECONDS = 2.0
+"""Seconds of `_STOP_SECONDS` reserved to send waiting callers the end of their turn."""
 
 
 class Gateway:
@@ -407,7 +407,7 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        patience: float = _PATIENCE,
+        patience: float = _STOP_SECONDS,
         connections: int | None = None,
         listener: socket.socket | None = None,
     ) -> None:
@@ -463,7 +463,9 @@ class Gateway:
 
     async def __aexit__(self, *_error: object) -> None:
         async with asyncio.TaskGroup() as ending:
-            ending.create_task(self._service.end(max(0.0, self._patience - _TELLING)))
+            ending.create_task(
+                self._service.end(max(0.0, self._patience - _STOP_NOTICE_SECONDS))
+            )
             if self._server:
                 ending.create_task(self._server.stop())
         self._server = None

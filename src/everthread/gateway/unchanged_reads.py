@@ -15,7 +15,7 @@ _STUB = re.compile(
     re.IGNORECASE,
 )
 _MAX_STUB = 600
-_MOST = 60_000
+_MAX_CHARS = 60_000
 """Maximum characters of a restored file; the model has to read a longer one again in parts."""
 _PATHS = ("file_path", "path", "filePath", "absolute_path", "filename")
 _PARTS = ("offset", "limit")
@@ -50,7 +50,7 @@ def restore_readings(
                 index >= covered
                 and reading in contents
                 and contents[reading][0] < covered
-                and len(contents[reading][1]) <= _MOST
+                and len(contents[reading][1]) <= _MAX_CHARS
             ):
                 new = _with_result(new, call, contents[reading][1])
         if new is not value:

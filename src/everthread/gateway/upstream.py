@@ -50,7 +50,7 @@ _IDLE_SECONDS = 4.0
 """Less than the five that many servers keep a connection: who closes first meets no request on its way."""
 _HEADER_BYTES = 256 * 1024
 """Maximum length of a header line in an answer."""
-_PIECEMEAL = 1024 * 1024
+_PIECE_BYTES = 1024 * 1024
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add by default."""
 
@@ -381,7 +381,7 @@ def _payload(content: Any) -> bytes | io.BytesIO | None:
     """A large body is written piece by piece, as the upstream takes it: aiohttp asks for that."""
     return (
         io.BytesIO(content)
-        if content is not None and len(content) > _PIECEMEAL
+        if content is not None and len(content) > _PIECE_BYTES
         else content
     )
 

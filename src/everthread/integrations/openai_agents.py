@@ -38,7 +38,7 @@ with framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter
 
 __all__ = ["EverthreadSession"]
 logger = logging.getLogger("openai.agents.everthread")
-CHUNK = 50
+ITEMS_PER_WRITE = 50
 """Items that are stored together."""
 
 Item = dict[str, Any]
@@ -83,7 +83,9 @@ class EverthreadSession:
         if not items:
             return None
         await self.threads.arun(
-            self._write_items(items[:-1], (len(items) - 1) // CHUNK * CHUNK)
+            self._write_items(
+                items[:-1], (len(items) - 1) // ITEMS_PER_WRITE * ITEMS_PER_WRITE
+            )
         )
         return items[-1]
 
@@ -192,22 +194,23 @@ class EverthreadSession:
         count = await store.get_state(self._scope, "count") or 0
         chunks = [
             await store.get_state(self._scope, f"{start:08d}")
-            for start in range(0, count, CHUNK)
+            for start in range(0, count, ITEMS_PER_WRITE)
         ]
         return [item for chunk in chunks for item in chunk or ()][:count]
 
     async def _append_items(self, items: Sequence[Any]) -> None:
         stored = await self._read_items() if items else []
         await self._write_items(
-            [*stored, *(_as_dict(item) for item in items)], len(stored) // CHUNK * CHUNK
+            [*stored, *(_as_dict(item) for item in items)],
+            len(stored) // ITEMS_PER_WRITE * ITEMS_PER_WRITE,
         )
 
     async def _write_items(self, items: list[Item], start: int) -> None:
         """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
         store = await self.threads.opened_store()
-        for offset in range(start, len(items), CHUNK):
+        for offset in range(start, len(items), ITEMS_PER_WRITE):
             await store.put_state(
-                self._scope, f"{offset:08d}", items[offset : offset + CHUNK]
+                self._scope, f"{offset:08d}", items[offset : offset + ITEMS_PER_WRITE]
             )
         await store.put_state(self._scope, "count", len(items))
 

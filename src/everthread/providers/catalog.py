@@ -317,7 +317,7 @@ class Window:
 
 BETA_HEADER = "anthropic-beta"
 LONG_CONTEXT_BETA = "context-1m"
-LONG_CONTEXT = 1_000_000
+LONG_CONTEXT_TOKENS = 1_000_000
 """Headers by which a client of Claude asks for a longer window, and that window."""
 
 
@@ -345,9 +345,9 @@ async def resolve_window(
         )
     if LONG_CONTEXT_BETA in betas and "claude" in model.lower():
         return Window(
-            LONG_CONTEXT,
+            LONG_CONTEXT_TOKENS,
             "request",
-            f"{LONG_CONTEXT:,} tokens, by the header {BETA_HEADER}",
+            f"{LONG_CONTEXT_TOKENS:,} tokens, by the header {BETA_HEADER}",
         )
     report = await ask() if ask else EndpointReport(None)
     if report.window is not None:

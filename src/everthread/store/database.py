@@ -257,7 +257,7 @@ def new_private_file(target: str) -> Iterator[None]:
         raise
 
 
-LAST = 2**62
+MAX_ID = 2**62
 """Larger than any number that the store assigns."""
 
 

@@ -15,7 +15,7 @@ from everthread.core.search.terms import index_terms
 
 PIECE_CHARS = 1_500
 MIN_CHARS = 250
-OVERLAP = 200
+OVERLAP_CHARS = 200
 """Characters that neighbouring pieces share, so that a phrase at the seam is found."""
 MAX_TERMS = 16_383
 MAX_REPEATS = 255
@@ -63,7 +63,7 @@ def cut_text(text: str) -> Iterator[TextCut]:
     start = 0
     size = PIECE_CHARS
     while True:
-        overlap = min(OVERLAP, size // 4)
+        overlap = min(OVERLAP_CHARS, size // 4)
         end = (
             _find_seam(text, start + size, overlap)
             if start + size < len(text)

@@ -364,7 +364,7 @@ def as_tsvector(terms: str) -> str:
     )
 
 
-POOL = 8
+POOL_CONNECTIONS = 8
 CONNECT_SECONDS = 10.0
 SETTINGS: dict[str, Any] = {
     "connect_timeout": int(CONNECT_SECONDS),
@@ -436,7 +436,7 @@ class PostgresDatabase(Database):
         # Connect in the calling thread, so that the server's objections are raised there and at once.
         self._pool = NullConnectionPool(
             url,
-            max_size=POOL,
+            max_size=POOL_CONNECTIONS,
             open=False,
             timeout=CONNECT_SECONDS,
             name="everthread",

@@ -80,7 +80,7 @@ from everthread.store.sql import (
     thread_state as state,
 )
 from everthread.store.sql import turn_queue as turn_sql
-from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
+from everthread.store.writer import RETRY_SECONDS, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,18 +88,18 @@ log = logging.getLogger(__name__)
 
 MAX_SUCCESSES = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
-INDEX_DELAY = 0.2
+INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
 INDEX_SECONDS = 0.5
 """Seconds for which another process indexes before it is asked again."""
-INDEX_PAUSE = 3.0
+INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
 MAX_CLOSEST = 50
 BEST_ANSWERS = 8
 """Number of best answers to a question that come before the texts with every word."""
-CLOSE = 0.15
+MIN_CLOSENESS = 0.15
 """The least share of a query that the closest text must hold; nothing is close otherwise."""
 
 
@@ -127,7 +127,7 @@ class Store:
         database: Database,
         *,
         clock: Callable[[], float] = time.time,
-        patience: float = PATIENCE,
+        patience: float = RETRY_SECONDS,
         away_seconds: float | None = None,
     ) -> None:
         """`away_seconds`: how long a read waits for a database that does not answer; None: as long as `patience`."""
@@ -383,7 +383,7 @@ class Store:
             query.tenant,
             query.thread,
             limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
-            least=CLOSE,
+            least=MIN_CLOSENESS,
             role=query.role,
             tool=query.tool,
             as_page=True,
@@ -397,7 +397,7 @@ class Store:
         ]
         # The best answers may hold little of the query; the others must hold more of it.
         return passages[:BEST_ANSWERS] + [
-            one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE
+            one for one in passages[BEST_ANSWERS:] if one.closeness >= MIN_CLOSENESS
         ]
 
     async def _hit_of(self, passage: RecallPassage) -> SearchHit:
@@ -443,7 +443,7 @@ class Store:
 
     async def _index_later(self) -> None:
         """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
-        await asyncio.sleep(INDEX_DELAY)
+        await asyncio.sleep(INDEX_DELAY_SECONDS)
         if await self._index_in_other_process():
             return
         try:
@@ -453,9 +453,11 @@ class Store:
                     chars = await self._index_some(indexing.GENTLE_CHARS, wait=False)
                 if chars is None:
                     return
-                pause = INDEX_PAUSE * (time.monotonic() - begun)
+                pause = INDEX_PAUSE_FACTOR * (time.monotonic() - begun)
                 await asyncio.sleep(
-                    pause if chars > indexing.GENTLE_CHARS else max(pause, INDEX_DELAY)
+                    pause
+                    if chars > indexing.GENTLE_CHARS
+                    else max(pause, INDEX_DELAY_SECONDS)
                 )
         except StoreClosedError:
             log.debug(
@@ -472,7 +474,7 @@ class Store:
             is_left = True
             while is_left:
                 is_left = await self._index_elsewhere(self.database, INDEX_SECONDS)
-                await asyncio.sleep(INDEX_DELAY if is_left else 0)
+                await asyncio.sleep(INDEX_DELAY_SECONDS if is_left else 0)
         except EverthreadError as error:
             log.warning("indexing in the process of the requests: %s", error)
             return False
@@ -579,7 +581,7 @@ class Store:
     ) -> None:
         """Record that a prompt of this size was accepted. Written only if it is the largest of its day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // state.DAY))
+        key = (base_url, model, headers, tenant, int(now // state.DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_SUCCESSES:
                 self._successes.clear()

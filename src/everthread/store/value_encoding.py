@@ -79,7 +79,7 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-PICO = Decimal(10) ** 12
+PICO_PER_DOLLAR = Decimal(10) ** 12
 MAX_DOLLARS = 1_000_000
 
 
@@ -89,9 +89,9 @@ def as_pico(cost: Decimal | None) -> int | None:
         return None
     if not cost.is_finite() or abs(cost) > MAX_DOLLARS:
         raise InputError(f"a call cannot cost {cost} dollars")
-    return int((cost * PICO).to_integral_value())
+    return int((cost * PICO_PER_DOLLAR).to_integral_value())
 
 
 def from_pico(pico: int | None) -> Decimal | None:
     """Return stored pico-dollars as dollars."""
-    return None if pico is None else Decimal(pico) / PICO
+    return None if pico is None else Decimal(pico) / PICO_PER_DOLLAR

@@ -26,9 +26,9 @@ from everthread.store.sql.session_rows import find_threads
 
 log = logging.getLogger(__name__)
 BATCH_ITEMS = 512
-SYNC_DELAY = 0.05
+SYNC_DELAY_SECONDS = 0.05
 """Seconds until a commit is on the disk if no caller waits for it."""
-PATIENCE = 30.0
+RETRY_SECONDS = 30.0
 """Seconds for which reads and writes are tried again before their callers get the error."""
 CLOSE_SECONDS = 5.0
 """Seconds that a read under way has for its end when the store is closed."""
@@ -56,7 +56,7 @@ class _WriteItem:
 class StoreWriter:
     """The writing thread of a store. Started with the first write."""
 
-    def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
+    def __init__(self, database: Database, *, patience: float = RETRY_SECONDS) -> None:
         self._database = database
         self._patience = patience
         self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
@@ -79,7 +79,7 @@ class StoreWriter:
 
         `session`: a session of the thread that it changes. `prepare` runs in the writing thread, before the
         transaction. `early`: return once it is committed, which the end of this process does not undo; a failure of the
-        machine may, within `SYNC_DELAY`. `lazy`: like `early`, but it reaches the disk with later writes.
+        machine may, within `SYNC_DELAY_SECONDS`. `lazy`: like `early`, but it reaches the disk with later writes.
         """
         loop, waiter = _new_waiter()
         item = _WriteItem(
@@ -161,7 +161,7 @@ class StoreWriter:
                 connection = self._write_batch(connection, batch)
                 _deliver([item for item in batch if item.is_early])
                 if due is None and not all(item.is_lazy for item in batch):
-                    due = time.monotonic() + SYNC_DELAY
+                    due = time.monotonic() + SYNC_DELAY_SECONDS
             if waiting or not going or (due is not None and time.monotonic() >= due):
                 connection = self._sync(connection, waiting)
                 due = None
@@ -399,7 +399,7 @@ T = TypeVar("T")
 READER_THREADS = 4
 
 
-AWAY_PAUSE = 2.0
+AWAY_PAUSE_SECONDS = 2.0
 """Seconds for which nothing is asked of a database that did not answer; then the next read tries again."""
 
 
@@ -425,7 +425,7 @@ class ReaderPool:
         self,
         database: Database,
         *,
-        patience: float = PATIENCE,
+        patience: float = RETRY_SECONDS,
         away_seconds: float | None = None,
     ) -> None:
         self._database = database
@@ -486,7 +486,7 @@ class ReaderPool:
             is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
             # One that answers others meanwhile is slow, not away.
             if is_waiting and self.answered_at < begun:
-                self._away_until = time.monotonic() + AWAY_PAUSE
+                self._away_until = time.monotonic() + AWAY_PAUSE_SECONDS
                 raise self._unreachable()
 
     @property

@@ -41,7 +41,7 @@ from everthread.thread.plugin_engines import (
     run_in_thread,
 )
 from everthread.thread.summary_wait import SummaryWait
-from everthread.thread.worker import PROCESSES, WorkerProcesses
+from everthread.thread.worker import MAX_PROCESSES, WorkerProcesses
 
 T = TypeVar("T")
 MAX_THREADS = 16
@@ -137,7 +137,7 @@ class CompactionRunner:
         *,
         uses_processes: bool = False,
         seconds: float = DEFAULT_COMPACTION_SECONDS,
-        processes: int = PROCESSES,
+        processes: int = MAX_PROCESSES,
     ) -> None:
         self._uses_processes = uses_processes
         self._seconds = seconds

@@ -12,9 +12,9 @@ from everthread.errors import InputError
 from everthread.store.records import Pin, Session, UsageRecord
 from everthread.store.store import Store
 
-_FIRST = 8
+_SEARCHED_MESSAGES = 8
 """Messages to search for the user's first words."""
-_MOST = 4_000
+_MAX_READ_CHARS = 4_000
 """Characters to read of those words: enough context to recognise a secret."""
 
 
@@ -26,11 +26,13 @@ async def load_title(store: Store, session: Session) -> str:
     """
     if session.title:
         return redact(session.title)
-    first = await store.history(session.id, limit=_FIRST)
+    first = await store.history(session.id, limit=_SEARCHED_MESSAGES)
     words = next((words for message in first if (words := user_text(message.body))), "")
     if first and not words:
         words = content_text(session.system).strip().partition("\n")[0]
-    lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
+    lines = [
+        line for line in redact(words[:_MAX_READ_CHARS]).splitlines() if line.strip()
+    ]
     spoken = [line for line in lines if not line.startswith("#")]
     return "\n".join(spoken or [line.lstrip("# ") for line in lines])
 

@@ -45,7 +45,7 @@ _MOVED = re.compile(
 _MAX_PREVIEW = 4_000
 """Maximum characters of the preview that a client leaves, with a notice, after moving a result into a file."""
 MAX_KNOWN = 50_000
-_SHORT = 12
+_HASH_CHARS = 12
 """Characters of a result's hash."""
 
 
@@ -113,7 +113,9 @@ class History:
             return self
         later = sum(len(piece.results) for piece in self.pieces[length:])
         result_hashes = (
-            self.result_hashes[: max(0, len(self.result_hashes) - later * (_SHORT + 1))]
+            self.result_hashes[
+                : max(0, len(self.result_hashes) - later * (_HASH_CHARS + 1))
+            ]
             if later
             else self.result_hashes
         )
@@ -335,7 +337,7 @@ def parse_arguments(text: str) -> Any:
 
 def _short(content: Any) -> str:
     form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
-    return _hash(form.get("content"))[:_SHORT]
+    return _hash(form.get("content"))[:_HASH_CHARS]
 
 
 _JSON = json.JSONEncoder(

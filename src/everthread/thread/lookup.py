@@ -119,20 +119,20 @@ class PatternMatcher:
 
 # Lookup
 
-EXCERPT = 600
+EXCERPT_CHARS = 600
 """Characters of one excerpt."""
 MAX_PLACES = 50
 """Excerpts on one page."""
 MAX_QUERY = 1_000
 MAX_PART = 50_000
-THREADS = 200
+MAX_PATTERN_THREADS = 200
 """Search by pattern covers this many of a tenant's latest threads."""
 SEARCH_SECONDS = 5.0
 """A search by pattern returns its results after this time; the next page continues from there."""
-PAGE = 200
-CLOSE = 0.3
+MESSAGES_PER_QUERY = 200
+MIN_CLOSENESS = 0.3
 """If no text holds all words of the query, show texts that hold at least this share of its weight."""
-CLOSE_QUESTION = 0.15
+MIN_QUESTION_CLOSENESS = 0.15
 """The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
@@ -268,7 +268,9 @@ class StoreLookup:
     async def _search_best(self, query: SearchQuery) -> SearchPage:
         """Answer a question by one ranking, and a word or two by the texts that hold all of them or by the closest."""
         if query.is_question:
-            first = await self._search_closest(replace(query, offset=0), CLOSE_QUESTION)
+            first = await self._search_closest(
+                replace(query, offset=0), MIN_QUESTION_CLOSENESS
+            )
             if not query.offset:
                 return first
             page = await self._search_words(query)
@@ -283,7 +285,7 @@ class StoreLookup:
         return (
             page
             if page.excerpts or page.next is not None or query.offset
-            else await self._search_closest(query, CLOSE)
+            else await self._search_closest(query, MIN_CLOSENESS)
         )
 
     async def _search_words(self, query: SearchQuery) -> SearchPage:
@@ -314,7 +316,7 @@ class StoreLookup:
             tool=query.tool,
             limit=query.limit,
             least=least,
-            chars=EXCERPT,
+            chars=EXCERPT_CHARS,
             as_page=True,
         )
         passages = await self.store.recall(question)
@@ -410,7 +412,7 @@ class StoreLookup:
                 if query.role in (None, text.role) and query.tool in (None, text.tool)
             ]
             shown = await asyncio.to_thread(
-                matcher.scan, [text.text for _, text in fitting], EXCERPT
+                matcher.scan, [text.text for _, text in fitting], EXCERPT_CHARS
             )
             for (index, text), words in zip(fitting, shown, strict=False):
                 if words and len(excerpts) == query.limit:
@@ -430,7 +432,9 @@ class StoreLookup:
         """
         threads = await self._threads(within) if within is not None else []
         if within is None:
-            rows = await self.store.list_threads(tenant=self.tenant, limit=THREADS)
+            rows = await self.store.list_threads(
+                tenant=self.tenant, limit=MAX_PATTERN_THREADS
+            )
             threads = [
                 row.first.id
                 for row in sorted(
@@ -440,8 +444,10 @@ class StoreLookup:
         for thread in threads:
             turn = 0
             called = dict[str, str]()
-            for start in itertools.count(0, PAGE):
-                page = await self.store.history(thread, start=start, limit=PAGE)
+            for start in itertools.count(0, MESSAGES_PER_QUERY):
+                page = await self.store.history(
+                    thread, start=start, limit=MESSAGES_PER_QUERY
+                )
                 texts = []
                 for stored in page:
                     turn += is_user_message(stored.body)
@@ -457,7 +463,7 @@ class StoreLookup:
                             _whole_message(stored, thread, turn, ",".join(tools))
                         )
                 yield texts
-                if len(page) < PAGE:
+                if len(page) < MESSAGES_PER_QUERY:
                     break
             outputs = [
                 output
@@ -551,11 +557,13 @@ class StoreLookup:
         while more:
             start = len(numbers)
             turn = max(numbers.values(), default=0)
-            page = await self.store.history(thread, start=start, limit=PAGE)
+            page = await self.store.history(
+                thread, start=start, limit=MESSAGES_PER_QUERY
+            )
             for stored in page:
                 turn += is_user_message(stored.body)
                 numbers[stored.id] = turn
-            more = len(page) == PAGE
+            more = len(page) == MESSAGES_PER_QUERY
         return numbers
 
     async def _turn(self, thread: str, message: int) -> int | None:
@@ -598,9 +606,9 @@ class StoreLookup:
         places = [index for index, number in enumerate(turns) if number in wanted]
         sizes: dict[int, int] = {}
         first, last = (places[0], places[-1] + 1) if places else (0, 0)
-        for start in range(first, last, PAGE):
+        for start in range(first, last, MESSAGES_PER_QUERY):
             for stored in await self.store.history(
-                thread, start=start, limit=min(PAGE, last - start)
+                thread, start=start, limit=min(MESSAGES_PER_QUERY, last - start)
             ):
                 if stored.id in wanted:
                     sizes[stored.id] = len(
@@ -776,9 +784,10 @@ def _show_around(text: str, snippet: str) -> str:
     words = snippet.strip("…").split()
     match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
     if match is None:
-        return snippet[:EXCERPT]
-    spare = max(0, EXCERPT - (match.end() - match.start())) // 2
+        return snippet[:EXCERPT_CHARS]
+    spare = max(0, EXCERPT_CHARS - (match.end() - match.start())) // 2
     start = sentence_start(text, max(0, match.start() - spare))
-    end = min(len(text), max(match.end() + spare, start + EXCERPT))
+    end = min(len(text), max(match.end() + spare, start + EXCERPT_CHARS))
     shown = redact_part(text, start, end, margin=RAW_MARGIN)
-    return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"
+    is_cut = end < len(text) or len(shown) > EXCERPT_CHARS
+    return f"{'…' if start else ''}{shown[:EXCERPT_CHARS]}{'…' if is_cut else ''}"

@@ -18,15 +18,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.cache_control import cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import EARLIEST
+from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.errors import EverthreadError
 from everthread.thread import events
 from everthread.thread.policy import (
-    COLD,
-    GRACE,
+    COLD_CACHE,
     IDLE,
-    NEARLY_COLD,
+    NEARLY_COLD_SHARE,
+    OPTIONAL_WAIT_SECONDS,
     CallPrices,
     CompactionPolicy,
     ContextOptions,
@@ -348,10 +348,10 @@ class ManagedThread(Generic[DraftT]):
         ):
             return
         size = self.context.size
-        if size.tokens >= EARLIEST * size.budget.threshold:
+        if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             lifetime = self._tools.policy.lifetime(self.context.state)
             self.preparation.idle_timer = self._tools.timer(
-                NEARLY_COLD * lifetime, self._use_pause
+                NEARLY_COLD_SHARE * lifetime, self._use_pause
             )
 
     async def cancel_idle_timer(self) -> None:
@@ -395,7 +395,7 @@ class ManagedThread(Generic[DraftT]):
         elif not self.preparation.is_under_way and policy.prepares_at_pause(
             context.size, context.state, context.prices
         ):
-            work = self._prepare(COLD)
+            work = self._prepare(COLD_CACHE)
         if work is not None:
             self.preparation.idle_timer = asyncio.get_running_loop().create_task(work)
 
@@ -415,7 +415,7 @@ class ManagedThread(Generic[DraftT]):
             await self.compact_now(order)
             return
         self._start(order)
-        most = MAX_SUMMARY_WAIT_SECONDS if must_wait else GRACE
+        most = MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
         if not await self.preparation.wait_for_model(most):
             if not must_wait:
                 return

@@ -15,7 +15,7 @@ from everthread.store.store import Store
 
 USUAL_WINDOWS = (128_000, 64_000, 32_000, 16_000, 8_000)
 MIN_WINDOW = 1_000
-FRESH = 30.0
+FRESH_SECONDS = 30.0
 """Seconds after which limits learnt by other processes are read from the store again."""
 MAX_KEYS = 10_000
 _STATUSES = frozenset({400, 413, 422, 500})
@@ -221,7 +221,7 @@ class ModelLimits:
         self._limits.move_to_end(key)
         if len(self._limits) > MAX_KEYS:
             self._limits.popitem(last=False)
-        if self._clock() - limits.read_at > FRESH:
+        if self._clock() - limits.read_at > FRESH_SECONDS:
             stored = await self._store.limits_for(
                 key.base_url, key.model, headers=key.headers, tenant=key.tenant
             )

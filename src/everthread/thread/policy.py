@@ -17,24 +17,30 @@ from everthread.compaction.summary import Summarizer
 from everthread.core.cache_control import CACHE_SECONDS, bills_writes
 from everthread.core.call_pattern import CallPattern
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import EARLIEST, CompactionCase, Decision, Rates, weigh
+from everthread.core.economics import (
+    MIN_THRESHOLD_SHARE,
+    CompactionCase,
+    Decision,
+    Rates,
+    weigh,
+)
 from everthread.core.prices import prices_for
 from everthread.core.tokens import budget as defaults
 from everthread.core.tokens.budget import Budget
 from everthread.core.tokens.calibration import Calibration
 
-COLD = "cold-cache"
+COLD_CACHE = "cold-cache"
 """The reason of an early compaction, because the provider no longer caches the prompt."""
 IDLE = "idle"
 """The reason of a compaction shortly before the provider's cache expires."""
-AUTOMATIC = frozenset({"in-loop", "preflight", "hygiene", COLD, IDLE})
-FADING = 2
+AUTOMATIC = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
+FADING_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
-GROWTH = 1.10
+RETRY_GROWTH = 1.10
 """After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
-EFFECTIVE = 0.90
+MAX_EFFECTIVE_SHARE = 0.90
 """A compaction is effective if the next reported prompt has at most this share of the one before."""
-STRIKES = 2
+MAX_STRIKES = 2
 PAUSE_SECONDS = 300.0
 PAUSE_GROWTH = 1.10
 MAX_DELAY = 1.7
@@ -43,12 +49,12 @@ MIN_CALLS = 8
 """A compaction should buy this many calls in a small window ..."""
 MAX_CALLS = 20
 """... and this many in a large one ..."""
-WINDOW_PER_CALL = 3_200
+WINDOW_TOKENS_PER_CALL = 3_200
 """... one for each of this many tokens of the window in between."""
-HYGIENE_MESSAGES = 4
-NEARLY_COLD = 0.8
+MIN_HYGIENE_MESSAGES = 4
+NEARLY_COLD_SHARE = 0.8
 """Share of the time a cache is kept after which a summary is written from it, while reading it is still cheap."""
-GRACE = 0.25
+OPTIONAL_WAIT_SECONDS = 0.25
 """Seconds a turn waits for an optional summary of a model."""
 UNNAMED = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
@@ -137,8 +143,10 @@ class CompactionPause:
         if depth <= self.judged:
             return False
         self.judged = depth
-        self.strikes = 0 if reported <= EFFECTIVE * before else self.strikes + 1
-        if self.strikes < STRIKES:
+        self.strikes = (
+            0 if reported <= MAX_EFFECTIVE_SHARE * before else self.strikes + 1
+        )
+        if self.strikes < MAX_STRIKES:
             return False
         self.since = now
         self.tokens = reported
@@ -211,14 +219,16 @@ class ContextState:
 
     def fail(self, tokens: int) -> None:
         """Record a compaction of this size that achieved nothing: the next one waits until the prompt has grown."""
-        self.retry_above_tokens = round(tokens * GROWTH)
+        self.retry_above_tokens = round(tokens * RETRY_GROWTH)
 
     def succeed(self, tokens: int, threshold: int) -> None:
         """Record a compaction that left `tokens`.
 
         If that still reaches the threshold, the next one waits until the prompt has grown.
         """
-        self.retry_above_tokens = round(tokens * GROWTH) if tokens >= threshold else 0
+        self.retry_above_tokens = (
+            round(tokens * RETRY_GROWTH) if tokens >= threshold else 0
+        )
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON values, so that another process can resume."""
@@ -370,7 +380,9 @@ class CompactionPolicy:
         if not self._options.enabled:
             return PolicyDecision("send", "compression is disabled")
         weighed = (
-            self.weigh(size, state, prices) if tokens >= EARLIEST * threshold else None
+            self.weigh(size, state, prices)
+            if tokens >= MIN_THRESHOLD_SHARE * threshold
+            else None
         )
         if tokens < threshold:
             if weighed is None or weighed.action != "now":
@@ -384,7 +396,7 @@ class CompactionPolicy:
                 )
             if why := self._too_soon(size, state):
                 return PolicyDecision("send", why, weighed=weighed)
-            early = PolicyDecision("compact", weighed.why, COLD, weighed=weighed)
+            early = PolicyDecision("compact", weighed.why, COLD_CACHE, weighed=weighed)
             return self._unless_vain(size.when_due, state, early)
         if weighed is not None and weighed.action == "later":
             return PolicyDecision("wait", weighed.why, weighed=weighed)
@@ -405,7 +417,9 @@ class CompactionPolicy:
         Each one fades detail and rewrites the cache, so it should buy a number of calls while the window has room.
         """
         calls = state.rhythm.since_rewrite
-        least = min(MAX_CALLS, max(MIN_CALLS, size.budget.window // WINDOW_PER_CALL))
+        least = min(
+            MAX_CALLS, max(MIN_CALLS, size.budget.window // WINDOW_TOKENS_PER_CALL)
+        )
         is_soon = bool(state.compacted) and calls < least
         if (
             not is_soon
@@ -448,7 +462,7 @@ class CompactionPolicy:
     def compacts_at_pause(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether to compact shortly before the cache expires."""
         options = self._options
-        is_large = size.tokens >= EARLIEST * size.budget.threshold
+        is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
             options.enabled
             and options.idle
@@ -460,7 +474,7 @@ class CompactionPolicy:
         """Return whether the gateway should compact before it takes an incoming message."""
         return (
             self._options.enabled
-            and messages >= HYGIENE_MESSAGES
+            and messages >= MIN_HYGIENE_MESSAGES
             and size.tokens >= size.budget.hygiene
         )
 

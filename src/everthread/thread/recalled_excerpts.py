@@ -35,7 +35,7 @@ RECALL_SHARE = 20
 """Excerpts take at most this part (1/20) of the window."""
 MAX_ARGUMENTS = 2_000
 """Characters of one call's arguments to read: the contents of a written file do not help the search."""
-WORTH = 0.5
+MIN_SCORE_SHARE = 0.5
 """A passage that scores at most this share of the best one is not worth its tokens."""
 
 _FRAME_END = re.compile(r"<\s*/(?=\s*system-reminder)", re.IGNORECASE)
@@ -126,7 +126,9 @@ class ExcerptFinder:
         )
         passages = await self._store.recall(query)
         return [
-            passage for passage in passages if passage.score > WORTH * passages[0].score
+            passage
+            for passage in passages
+            if passage.score > MIN_SCORE_SHARE * passages[0].score
         ]
 
     def _choose_passages(

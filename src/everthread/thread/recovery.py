@@ -29,10 +29,15 @@ ATTEMPTS = (
     CompactionLevel.HALF_TAIL,
     CompactionLevel.LATEST_GROUP,
 )
+_LEVEL_TEXTS = {
+    CompactionLevel.NORMAL: "compacting the history",
+    CompactionLevel.HALF_TAIL: "keeping half as many recent messages",
+    CompactionLevel.LATEST_GROUP: "keeping only the latest messages",
+}
 MAX_CAPS = 3
 MIN_CAP = 256
 """If less is left for the answer, the prompt itself is too long."""
-BIG_RESULT = 4_000
+BIG_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""
 TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """Kinds of refusal that a smaller request may fix."""
@@ -92,7 +97,7 @@ class RecoveryAttempts:
                 self.cap = room
                 return RecoveryStep(
                     "lower_cap",
-                    f"asked for at most {room:,} tokens of output",
+                    f"asking for at most {room:,} tokens of output",
                     self.caps,
                     room,
                 )
@@ -100,13 +105,14 @@ class RecoveryAttempts:
             return GIVE_UP
         if verdict.kind == "payload_too_large" and not self.slimmed:
             self.slimmed = True
-            return RecoveryStep("slim", "dropped old images and stored big results")
+            return RecoveryStep("slim", "dropping old images and storing big results")
         if self.compactions == len(ATTEMPTS):
             return GIVE_UP
         level = ATTEMPTS[self.compactions]
         self.compactions += 1
-        words = f"compaction, {level.name.lower().replace('_', ' ')}"
-        return RecoveryStep("compact", words, self.compactions, level=level)
+        return RecoveryStep(
+            "compact", _LEVEL_TEXTS[level], self.compactions, level=level
+        )
 
     @property
     def failure_text(self) -> str:
@@ -205,12 +211,12 @@ def _cite_results(
     index: int, message: Message, preview_chars: int, stored: list[ToStore]
 ) -> Message:
     if loads_tools(message) or not any(
-        len(result.text) > BIG_RESULT for result in results_of(message)
+        len(result.text) > BIG_RESULT_CHARS for result in results_of(message)
     ):
         return message
 
     def replaced(result: Any, _holder: object) -> Any:
-        big = len(result.text) > BIG_RESULT
+        big = len(result.text) > BIG_RESULT_CHARS
         item = (
             to_store(index, result.call_id, result.text, preview_chars=preview_chars)
             if big

@@ -21,9 +21,9 @@ from everthread.thread.history import identify, parse_arguments
 _WORD = re.compile(r"\w+")
 _MIN_SHARED_WORDS = 1 / 3
 """The share of its words that an answer keeps when a client re-words it."""
-_FEWEST_WORDS = 5
+_MIN_WORDS = 5
 _MARKER_WORDS = 8
-"""A shortened message begins with `_FEWEST_WORDS` words of the stored one; its marker has at most `_MARKER_WORDS`."""
+"""A shortened message begins with `_MIN_WORDS` words of the stored one; its marker has at most `_MARKER_WORDS`."""
 
 
 def align(
@@ -182,10 +182,10 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
         ),
         len(words),
     )
-    if len(words) < _FEWEST_WORDS or len(words) >= len(stored_words):
+    if len(words) < _MIN_WORDS or len(words) >= len(stored_words):
         return False
     # Each word after the previous one: thoughts or marks were removed.
     remaining = iter(stored_words)
-    return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(
+    return (alike >= _MIN_WORDS and len(words) - alike <= _MARKER_WORDS) or all(
         word in remaining for word in words
     )

@@ -16,7 +16,7 @@ from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-PROCESSES = 2
+MAX_PROCESSES = 2
 COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
 _HEAD = struct.Struct(">Q")
@@ -27,7 +27,7 @@ class WorkerProcesses:
     """The processes of a gateway. A process runs one call at a time and is reused."""
 
     def __init__(
-        self, most: int = PROCESSES, *, niceness: int = COMPACTION_NICENESS
+        self, most: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
     ) -> None:
         self._niceness = niceness
         self._free: list[_Process] = []

@@ -35,7 +35,7 @@ TOOL_ITEMS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tool
 """Items of the Responses protocol that do."""
 PROVIDER_PARTS = frozenset({"compaction", "compaction_summary"})
 """Blocks and items that only their provider can read."""
-_STANDING = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
+_PERMANENT = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
 _GENERAL_TAGS = frozenset(
     {"system-reminder", "system_reminder", "instructions", "context"}
 )
@@ -43,7 +43,7 @@ _GENERAL_TAGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class StandingPart:
+class PermanentPart:
     """One part of a message that is not conversation."""
 
     position: int
@@ -54,7 +54,7 @@ class StandingPart:
     """All of it: a part with the same content says the same."""
 
 
-def standing_parts(message: Message) -> list[StandingPart]:
+def permanent_parts(message: Message) -> list[PermanentPart]:
     """Return the parts of a message that are not conversation; for a tool result, the result itself."""
     role = message.get("role")
     item = native_value(message, openai_responses.API)
@@ -63,15 +63,15 @@ def standing_parts(message: Message) -> list[StandingPart]:
         return (
             []
             if keys is None
-            else [StandingPart(0, keys, json_text(item or message.get("content")))]
+            else [PermanentPart(0, keys, json_text(item or message.get("content")))]
         )
     parts = _blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
     return [
-        StandingPart(
+        PermanentPart(
             position, _part_keys(part), content_text([part]) or json_text(part)
         )
         for position, part in enumerate(parts)
-        if _is_standing(role, part)
+        if _is_permanent(role, part)
     ]
 
 
@@ -163,7 +163,7 @@ def _blocks(message: Message) -> list[Mapping[str, Any]]:
     return list(parts_of(source))
 
 
-def _is_standing(role: object, part: Mapping[str, Any]) -> bool:
+def _is_permanent(role: object, part: Mapping[str, Any]) -> bool:
     kind = kind_of(part)
     if role in SYSTEM_ROLES:
         return True
@@ -171,7 +171,7 @@ def _is_standing(role: object, part: Mapping[str, Any]) -> bool:
         return kind in RESULT_BLOCKS and has_reference(part.get("content"))
     if kind == "tool_search_call":
         return not openai_responses.call_id(part)
-    return kind in _STANDING
+    return kind in _PERMANENT
 
 
 def has_reference(content: Any) -> bool:

@@ -79,7 +79,7 @@ def some_work() -> list[Message]:
     ]
 
 
-def standing(summary: str) -> Sections:
+def read_sections(summary: str) -> Sections:
     """The sections behind the nodes."""
     return parse_sections(summary.partition("\n[end of nodes]\n")[2])
 
@@ -94,7 +94,7 @@ def expect_work(sections: Sections) -> None:
 
 async def test_the_summary_says_how_things_stand() -> None:
     talk, _ = extend_history(some_work(), 2)
-    sections = standing((await make_lossless_engine().compress(talk)).summary)
+    sections = read_sections((await make_lossless_engine().compress(talk)).summary)
     expect_work(sections)
     assert sections[FILES].startswith("- changed: /r/src/pay.py\n- read: ")
     assert (
@@ -112,7 +112,9 @@ async def test_a_model_writes_the_nodes_and_the_engine_how_things_stand() -> Non
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
     )
-    expect_work(standing((await make_lossless_engine(writer).compress(talk)).summary))
+    expect_work(
+        read_sections((await make_lossless_engine(writer).compress(talk)).summary)
+    )
 
 
 async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
@@ -126,7 +128,7 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
         [*some_work(), *tool_turns(50, 1), *mended], 3, window=64_000
     )
     result = await make_lossless_engine(leaf_tokens=1_300, window=64_000).compress(talk)
-    assert BLOCKED not in standing(result.summary)
+    assert BLOCKED not in read_sections(result.summary)
     failed = [
         line for node in result.nodes for line in node.body.split("\n") if ERROR in line
     ]
@@ -143,7 +145,9 @@ async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
     unfixed, _ = extend_history(earlier, turn)
     assert (
         ERROR
-        in standing((await make_lossless_engine().compress(unfixed)).summary)[BLOCKED]
+        in read_sections((await make_lossless_engine().compress(unfixed)).summary)[
+            BLOCKED
+        ]
     )
     fixed, turn = extend_history([*earlier, user_message("Mend it."), *FIX], turn)
     covered, _ = extend_history(
@@ -170,7 +174,7 @@ async def test_an_error_that_was_looked_up_is_not_open() -> None:
         ],
         2,
     )
-    assert BLOCKED not in standing(
+    assert BLOCKED not in read_sections(
         (await make_lossless_engine().compress(talk)).summary
     )
 
@@ -196,9 +200,9 @@ async def test_the_state_goes_on_through_a_chain_of_bare_lists_and_through_resta
     None
 ):
     for result in await bare_chain(3, carried=False):
-        expect_work(standing(result.summary))
+        expect_work(read_sections(result.summary))
     for result in await bare_chain(3, carried=True):
-        sections = standing(result.summary)
+        sections = read_sections(result.summary)
         expect_work(sections)
         assert "branch: feature/pay" in sections[STATE]
         assert (sections[PROGRESS], sections[REMAINING]) == (
@@ -236,7 +240,7 @@ async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> N
                 await talk.close()
                 talk = await setup.open(model, resume=talk.id, **settings)
             await talk.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
-        shown = standing("\n".join(map(text_of, talk.messages)))
+        shown = read_sections("\n".join(map(text_of, talk.messages)))
         expect_work(shown)
         assert "branch: feature/pay" in shown[STATE]
 
@@ -261,8 +265,8 @@ async def test_a_large_state_stays_within_the_budget(window: int) -> None:
         assert result.tokens_after <= budget.compacted_limit
         assert COUNTER.text(result.summary) <= budget.summary_max * 1.1
         assert visible_nodes(result)
-        assert STATE in standing(result.summary)
-        assert BLOCKED in standing(result.summary) or window < WINDOW
+        assert STATE in read_sections(result.summary)
+        assert BLOCKED in read_sections(result.summary) or window < WINDOW
         talk, turn = extend_history(result.messages, turn, window=window)
 
 

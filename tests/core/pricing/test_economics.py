@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.call_pattern import CallPattern
-from everthread.core.economics import EARLIEST, CompactionCase, Rates, weigh
+from everthread.core.economics import MIN_THRESHOLD_SHARE, CompactionCase, Rates, weigh
 from everthread.core.prices import Prices
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
@@ -121,7 +121,9 @@ def test_never_beyond_the_limit_and_never_early_while_warm(
     decision = weigh(case)
     if tokens >= case.limit:
         assert decision.action == "now"
-    elif tokens < case.threshold and (not cold or tokens < EARLIEST * case.threshold):
+    elif tokens < case.threshold and (
+        not cold or tokens < MIN_THRESHOLD_SHARE * case.threshold
+    ):
         assert decision.action == "later"
     elif tokens < case.threshold and decision.action == "now":
         assert decision.saves > decision.cost

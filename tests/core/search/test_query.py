@@ -12,11 +12,13 @@ from everthread.core.search.dates import named_spans
 from everthread.core.search.query import IDENTIFIER_WEIGHT, MAX_SOUGHT, read_question
 from everthread.core.search.relevance import (
     NEIGHBOUR_SHARES,
+    SITTING_SHARE,
     closeness,
     dilution,
     is_telling,
     rarity,
-    spread,
+    rate_sittings,
+    share_words,
 )
 from everthread.core.search.terms import forms, stop_words
 
@@ -201,16 +203,24 @@ def test_rare_words_count_more_and_long_texts_less() -> None:
     assert dilution(100) < dilution(1_000) < dilution(8_000)
 
 
-def test_neighbours_of_one_sitting_help_each_other_and_those_of_another_do_not() -> (
-    None
-):
-    assert spread([0.0, 4.0, 0.0, 0.0], [1, 1, 1, 2]) == [
-        4 * NEIGHBOUR_SHARES[1],
-        4.0,
-        4 * NEIGHBOUR_SHARES[-1],
-        0.0,
+def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> None:
+    before = NEIGHBOUR_SHARES[-1]
+    after = NEIGHBOUR_SHARES[1]
+    assert share_words([{}, {7: 4.0}, {}, {}], [1, 1, 1, 2]) == [
+        {7: 4 * after},
+        {},
+        {7: 4 * before},
+        {},
     ]
-    assert spread([], []) == []
+    twice = share_words([{7: 1.0}, {7: 4.0}, {}], [1, 1, 1])
+    assert twice[2] == {7: 4 * before}, "a word of two neighbours counts once"
+    assert share_words([], []) == []
+
+
+def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
+    added = rate_sittings([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
+    assert added == {1: SITTING_SHARE * 3.0, 2: 0.0}
+    assert rate_sittings([], []) == {}
 
 
 def test_closeness_is_the_share_of_what_was_asked() -> None:

@@ -147,4 +147,4 @@ def test_a_neighbour_says_who_spoke(role: str, tool: str, line: str) -> None:
     neighbour = Neighbour(7, role, tool, "12 passed")
     assert neighbour.as_line({6, None}) == line
     assert str(neighbour) == line.removeprefix("#7 ")
-    assert neighbour.as_line({7}) == line.replace(": 12 passed", ", found too")
+    assert neighbour.as_line({7}) == line.replace(": 12 passed", " (also a match)")

@@ -12,6 +12,7 @@ from everthread.agent.commands.dispatch import (
     command,
     paragraphs,
 )
+from everthread.compaction.journal import name_author
 from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
@@ -47,7 +48,8 @@ async def compress(scope: CommandScope, argument: str) -> CommandResult:
     after = len(scope.conversation.messages)
     sizes = f"{count_noun(before, 'message')} → {after:,}, {compaction.tokens_before:,} → {compaction.tokens_after:,}"
     text = paragraphs(
-        f"Compacted: {sizes} tokens; summary by {compaction.author}. `/why` has the details, `/undo` takes it back.",
+        f"Compacted: {sizes} tokens; summary by {name_author(compaction.author)}. `/why` has the details, `/undo` "
+        "takes it back.",
         [f"Warning: {warning}" for warning in compaction.warnings],
     )
     return CommandResult(
@@ -73,8 +75,9 @@ def describe_preview(
         for index in covered[:MAX_PREVIEW_LINES]
     ]
     more = len(covered) - len(removed)
+    stays = "It stays" if len(covered) == 1 else "They stay"
     effects = [
-        f"{len(covered):,} of {total} would be replaced by a summary. They stay stored and searchable.",
+        f"{len(covered):,} of {total} would be replaced by a summary. {stays} stored and searchable.",
         f"The other {len(messages) - len(covered):,} stay; long tool results among them are shortened.",
         "What you wrote stays word for word as far as there is room.",
     ]
@@ -113,7 +116,9 @@ async def undo(scope: CommandScope, _argument: str) -> CommandResult:
     tokens = scope.conversation.tokens
     prompt = f"{count_noun(count, 'message')}, about {tokens:,} tokens"
     text = f"The last compaction was undone: {prompt} in the prompt again."
-    if tokens >= scope.conversation.threshold:
+    if scope.conversation.is_full:
+        text += " They do not fit the window: the next message compacts them again."
+    elif tokens >= scope.conversation.threshold:
         text += " Automatic compaction waits until it has grown by a tenth."
     return CommandResult(
         text, {"session": session.id, "messages": count, "tokens": tokens}
@@ -138,16 +143,30 @@ async def context(scope: CommandScope, _argument: str) -> CommandResult:
     threshold = conversation.threshold
     sizes = count_by_kind(conversation)
     used = sum(sizes.values())
+    data = {
+        "window": window,
+        "threshold": threshold,
+        "latest": conversation.latest_compaction,
+        "tokens": used,
+        "kinds": sizes,
+    }
     text = "\n".join(
         [
-            f"{used:,} of {window:,} tokens ({used / window:.0%}); compaction starts at {threshold:,}.",
+            f"{used:,} of {window:,} tokens ({used / window:.0%}); {describe_threshold(data)}.",
             _draw_bar(used / window, threshold / window),
             *list_context(sizes, window),
         ]
     )
-    return CommandResult(
-        text, {"window": window, "threshold": threshold, "tokens": used, "kinds": sizes}
-    )
+    return CommandResult(text, data)
+
+
+def describe_threshold(data: Mapping[str, Any]) -> str:
+    """Say when compaction starts, and how long one that is due may wait."""
+    text = f"compaction starts at {data['threshold']:,} tokens"
+    is_due = data["tokens"] >= data["threshold"]
+    if is_due and data["latest"] > data["threshold"]:
+        return f"{text}, or up to {data['latest']:,} if waiting is cheaper"
+    return text
 
 
 BAR_CELLS = 50

@@ -47,8 +47,8 @@ async def model(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(answer, data)
 
 
-DAY = 86_400
-DAYS = 30
+DAY_SECONDS = 86_400
+DEFAULT_DAYS = 30
 MAX_DAYS = 3_660
 
 
@@ -82,9 +82,9 @@ async def insights(scope: CommandScope, argument: str) -> CommandResult:
         raise InputError(
             f"{argument!r} is not a number of days; /insights 7 shows the last week"
         )
-    days = int(argument or DAYS)
+    days = int(argument or DEFAULT_DAYS)
     until = time.time() + 1
-    since = (until // DAY - days + 1) * DAY
+    since = (until // DAY_SECONDS - days + 1) * DAY_SECONDS
     figures = await scope.store.insights(
         since=since, until=until, tenant=scope.conversation.session.tenant
     )

@@ -12,6 +12,7 @@ from everthread.agent.commands.dispatch import (
     paragraphs,
 )
 from everthread.agent.turn_events import CauseLog
+from everthread.compaction.journal import AUTHOR, name_author
 from everthread.compaction.tool_calls import REFUSED
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
@@ -72,7 +73,9 @@ async def state(scope: CommandScope, _argument: str) -> CommandResult:
             )
             blocks += [f"**{title}**", [*lines[:SHOWN_ROWS], *more]]
     return CommandResult(
-        paragraphs(*blocks) or "No tool was called in this conversation yet.", data
+        paragraphs(*blocks)
+        or "Nothing to show yet: no file was changed and no command was run.",
+        data,
     )
 
 
@@ -122,7 +125,7 @@ def _describe_compaction(last: CompactionRecord, count: int) -> str:
     record = last.record
     reason = REASONS.get(record.reason, record.reason or "no reason was recorded")
     focus = f", with a focus on {record.focus!r}" if record.focus else ""
-    author = f" by {record.author}" if record.author else ""
+    author = f" by {name_author(record.author)}" if record.author else ""
     details = [
         f"{count_noun(len(record.covered), 'message')} summarised{author} in {record.duration:.1f} s{_price(record)}",
         *_describe_checks(record.figures),
@@ -139,7 +142,12 @@ def _describe_compaction(last: CompactionRecord, count: int) -> str:
 
 
 def _price(record: NewCompaction) -> str:
-    return f" for {format_dollars(record.cost)}" if record.cost else ""
+    if not record.cost:
+        return ""
+    cost = format_dollars(record.cost)
+    if record.author == AUTHOR:
+        return f"; the model's answers, not used, cost {cost}"
+    return f" for {cost}"
 
 
 def _describe_checks(figures: Mapping[str, Any]) -> list[str]:

@@ -24,13 +24,13 @@ from everthread.thread.facts import (
     load_title,
 )
 
-LISTED = 10
+DEFAULT_LISTED = 10
 MAX_LISTED = 100
 MAX_HITS = 10
 MAX_NEIGHBOUR_CHARS = 64
 """Characters of a neighbour, so that it fits on one line."""
 MAX_TITLE_CHARS = 60
-LOOKED_AT = 4
+LOADED_PER_LISTED = 4
 """Threads loaded for each thread that is listed."""
 
 
@@ -68,9 +68,15 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
             }
             | {side: one and asdict(one) for side, one in beside.items()}
         )
-    return CommandResult(
-        "\n".join(lines) or f"Nothing was found for {argument!r}.", {"hits": data}
-    )
+    if not lines:
+        count = await scope.store.count_threads(
+            tenant=scope.conversation.session.tenant
+        )
+        conversations = count_noun(count, "conversation")
+        lines = [
+            f"Nothing was found for {argument!r} in the messages and stored outputs of {conversations}."
+        ]
+    return CommandResult("\n".join(lines), {"hits": data})
 
 
 @command("/sessions [COUNT]", "the last conversations")
@@ -79,9 +85,9 @@ async def sessions(scope: CommandScope, argument: str) -> CommandResult:
         raise InputError(
             f"{argument!r} is not a number; /sessions 20 lists the last 20 conversations"
         )
-    count = min(int(argument or LISTED), MAX_LISTED)
+    count = min(int(argument or DEFAULT_LISTED), MAX_LISTED)
     rows = await scope.store.list_threads(
-        tenant=scope.conversation.session.tenant, limit=LOOKED_AT * count
+        tenant=scope.conversation.session.tenant, limit=LOADED_PER_LISTED * count
     )
     here = scope.conversation.id
     listed = [
@@ -153,6 +159,11 @@ async def resume(scope: CommandScope, argument: str) -> CommandResult:
     tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
     text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in the prompt."
+    answering = scope.conversation.route.name
+    if tip.model and tip.model != answering:
+        text += (
+            f" It was with {tip.model}; {answering} answers now (`/model` changes it)."
+        )
     return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
 
 

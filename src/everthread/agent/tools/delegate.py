@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.agent import SUBAGENT_ROUNDS
+from everthread.agent import MAX_SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
 from everthread.agent.tool_interface import (
     Approver,
@@ -52,7 +52,7 @@ class Delegate(FreeTool):
         *,
         system: Callable[[], str],
         tell: Listener,
-        max_rounds: int = SUBAGENT_ROUNDS,
+        max_rounds: int = MAX_SUBAGENT_ROUNDS,
     ) -> None:
         self._tools = [tool for tool in tools if tool.name != self.name]
         self._approve = approve

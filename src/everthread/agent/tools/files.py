@@ -20,6 +20,7 @@ from everthread.agent.workspace import (
     explain_os_errors,
     quote_name,
 )
+from everthread.core.messages import count_noun
 from everthread.core.outputs import line_count
 from everthread.errors import EverthreadError, InputError
 
@@ -206,7 +207,7 @@ def _describe_missing(space: Workspace, path: Path, name: str) -> str:
 
 DIFF_BYTES = 200_000
 """Bytes; for a larger file only the sizes are shown."""
-DIFF_LINES = 200
+MAX_DIFF_LINES = 200
 """Most lines of a diff."""
 
 
@@ -225,11 +226,11 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
     lines = list(
         islice(
             difflib.unified_diff(old_lines, new_lines, label, label, lineterm="", n=2),
-            DIFF_LINES + 1,
+            MAX_DIFF_LINES + 1,
         )
     )
-    if len(lines) > DIFF_LINES:
-        lines[DIFF_LINES:] = ["[more lines follow]"]
+    if len(lines) > MAX_DIFF_LINES:
+        lines[MAX_DIFF_LINES:] = ["[more lines follow]"]
     return "\n".join(lines)
 
 
@@ -322,7 +323,7 @@ class WriteFile(_FileWriter):
         return (
             old,
             content,
-            f"Wrote {name}: {lines:,} lines, {len(content):,} bytes ({previous}).",
+            f"Wrote {name}: {count_noun(lines, 'line')}, {count_noun(len(content), 'byte')} ({previous}).",
         )
 
 
@@ -433,7 +434,7 @@ def _find_lines(text: str, part: str) -> list[int]:
 
 MAX_COMPARED_LINES = 1_000
 """Most lines that are compared letter by letter."""
-HINT_LINES = 12
+MAX_HINT_LINES = 12
 
 
 def describe_nearest(text: str, wanted_text: str) -> str:
@@ -449,7 +450,7 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     if not near:
         return "Nothing in it is like it; read the file again."
     at = max(0, plain.index(near[0]) - wanted.index(longest))
-    end = min(len(lines), at + min(len(wanted), HINT_LINES))
+    end = min(len(lines), at + min(len(wanted), MAX_HINT_LINES))
     excerpt = "\n".join(
         quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end]
     )

@@ -58,7 +58,7 @@ _MAX_DEPTH = 100
 _IGNORE_FILE_NAME = ".gitignore"
 _RULES_BYTES = 200_000
 _MAX_RULES = 2_000
-_MAX_RULE = 500
+_MAX_RULE_CHARS = 500
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SCHEMA = args.build_schema(
     "search_files",
@@ -345,7 +345,7 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
     )
     patterns: list[Any] = []
     for line in text.splitlines()[:_MAX_RULES]:
-        if len(line) <= _MAX_RULE:
+        if len(line) <= _MAX_RULE_CHARS:
             with contextlib.suppress(ValueError):
                 patterns += GitIgnoreSpec.from_lines([line]).patterns
     return [_IgnoreFile(path, GitIgnoreSpec(patterns))] if patterns else []

@@ -34,7 +34,7 @@ from everthread.cli.chat.input import (
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
     BAD,
-    QUIET,
+    DIM,
     Screen,
     Status,
     render_context,
@@ -80,6 +80,7 @@ from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,
+    CompactionProgress,
     CompactionVoid,
     Event,
     Listener,
@@ -264,7 +265,7 @@ EXIT_COMMAND = ("/exit", "end the chat")
 EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
 STOPPED = "■ Stopped. The transcript records this."
 EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {
-    "compress": (CompactionDone, CompactionVoid),
+    "compress": (CompactionDone, CompactionProgress, CompactionVoid),
     "undo": (Notice, CompactionVoid),
 }
 """Events that a command's own answer covers, so that they print no line."""
@@ -286,7 +287,7 @@ class Chat:
         self.reader = reader
         self._presence = presence
         self.interrupts = Interrupts(
-            reader.interrupt, lambda words: screen.print(Text(words, QUIET))
+            reader.interrupt, lambda words: screen.print(Text(words, DIM))
         )
         self._turn_shows_events = False
         self._hidden_events: tuple[type[Event], ...] = ()
@@ -311,7 +312,7 @@ class Chat:
                         return
                     is_exit_announced = True
                     self.screen.print(
-                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", QUIET)
+                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM)
                     )
                     continue
                 except EOFError:

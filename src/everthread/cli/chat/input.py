@@ -134,7 +134,7 @@ def hide_typing() -> Iterator[None]:
 
 
 T = TypeVar("T")
-FORCED = 3
+FORCING_INTERRUPTS = 3
 """The first Ctrl-C stops the turn and lets its tools end in order; this one no longer waits for them."""
 
 
@@ -220,7 +220,7 @@ class Interrupts:
         self._times += 1
         if self._times == 1 and self._stopping is not None:
             self._stopping()
-        if self._times == 1 or self._times >= FORCED:
+        if self._times == 1 or self._times >= FORCING_INTERRUPTS:
             self._task.cancel()
         else:
             self._print_notice("stopping; waiting for the running tools to end")

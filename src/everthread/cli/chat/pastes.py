@@ -19,7 +19,7 @@ class Pastes:
 
     def fold(self, text: str) -> str:
         """Return the text, or a placeholder if it is long."""
-        lines = text.count("\n") + 1
+        lines = len(text.splitlines())
         if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
         size = count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"

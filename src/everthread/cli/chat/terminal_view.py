@@ -18,9 +18,10 @@ from rich.markdown import Markdown
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from everthread.agent.commands.context_commands import list_context
+from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import format_cost, visible
+from everthread.compaction.journal import name_author
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-QUIET = "dim"
+DIM = "dim"
 LOUD = "cyan"
 BAD = "yellow"
 
@@ -68,17 +69,13 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
     """The mark, the words and the style."""
     match event:
         case CompactionProgress():
-            return None if event.is_repeated else ("◇", event.text, QUIET)
+            return None if event.is_repeated else ("◇", event.text, DIM)
         case CompactionVoid():
-            return "◇", f"Nothing was compacted: {event.why}", QUIET
+            return "◇", f"Nothing was compacted: {event.why}", DIM
         case CompactionFailed():
             return "✗", f"The compaction failed: {event.error}", BAD
         case Recovery():
-            return (
-                "↻",
-                f"{event.problem}: {event.action} (attempt {event.attempt})",
-                BAD,
-            )
+            return "↻", _describe_recovery(event), BAD
         case LimitLearnt():
             unstored = "" if event.stored else ", not stored"
             return (
@@ -90,12 +87,12 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
             return (
                 "▤",
                 f"{event.tool or 'message'}: {event.chars:,} characters stored as {event.output}",
-                QUIET,
+                DIM,
             )
         case Recalled():
-            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
+            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", DIM
         case ToolsChanged():
-            return "⚒", _describe_tools(event), QUIET
+            return "⚒", _describe_tools(event), DIM
         case Notice():
             return "!", event.text, BAD
         case TurnEnded(reason="max_rounds"):
@@ -121,6 +118,20 @@ def _describe_tools(event: ToolsChanged) -> str:
     )
 
 
+PROBLEMS = {
+    "prompt_too_long": "The provider refused the prompt as too long",
+    "max_tokens_too_large": "The provider refused the length of answer asked for",
+    "payload_too_large": "The provider refused the request: too many bytes",
+}
+
+
+def _describe_recovery(event: Recovery) -> str:
+    """Say what the provider refused, and how the next try differs."""
+    problem = PROBLEMS.get(event.problem, event.problem)
+    count = "" if event.attempt <= 1 else f" ({event.attempt})"
+    return f"{problem}. Trying again{count}: {event.action}"
+
+
 _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 
@@ -138,14 +149,16 @@ def style_markup(text: str) -> Text:
 
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
-    author = f"; summary by {visible(event.author)}" if event.author else ""
+    author = (
+        f"; summary by {visible(name_author(event.author))}" if event.author else ""
+    )
     cost = f" for {format_dollars(event.cost)}" if event.cost else ""
     line = Text.assemble(
         (
             f"◆ Compacted {thousands(event.tokens_before)} → {thousands(event.tokens_after)} tokens{author}{cost}.",
             LOUD,
         ),
-        (" /why, /undo", QUIET),
+        (" /why, /undo", DIM),
     )
     for warning in event.warnings:
         line.append(f"\n  ! {visible(warning)}", BAD)
@@ -187,11 +200,11 @@ def render_context(data: Mapping[str, Any], width: int) -> Text:
         style = CONTEXT_COLOURS[kind]
         square = "■ " if kind != "free" else "· "
         lines.append(Text.assemble((square, style), row))
-    lines.append(Text(f"│ compaction starts at {threshold:,} tokens", QUIET))
+    lines.append(Text(f"│ {describe_threshold(data)}", DIM))
     return Text("\n").join(lines)
 
 
-WIDTH = 100
+MAX_ARGUMENT_CHARS = 100
 """Characters of a command or a path that are shown."""
 
 
@@ -234,16 +247,16 @@ def render_tool_result(event: ToolFinished) -> Text:
     line = Text.assemble(
         (mark, style),
         f" {_target(event.tool, event.arguments)}",
-        (f"  {visible(outcome)}", QUIET),
+        (f"  {visible(outcome)}", DIM),
     )
     if event.refused:
         return line
     if event.seconds >= 0.05:
-        line.append(f"  {event.seconds:.1f} s", QUIET)
+        line.append(f"  {event.seconds:.1f} s", DIM)
     return line.append_text(_preview(event.text, action.kind))
 
 
-PREVIEW = 3
+PREVIEW_LINES = 3
 """Lines of a tool's output that are shown."""
 
 
@@ -254,23 +267,32 @@ def _preview(text: str, kind: str) -> Text:
     rows = [row for row in rows if row.strip()]
     if kind not in ("shell", "search") or len(rows) < 2:
         return Text()
-    lines = [f"\n  │ {clip(row.rstrip(), WIDTH)}" for row in rows[:PREVIEW]]
-    more = f"\n  │ … {len(rows) - PREVIEW:,} more" if len(rows) > PREVIEW else ""
-    return Text("".join(lines) + more, QUIET)
+    lines = [
+        f"\n  │ {clip(row.rstrip(), MAX_ARGUMENT_CHARS)}"
+        for row in rows[:PREVIEW_LINES]
+    ]
+    more = (
+        f"\n  │ … {len(rows) - PREVIEW_LINES:,} more"
+        if len(rows) > PREVIEW_LINES
+        else ""
+    )
+    return Text("".join(lines) + more, DIM)
 
 
 def _outcome(event: ToolFinished, action: Action) -> str:
     """Show a one-line result unchanged; describe a longer one in a few words."""
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
-        return clip(text, WIDTH)
-    return outcome_of(action.kind, event.text, failed=event.failed, room=WIDTH)
+        return clip(text, MAX_ARGUMENT_CHARS)
+    return outcome_of(
+        action.kind, event.text, failed=event.failed, room=MAX_ARGUMENT_CHARS
+    )
 
 
 def _target(tool: str, arguments: Mapping[str, Any]) -> str:
     action = _action(tool, arguments)
     words = " ".join(part for part in (action.target, action.detail) if part)
-    return visible(f"{tool} {clip(words, WIDTH)}".rstrip())
+    return visible(f"{tool} {clip(words, MAX_ARGUMENT_CHARS)}".rstrip())
 
 
 def _action(tool: str, arguments: Mapping[str, Any]) -> Action:
@@ -350,11 +372,11 @@ def _open_fence(block: Token) -> str:
     return block.markup if block.type == "fence" and not is_closed else ""
 
 
-FRAMES = 10
+FRAMES_PER_SECOND = 10
 """How often a second the unfinished block is drawn."""
 CODE = "ansi_dark"
 """The terminal's own colours."""
-MARGIN = 3
+MARGIN_LINES = 3
 """Lines of the terminal left free below the unfinished block."""
 
 
@@ -468,7 +490,7 @@ class Screen:
 
     def _render_unfinished(self) -> RenderableType:
         """Return the part redrawn with every frame: the end of the unfinished block, or the event being waited for."""
-        room = max(self.console.height - MARGIN, 4)
+        room = max(self.console.height - MARGIN_LINES, 4)
         text = self._blocks.tail(room)
         if text.strip():
             block = self._render_block(text, room)
@@ -485,7 +507,7 @@ class Screen:
         if self._live is None and self.beside is None:  # else the user types there
             self._live = Live(
                 console=self.console,
-                refresh_per_second=FRAMES,
+                refresh_per_second=FRAMES_PER_SECOND,
                 transient=True,
                 get_renderable=self._render_unfinished,
                 redirect_stdout=False,

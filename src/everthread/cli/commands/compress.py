@@ -24,6 +24,7 @@ from everthread.cli.output import (
     print_text,
     print_unknown_roles,
 )
+from everthread.compaction.journal import name_author
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
@@ -100,7 +101,7 @@ def compress(
     recording = read_conversation(file)
     print_notes(recording.warnings)
     print_unknown_roles(recording.request.messages)
-    size, _ = resolve_window_option(window)
+    size, source = resolve_window_option(window)
     request = recording.request
     done = []
     config = load_config()
@@ -139,6 +140,10 @@ def compress(
             _print_result(recording, result)
             if show and result.summary:
                 print_text(result.summary)
+        where = "" if source == "option" else f" (from the {source})"
+        print_text((f"For a window of {size:,} tokens{where}.", "dim"))
+        if out is not None and not preview:
+            print_text(f"Written: {out}")
 
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
@@ -224,11 +229,11 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
     stored = len(result.to_store) + len(result.nodes)
     if stored:
         print_text(
-            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it"
+            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them to FILE.outputs"
         )
     covered = len(result.covered)
     verb = "would be" if result.reason == "preview" else "is" if covered == 1 else "are"
-    author = f" by {result.author}" if result.author else ""
+    author = f" by {name_author(result.author)}" if result.author else ""
     how = (
         f"{count_noun(covered, 'message')} {verb} summarised{author}"
         if covered

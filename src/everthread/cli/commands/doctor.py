@@ -352,7 +352,7 @@ def doctor(as_json: AsJson = False) -> None:
     else:
         width = max(len(result.what) for result in results)
         for result in results:
-            advice = f"\n  → {result.advice}" if result.advice else ""
+            advice = f"\n  → {hang(result.advice, indent=4)}" if result.advice else ""
             text = f" {result.what:<{width}}  {hang(result.text, indent=width + 4)}"
             print_text(MARKS[result.state], text, (advice, "bold"))
         broken = [result.what for result in results if result.state == "broken"]
@@ -368,7 +368,14 @@ def doctor(as_json: AsJson = False) -> None:
 KNOWN = {
     provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
 }
-CHOICES = (*KNOWN, "local", "custom")
+CHOICES = {
+    **{
+        name: f"{entry.default}, or another of its models"
+        for name, entry in KNOWN.items()
+    },
+    "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
+    "custom": "a server of your own, such as Ollama, vLLM or llama.cpp",
+}
 NO_KEY = "none"
 
 
@@ -484,13 +491,24 @@ def _make_settings(
     *,
     gateway: bool,
 ) -> dict[str, Any]:
-    settings: dict[str, Any] = {"model.default": model, "model.provider": name}
-    if base_url:
-        settings["model.base_url"] = base_url
-    if api_key_env and (served is None or api_key_env != served.key_env):
-        settings["model.api_key_env"] = api_key_env
+    """Return the keys to write. Those of another model, such as its address, are cleared."""
+    config = load_config()
+    is_usual_key = served is not None and api_key_env == served.key_env
+    values: dict[str, Any] = {
+        "default": model,
+        "provider": name,
+        "base_url": base_url,
+        "api_key_env": None if is_usual_key else api_key_env,
+    }
+    if (config.model.default, config.model.provider) != (model, name):
+        values |= {"context_length": None, "max_tokens": None}
+    settings = {
+        f"model.{key}": value
+        for key, value in values.items()
+        if value is not None or getattr(config.model, key) is not None
+    }
     url = base_url or (served.base_url if served else None)
-    upstreams = load_config().gateway.upstreams
+    upstreams = config.gateway.upstreams
     if gateway and url and name not in [upstream.name for upstream in upstreams]:
         written = [
             upstream.model_dump(mode="json", exclude_defaults=True)
@@ -523,13 +541,11 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
                 f"--provider is needed where nobody can be asked: one of {', '.join(CHOICES)}"
             )
         return likely
+    print_text("Who serves the model?")
+    for name, text in CHOICES.items():
+        print_text(f"  {name:<12}{hang(text, indent=14)}")
     while True:
-        typed = str(
-            typer.prompt(
-                f"Who serves the model ({', '.join(CHOICES)})?",
-                default=likely or "openai",
-            )
-        ).strip()
+        typed = str(typer.prompt("Provider", default=likely or "openai")).strip()
         if typed in CHOICES:
             return typed
         typer.echo(f"Answer with one of {', '.join(CHOICES)}.")

@@ -112,30 +112,33 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
     print_table(
         "turns", ["from>", "messages>", "tool groups>", "the user…"], turns, most=most
     )
-    open_groups = [
-        (g["assistant"], ", ".join(g["missing"]))
-        for g in report["groups"]
-        if g["missing"]
-    ]
-    if open_groups:
-        print_table(
-            "groups with open calls", ["#>", "unanswered~"], open_groups, most=most
-        )
-    for api, problems in report["problems"].items():
+    by_api = report["problems"]
+    if all(problems == by_api["openai"] for problems in by_api.values()):
+        by_api = {" and ".join(by_api): by_api["openai"]}
+    for api, problems in by_api.items():
         if problems:
-            rows = [(one["index"], one["rule"], one["message"]) for one in problems]
-            print_table(f"problems for {api}", ["#>", "rule", "what~"], rows, most=most)
+            columns = ["#>", "rule", "times>", "what~"]
+            rows = _group_problems(problems)
+            print_table(f"problems for {api}", columns, rows, most=most)
         else:
             print_text(f"valid for {api}")
-    if report["repair"]:
-        print_table(
-            "repair would do",
-            ["what~"],
-            [(action,) for action in report["repair"]],
-            most=most,
-        )
+    repairs = len(report["repair"])
+    if repairs:
+        print_text(f"repair would make {count_noun(repairs, 'change')} (--json lists)")
     else:
         print_text("repair would change nothing")
+
+
+def _group_problems(problems: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return a row for each message and rule: how often, and the first case."""
+    grouped: dict[tuple[int, str], list[str]] = {}
+    for problem in problems:
+        key = problem["index"], problem["rule"]
+        grouped.setdefault(key, []).append(problem["message"])
+    return [
+        (index, rule, len(messages), messages[0])
+        for (index, rule), messages in grouped.items()
+    ]
 
 
 def tokens(
@@ -284,7 +287,9 @@ def _print_tokens(
             ],
         )
     where = (
-        "" if report["window_source"] == "option" else f", {report['window_source']}"
+        ""
+        if report["window_source"] == "option"
+        else f" (from the {report['window_source']})"
     )
     print_text(
         (f"{total:,}", "bold"),

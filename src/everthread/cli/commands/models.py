@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl
-from everthread.cli.output import print_json, print_table, print_text, visible
+from everthread.cli.output import hang, print_json, print_table, print_text, visible
 from everthread.cli.store_access import with_store
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
@@ -90,17 +90,12 @@ def show(
 
     config = load_config()
     apply_prices(config)
-    options = (
-        config.model
-        if name is None or name == config.model.default
-        else type(config.model)()
-    )
-    choice = choice_of(options, name)
+    choice = choice_of(config.model, name)
+    is_configured = name is None or config.model.default in (None, name)
+    setting = config.model.context_length if is_configured else None
 
     async def work(opened: Store) -> tuple[Window, list[ModelLimit]]:
-        window = await load_window(
-            choice, options.context_length, opened, offline=offline
-        )
+        window = await load_window(choice, setting, opened, offline=offline)
         return window, [
             limit for limit in await opened.limits() if limit.model == choice.model
         ]
@@ -109,8 +104,10 @@ def show(
     if as_json:
         print_json(facts)
         return
+    facts["window"] = facts.pop("window_source")
     for key, value in facts.items():
-        print_text(f"{key.replace('_', ' '):<14} {_format_fact(value)}")
+        if text := _format_fact(value):
+            print_text(f"{key.replace('_', ' '):<14} {hang(text, indent=15)}")
 
 
 @app.command()
@@ -223,6 +220,6 @@ def _format_fact(value: Any) -> str:
             "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value)
             or "none"
         )
-    if value is None or value == "":
-        return "-"
+    if value is None:
+        return ""
     return f"{value:,}" if isinstance(value, int) else str(value)

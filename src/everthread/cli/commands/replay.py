@@ -150,7 +150,7 @@ def replay(
     name = engine or config.context.engine
     arguments: dict[str, Any] = {
         "model": model,
-        "window": window or config.model.context_length,
+        "window": window,
         "engine": name,
         "engine_options": dict(config.engines.get(name, {})),
         "pause": pause,
@@ -159,6 +159,8 @@ def replay(
     }
     shares = _parse_thresholds(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in sources]
+    if all((model or log.model) == config.model.default for log in logs):
+        arguments["window"] = window or config.model.context_length
     if shares:
         is_weighing_tried = economics is None and options.economics
         weighed = (False, True) if is_weighing_tried else (options.economics,)

@@ -307,13 +307,6 @@ class ListRow:
     side_calls: int = 0
 
     @property
-    def label(self) -> str:
-        """Return the title, then the model, which is cut first if there is little room."""
-        return " · ".join(
-            filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30)))
-        )
-
-    @property
     def kind(self) -> str:
         """The thread's kind, with the number of side calls that are folded into it."""
         if not self.side_calls:
@@ -396,7 +389,7 @@ def listing(
 def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
     """Print one line for each row, in the same form whatever they hold, so that other programs can read it."""
     columns: dict[str, Callable[[ListRow], object]] = {
-        "title…": lambda row: row.label or "(no title)",
+        "title…": lambda row: excerpt(row.title, 70) or "(no title)",
         "id": lambda row: shorten_id(row.session.id),
         "last used": lambda row: format_age(row.last, now),
         "messages>": lambda row: row.messages,
@@ -412,6 +405,7 @@ def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
             "compactions>": lambda row: row.compactions,
             "kind": lambda row: row.kind,
         }
+    columns["model"] = lambda row: excerpt(row.session.model, 30)
     values = [[value(row) for value in columns.values()] for row in rows]
     print_lines("sessions" if every else "threads", list(columns), values)
 

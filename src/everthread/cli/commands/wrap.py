@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 COMMAND = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
 }
-NEVER = 1_000_000_000
+NEVER_TOKENS = 1_000_000_000
 """Tokens at which a client would compact by itself: never."""
-UNKNOWN = "http://127.0.0.1:PORT"
+URL_PLACEHOLDER = "http://127.0.0.1:PORT"
 """The gateway's address before there is one."""
 
 
@@ -125,7 +125,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "DISABLE_AUTO_COMPACT": "1",
                 "ENABLE_TOOL_SEARCH": "true",
-                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER),
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER_TOKENS),
             },
             mcp=(
                 "--mcp-config",
@@ -140,7 +140,7 @@ CLIENTS = {
                 "-c",
                 'openai_base_url="{url}/v1"',
                 "-c",
-                f"model_auto_compact_token_limit={NEVER}",
+                f"model_auto_compact_token_limit={NEVER_TOKENS}",
             ),
             mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
@@ -169,7 +169,7 @@ CLIENTS = {
                 "ANTHROPIC_BASE_URL": "{url}",
                 "ANTHROPIC_API_BASE": "{url}",
             },
-            ("--max-chat-history-tokens", str(NEVER)),
+            ("--max-chat-history-tokens", str(NEVER_TOKENS)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
         ClientRow(
@@ -194,7 +194,7 @@ CLIENTS = {
             "copilot",
             {
                 "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
-                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER),
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER_TOKENS),
             },
             note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
         ),
@@ -293,7 +293,9 @@ def wrap(
         folder = Path(name)
         url = gateway and gateway.rstrip("/")
         if printed:
-            _print_settings(row, folder, url or UNKNOWN, mcp=mcp, as_json=as_json)
+            _print_settings(
+                row, folder, url or URL_PLACEHOLDER, mcp=mcp, as_json=as_json
+            )
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
@@ -382,7 +384,7 @@ def _settings(
 
 
 def settings_text(
-    row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False
+    row: ClientRow, folder: Path, url: str = URL_PLACEHOLDER, *, mcp: bool = False
 ) -> str:
     """What would be set, as a shell takes it; the temporary folder is called FOLDER."""
     variables, arguments = _settings(row, url, folder, mcp=mcp)
@@ -550,7 +552,7 @@ class ReceiptFigures:
         )
 
 
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 _KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Where a client's key for the gateway may be, which sees its tenant's figures."""
 _SECONDS = 10
@@ -561,7 +563,7 @@ async def read_figures(url: str, since: float) -> ReceiptFigures | str:
     import httpx2
 
     key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
-    days = int(time.time() // _DAY - since // _DAY) + 1
+    days = int(time.time() // _DAY_SECONDS - since // _DAY_SECONDS) + 1
     try:
         async with httpx2.AsyncClient(timeout=_SECONDS) as http:
             answer = await http.get(
@@ -603,8 +605,9 @@ def receipt(
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
     calls = count_noun(total.calls, "call")
     if comparison is not None and comparison.beyond:
-        beyond = count_noun(comparison.beyond, "call")
-        lines = [f"Everthread: {name} made {calls}, {beyond} beyond the window."]
+        lines = [
+            f"Everthread: {name} made {calls}, {comparison.beyond:,} of them beyond the window."
+        ]
     else:
         lines = [f"Everthread: {name} made {calls}."]
     if total.compactions:

@@ -215,9 +215,9 @@ class LosslessEngine(SummaryEngine):
         around: Sections = {TASK: task_lines(plan), RULES: pinned}
         used = count(marker) + count(render_sections(around, brief=True)) + names.room
         room = budget - used - 60
-        standing_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
-        standing = state_sections(state, standing_room, count)
-        room = max(room - section_tokens(standing, count), MIN_NODE_TOKENS)
+        permanent_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
+        permanent = state_sections(state, permanent_room, count)
+        room = max(room - section_tokens(permanent, count), MIN_NODE_TOKENS)
         node_order = NodeOrder(
             max(room // NODE_SHARE, MIN_NODE_TOKENS),
             around[TASK],
@@ -237,7 +237,7 @@ class LosslessEngine(SummaryEngine):
             ),
             facts=facts,
             marker=marker,
-            around=around | standing,
+            around=around | permanent,
             names=names,
             warnings=warnings,
         )

@@ -40,7 +40,7 @@ from everthread.core.types import Node
 
 EARLIER = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
-STANDING = frozenset({STATE, PROGRESS, ASKS, REMAINING})
+LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, ASKS, REMAINING})
 """Sections that describe the state at a node's end: of adjacent nodes only the last one's still holds."""
 _HEADING = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "
@@ -52,9 +52,10 @@ _END = re.compile(r"^\[end of nodes(?:;[^\]\n]{0,80})?\]$", re.MULTILINE)
 _FORGED = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
 MAX_LINES = 12
 """Lines of a journal's entry that was joined from parts of one turn."""
-_SOON = 0.7
-_SMALL = 0.25
-"""A chunk of at least `_SOON` of its size ends before a user message; a last one below `_SMALL` joins the previous."""
+_EARLY_END_SHARE = 0.7
+_SMALL_CHUNK_SHARE = 0.25
+"""A chunk of at least the first share of its size ends before a user message; a last one below the second share
+joins the previous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def join_sections(parts: Sequence[VisibleNode]) -> Sections:
     joined: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, text in parse_sections(part.node.body).items():
-            if name in STANDING and part is not parts[-1]:
+            if name in LATEST_ONLY_SECTIONS and part is not parts[-1]:
                 continue
             lines = (_strip_number(line) for line in text.split("\n") if line.strip())
             joined.setdefault(name, {}).update(dict.fromkeys(lines))
@@ -255,14 +256,17 @@ def split_chunks(
         tokens = sum(map(count, indices))
         full = sizes and (
             sizes[-1] + tokens > size
-            or (sizes[-1] >= _SOON * size and is_user_message(messages[indices[0]]))
+            or (
+                sizes[-1] >= _EARLY_END_SHARE * size
+                and is_user_message(messages[indices[0]])
+            )
         )
         if not chunks or full:
             chunks.append([])
             sizes.append(0)
         chunks[-1] += indices
         sizes[-1] += tokens
-    if len(chunks) > 1 and sizes[-1] < _SMALL * size:
+    if len(chunks) > 1 and sizes[-1] < _SMALL_CHUNK_SHARE * size:
         last = chunks.pop()
         chunks[-1] += last
     return chunks

@@ -112,11 +112,11 @@ SCHEMAS = (
 
 # Tool answers
 
-MOST = 6_000
+MAX_ANSWER_CHARS = 6_000
 """Maximum characters of an answer."""
-ROOM = 400
+FRAME_CHARS = 400
 """Characters of these for the first line and the hint to continue."""
-PLACE = 700
+EXCERPT_CHARS = 700
 """Characters of one excerpt, with its heading."""
 NODE_ID = re.compile(r"n[0-9a-f]{12}")
 FINAL = "There is nothing more to find under it; do not try it again."
@@ -125,10 +125,12 @@ FINAL = "There is nothing more to find under it; do not try it again."
 class Tools:
     """`lcm_grep`, `lcm_describe`, `lcm_expand` over the stored messages. An answer has at most `most` characters."""
 
-    def __init__(self, lookup: Lookup, graph: Graph, most: int = MOST) -> None:
+    def __init__(
+        self, lookup: Lookup, graph: Graph, most: int = MAX_ANSWER_CHARS
+    ) -> None:
         self._lookup = lookup
         self._graph = graph
-        self._most = max(min(MOST, most), 2 * PLACE)
+        self._most = max(min(MAX_ANSWER_CHARS, most), 2 * EXCERPT_CHARS)
 
     @classmethod
     def of(cls, services: Services) -> Tools | None:
@@ -159,7 +161,9 @@ class Tools:
             scope=arguments["scope"],
             role=arguments["role"],
             tool=arguments["tool"],
-            limit=min(arguments["limit"], max(1, (self._most - ROOM) // PLACE)),
+            limit=min(
+                arguments["limit"], max(1, (self._most - FRAME_CHARS) // EXCERPT_CHARS)
+            ),
             offset=arguments["offset"],
         )
         where = "all conversations" if everywhere else "this conversation"
@@ -187,7 +191,7 @@ class Tools:
         )
 
     async def _expand(self, arguments: Mapping[str, Any]) -> str:
-        limit = min(arguments["limit"], self._most - ROOM)
+        limit = min(arguments["limit"], self._most - FRAME_CHARS)
         return passage_text(
             await self._graph.expand(
                 arguments["id"], offset=arguments["offset"], limit=limit
@@ -196,7 +200,7 @@ class Tools:
         )
 
     def _bound(self, text: str) -> str:
-        room = self._most - ROOM
+        room = self._most - FRAME_CHARS
         if len(text) <= room:
             return text
         return f"{text[:room]}\n[{len(text) - room:,} more characters of its words; the originals: {EXPAND}]"
@@ -212,7 +216,7 @@ async def _node(graph: Graph, wanted: str) -> Node:
 # Arguments from the model
 
 MAX_ARGUMENT = 1_000
-FARTHEST = 10**9
+MAX_OFFSET = 10**9
 _DEFAULTS: dict[str, Any] = {
     "mode": "text",
     "scope": "thread",
@@ -281,7 +285,7 @@ def _number(tool: str, name: str, value: Any) -> int:
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
-        or not least <= value <= FARTHEST
+        or not least <= value <= MAX_OFFSET
     ):
         raise InputError(
             f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {least} on"
@@ -291,17 +295,17 @@ def _number(tool: str, name: str, value: Any) -> int:
 
 # Description of a node
 
-SHOWN_SOURCES = 24
+MAX_SHOWN_SOURCES = 24
 """Maximum ids listed."""
 
 
 def node_text(node: Node) -> str:
     """Describe a node: its range, its sources, its author and its text."""
     kind = "messages" if node.level == 0 else "nodes"
-    shown = ", ".join(node.sources[:SHOWN_SOURCES]) or "not known"
+    shown = ", ".join(node.sources[:MAX_SHOWN_SOURCES]) or "not known"
     more = (
-        f" and {len(node.sources) - SHOWN_SOURCES:,} more"
-        if len(node.sources) > SHOWN_SOURCES
+        f" and {len(node.sources) - MAX_SHOWN_SOURCES:,} more"
+        if len(node.sources) > MAX_SHOWN_SOURCES
         else ""
     )
     times = f", {moment(node.since)} to {moment(node.until)}" if node.until else ""

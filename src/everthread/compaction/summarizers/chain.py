@@ -66,9 +66,9 @@ class Quoted(Protocol):
         ...
 
 
-REST_PASSING = 60.0
+TRANSIENT_REST_SECONDS = 60.0
 """Seconds to pause a route after a transient failure."""
-REST_LASTING = 600.0
+LONG_REST_SECONDS = 600.0
 """Seconds to pause a route without a provider, or with unusable answers."""
 
 TOOK_TOO_LONG = "it took too long"
@@ -159,7 +159,7 @@ class SummarizerChain:
                 name, SummaryError("its summaries could not be used", unusable=True)
             )
             warnings.append(
-                f"{name} is not asked for the next {REST_LASTING / 60:.0f} minutes"
+                f"{name} is not asked for the next {LONG_REST_SECONDS / 60:.0f} minutes"
             )
             self._reported.add(name)
             return False
@@ -188,7 +188,7 @@ class SummarizerChain:
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
         """Return the routes for the request: the cheapest first if all have a quote, else in their order."""
-        routes = [route for route in self._routes if _suits(route, request)]
+        routes = [route for route in self._routes if _can_write(route, request)]
         quotes = [
             route.quote_for(request) if isinstance(route, Quoted) else None
             for route in routes
@@ -199,9 +199,9 @@ class SummarizerChain:
         return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
 
     def _note_failure(self, name: str, error: SummaryError) -> None:
-        seconds = REST_PASSING if error.passing else 0.0
+        seconds = TRANSIENT_REST_SECONDS if error.passing else 0.0
         if error.missing or error.unusable:
-            seconds = REST_LASTING
+            seconds = LONG_REST_SECONDS
         if seconds:
             self._rest_until[name] = self._clock() + seconds
             self._reported.add(name)
@@ -223,7 +223,7 @@ def _add_costs(
     )
 
 
-def _suits(route: Summarizer, request: SummaryRequest) -> bool:
+def _can_write(route: Summarizer, request: SummaryRequest) -> bool:
     """Return whether a route suits this request; without a `suits` method it suits every request."""
     suits = getattr(route, "suits", None)
     return suits is None or bool(suits(request))

@@ -19,7 +19,7 @@ from typing import Any
 
 from everthread.compaction.summarizers.chain import Price, Reading
 from everthread.compaction.summarizers.prompts import (
-    TOLERATED,
+    MAX_OVERSHOOT,
     RecordEntry,
     SummaryAnswer,
     SummaryPrompt,
@@ -187,11 +187,11 @@ class Writer:
 
 MAX_TOO_LONG = 2
 """Maximum refusals of a prompt for its length before the last attempt."""
-_SAFE = 0.95
+_SAFE_WINDOW_SHARE = 0.95
 """Share of a window to use, since the model may count differently."""
 _MIN_ROOM = 1_000
 """Minimum room for material; a smaller window is not used."""
-_SMALL = 200
+_MIN_TARGET_TOKENS = 200
 """Minimum target for a summary, however short its sources."""
 _EARLIER = "earlier checkpoint"
 
@@ -293,10 +293,10 @@ class _Work:
         previous = self._previous()
         new = sum(size(piece, self._count) for piece in pieces)
         old = self._count(previous)
-        spare = int((self._room(1) - new - old) / TOLERATED)
+        spare = int((self._room(1) - new - old) / MAX_OVERSHOOT)
         short = self._note_target()
         if spare >= short:
-            target = min(self._target(), spare, old + max(new // 2, _SMALL))
+            target = min(self._target(), spare, old + max(new // 2, _MIN_TARGET_TOKENS))
             return await self._write(
                 self._full_prompt(pieces, previous, target, new + old)
             )
@@ -392,7 +392,7 @@ class _Work:
         self, chunk: Sequence[RecordEntry], number: int, total: int, target: int
     ) -> SummaryPrompt:
         tokens = size(chunk, self._count)
-        target = min(target, max(tokens // 2, _SMALL))
+        target = min(target, max(tokens // 2, _MIN_TARGET_TOKENS))
         return self._question(
             [block("record", _render_entries(chunk))],
             "part",
@@ -407,7 +407,7 @@ class _Work:
         tokens = size(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
         return self._question(
-            blocks, "merge", min(target, tokens), int(TOLERATED * tokens)
+            blocks, "merge", min(target, tokens), int(MAX_OVERSHOOT * tokens)
         )
 
     def _question(
@@ -461,12 +461,14 @@ class _Work:
 
         Two of them, half as large again, still fit into one call.
         """
-        return min(max(self._target(), _SMALL), self._room(self._target()) // 4)
+        return min(
+            max(self._target(), _MIN_TARGET_TOKENS), self._room(self._target()) // 4
+        )
 
     def _room(self, target: int) -> int:
         """Return the tokens of material that one call can take, beside its instructions and an answer of this size."""
         request = self._question(self._open(), "update", target, 0).request
-        room = int(self.window * _SAFE) - int(TOLERATED * target)
+        room = int(self.window * _SAFE_WINDOW_SHARE) - int(MAX_OVERSHOOT * target)
         room -= self.writer.counter.request(request.messages, system=request.system)
         if room < _MIN_ROOM:
             raise SummaryError(
@@ -580,7 +582,7 @@ class WarmPrefixSummarizer:
             {"role": "user", "content": instruction},
         ]
         tokens = counter.request(messages, system=live.system, tools=live.tools)
-        if tokens + TOLERATED * request.budget > self._writer.model.window:
+        if tokens + MAX_OVERSHOOT * request.budget > self._writer.model.window:
             raise SummaryError(
                 f"the window of {self._writer.model.window} tokens has no room left for a summary"
             )

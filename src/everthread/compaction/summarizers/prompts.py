@@ -173,7 +173,7 @@ def _name(name: Any) -> str:
 
 
 Count = Callable[[str], int]
-_LABEL = 24
+_LABEL_TOKENS = 24
 """Tokens kept free in a chunk for the label of a part of an entry."""
 
 
@@ -219,7 +219,7 @@ def _units(
         for entry in piece:
             yield from _units([entry], room, count)
     else:
-        parts = cut(piece[0].text, max(room - _LABEL, 1), count)
+        parts = cut(piece[0].text, max(room - _LABEL_TOKENS, 1), count)
         for number, part in enumerate(parts, start=1):
             entry = RecordEntry(
                 f"{piece[0].label}, part {number} of {len(parts)}", part
@@ -244,7 +244,7 @@ def _steps(text: str, step: int) -> Iterator[str]:
 
 
 _HEADING_TOKENS = 6
-_NOTE = 12
+_NOTE_TOKENS = 12
 """Tokens of a heading, and of the note about omitted lines."""
 
 
@@ -270,11 +270,11 @@ def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
     lines = text.splitlines()
     ordered = lines[::-1] if name == DONE else lines
     shown = sum(
-        tokens <= room - _NOTE
+        tokens <= room - _NOTE_TOKENS
         for tokens in accumulate(count(each) + 1 for each in ordered)
     )
     if not shown:
-        chars = len(text) * max(room - _NOTE, 1) // max(count(text), 1)
+        chars = len(text) * max(room - _NOTE_TOKENS, 1) // max(count(text), 1)
         return f"{text[:chars].rstrip()} … (the rest was left out)"
     note = f"({len(lines) - shown} lines left out)"
     return "\n".join(
@@ -352,9 +352,9 @@ def _text(name: str) -> string.Template:
 # Answers of the model
 
 
-FEWEST = 3
+MIN_HEADINGS = 3
 """An answer with fewer known headings does not count as a summary."""
-TOLERATED = 1.5
+MAX_OVERSHOOT = 1.5
 """The factor by which an answer may exceed its target."""
 
 REFUSED = "it declined to answer"
@@ -387,7 +387,7 @@ def judge(
     marked, found_headings = with_headings(text)
     sections = _clean(parse_sections(without_fence(marked)))
     truncated = reply.stop in ("length", "content_filter")
-    if len(found_headings) < FEWEST:
+    if len(found_headings) < MIN_HEADINGS:
         return SummaryAnswer({}, _why_none(reply, raw, text), usable=False)
     if not sections:
         return SummaryAnswer({}, HOLLOW, usable=False)
@@ -396,7 +396,7 @@ def judge(
     tokens = count(render_sections(sections, template=template, brief=True))
     if tokens > max(question.material, question.target):
         return SummaryAnswer(sections, LONGER, usable=False, truncated=truncated)
-    fault = TOO_LONG if tokens > TOLERATED * question.target else ""
+    fault = TOO_LONG if tokens > MAX_OVERSHOOT * question.target else ""
     return SummaryAnswer(sections, fault, truncated=truncated)
 
 

@@ -37,7 +37,7 @@ class Neighbour:
 
     def as_line(self, found: Collection[int | None]) -> str:
         """For a person. `found`: the messages of the page; one of those is named only, as its text is shown there."""
-        text = ", found too" if self.message in found else f": {self.text}"
+        text = " (also a match)" if self.message in found else f": {self.text}"
         return f"#{self.message} {self.speaker}{text}"
 
 

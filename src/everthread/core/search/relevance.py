@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 TYPICAL_CHARS = 150
 """Characters. A word in a longer text says less."""
-NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.5, 1: 0.3, -2: 0.2, 2: 0.1}
-"""Share of a neighbour's score that a message gets, by distance before (-) or after (+): an answer follows."""
+NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
+"""Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
+answer follows its question."""
+SITTING_SHARE = 0.75
+"""Share of its sitting's best scores that each message of the sitting gets."""
+SITTING_BEST = 2
+"""How many messages say how well their sitting answers the question."""
+SPEAKER_BONUS = 0.2
+"""How much more a text counts if the question names its speaker."""
 MIN_TEXTS = 100
 FEW_TEXTS = 8
 DAY_SCORE = 3.0
@@ -34,15 +42,38 @@ def dilution(length: int) -> float:
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
 
 
-def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]:
-    """Return the scores of messages in a row, each raised by its neighbours of the same sitting."""
-    totals = list(scores)
-    for index, sitting in enumerate(sittings):
+def share_words(
+    held: Sequence[Mapping[int, float]], sittings: Sequence[int]
+) -> list[dict[int, float]]:
+    """Return the words that messages in a row get from their neighbours of the same sitting, with their scores.
+
+    `held`: the numbers of each message's words, with their scores. A word that several neighbours have counts once, at
+    its best.
+    """
+    borrowed: list[dict[int, float]] = [{} for _ in held]
+    for index, words in enumerate(held):
         for step, share in NEIGHBOUR_SHARES.items():
-            other = index + step
-            if 0 <= other < len(scores) and sittings[other] == sitting:
-                totals[index] += share * scores[other]
-    return totals
+            other = index - step
+            if not 0 <= other < len(held) or sittings[other] != sittings[index]:
+                continue
+            for word, score in words.items():
+                borrowed[other][word] = max(
+                    share * score, borrowed[other].get(word, 0.0)
+                )
+    return borrowed
+
+
+def rate_sittings(scores: Sequence[float], sittings: Sequence[int]) -> dict[int, float]:
+    """Return what each sitting adds to its messages: a share of the mean of their best scores."""
+    by_sitting: defaultdict[int, list[float]] = defaultdict(list)
+    for score, sitting in zip(scores, sittings, strict=True):
+        by_sitting[sitting].append(score)
+    return {
+        sitting: SITTING_SHARE
+        * sum(sorted(some, reverse=True)[:SITTING_BEST])
+        / SITTING_BEST
+        for sitting, some in by_sitting.items()
+    }
 
 
 def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:

@@ -239,7 +239,7 @@ def _parts(token: str) -> tuple[str, ...]:
         parts.append(token)
         for segment in _SEGMENT.split(token):
             parts += (segment, *segment.split("."))
-    parts += (hump for atom in atoms for hump in _humps(atom))
+    parts += (hump for atom in atoms for hump in _camel_case_parts(atom))
     words = {atom.casefold() for atom in atoms}
     return tuple(
         part
@@ -248,7 +248,7 @@ def _parts(token: str) -> tuple[str, ...]:
     )
 
 
-def _humps(atom: str) -> list[str]:
+def _camel_case_parts(atom: str) -> list[str]:
     """Split `HTTPServer` into HTTP, Server. Return nothing if the case changes as in base64."""
     if len(atom) > 64 or not atom.isascii() or atom.islower() or atom.isupper():
         return []
@@ -258,7 +258,9 @@ def _humps(atom: str) -> list[str]:
 
 def _spread(token: str) -> str:
     """Return the token with its humps apart."""
-    return " ".join(" ".join(_humps(atom)) or atom for atom in _ATOM.split(token))
+    return " ".join(
+        " ".join(_camel_case_parts(atom)) or atom for atom in _ATOM.split(token)
+    )
 
 
 class _Patterns:

@@ -27,7 +27,7 @@ _HEADER_BYTES = 64  # bytes of a picture or recording that hold its size
 # A JPEG may carry a profile and a thumbnail before its size.
 _JPEG_HEADER_BYTES = 256 * 1024
 _PAGE_BYTES = 50_000  # a usual page of a PDF
-_USUAL_PAGES = 5
+_DEFAULT_PAGES = 5
 _SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
 _USUAL_SECONDS = 30
 
@@ -56,7 +56,7 @@ def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
         for key in ("file_data", "data")
     ]
     data = next((_payload(value) for value in values if isinstance(value, str)), "")
-    pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
+    pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _DEFAULT_PAGES
     return pages * _find_rule(_PAGE_RATES, model)
 
 

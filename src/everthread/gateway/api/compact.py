@@ -24,7 +24,7 @@ from everthread.gateway.reading import RequestBody, read_request
 from everthread.gateway.request_head import ClientGone, RequestHead, read_body
 
 PATH = "/v1/compact"
-_LEAST = 1_000
+_MIN_WINDOW = 1_000
 
 
 class CompactApp:
@@ -71,12 +71,14 @@ class CompactApp:
         field = read.outer.find("window")
         window = None if field is None else field.value
         if window is not None and (
-            not isinstance(window, int) or isinstance(window, bool) or window < _LEAST
+            not isinstance(window, int)
+            or isinstance(window, bool)
+            or window < _MIN_WINDOW
         ):
             raise Refused(
                 400,
                 "invalid_request",
-                f"`window` is a number of tokens from {_LEAST:,} on.",
+                f"`window` is a number of tokens from {_MIN_WINDOW:,} on.",
             )
         api = _api(read, call)
         body = read.plain or b""

@@ -68,7 +68,7 @@ MAX_MESSAGE_CHARS = 100_000
 MAX_SIDE_MESSAGES = 60
 """Messages of one side of a compaction: the first and the last of them."""
 MAX_HITS = 60
-DAY = 86_400.0
+DAY_SECONDS = 86_400.0
 STATE_MESSAGES = 300
 """Number of last messages from which the thread's state is read."""
 MAX_CACHED_THREADS = 32
@@ -597,7 +597,7 @@ class PageReader:
 
     async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
         until = self._wall() + 1
-        since = (until // DAY - days + 1) * DAY
+        since = (until // DAY_SECONDS - days + 1) * DAY_SECONDS
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(
             self.store.insights(since=since, until=until, tenant=tenant),

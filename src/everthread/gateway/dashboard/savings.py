@@ -10,7 +10,7 @@ from everthread.core.prices import Prices, prices_for
 from everthread.store.records import CallRow, CompactionRecord
 
 _MILLION = 1_000_000
-LONG_PROMPT = 200_000
+LONG_PROMPT_TOKENS = 200_000
 """Tokens above which some models have other prices."""
 
 PriceOf = Callable[[str, float, int], Prices | None]
@@ -25,7 +25,7 @@ class PriceTable:
 
     def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
         moment = datetime.fromtimestamp(at, UTC)
-        key = (model, moment.date(), prompt > LONG_PROMPT)
+        key = (model, moment.date(), prompt > LONG_PROMPT_TOKENS)
         if key not in self._prices:
             self._prices[key] = prices_for(model, at=moment, prompt_tokens=prompt)
         return self._prices[key]

@@ -29,7 +29,7 @@ from everthread.store.records import (
     ThreadRow,
 )
 
-CACHED_FROM = 1_024
+MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""
 WORDS = "What the User Said"
 CHART_POINTS = 300
@@ -323,7 +323,9 @@ def _misses(
     for number, (before, call) in enumerate(pairwise(main), 1):
         reusable = min(before.prompt, call.prompt)
         missed = reusable - call.read
-        if reusable < CACHED_FROM or missed <= max(CACHED_FROM, reusable // 10):
+        if reusable < MIN_CACHED_TOKENS or missed <= max(
+            MIN_CACHED_TOKENS, reusable // 10
+        ):
             continue
         if number in compacted:
             cause = "compaction"

@@ -358,9 +358,10 @@ def find_latest(
         dated += [(_changed_at(log), log) for log in logs]
     latest = [log for at, log in sorted(dated, reverse=True) if at >= since][:limit]
     if not latest:
-        places = ", ".join(CLIENT_NAMES[client] for client in PLACES)
+        clients = ", ".join(CLIENT_NAMES[client] for client in PLACES)
+        when = " since then" if since else ""
         raise InputError(
-            f"there are no sessions here of any of these programs: {places}"
+            f"no sessions were found{when} in the usual folders of {clients}; name the file of one instead"
         )
     return latest
 

@@ -211,9 +211,9 @@ def _is_silent(chunk: Mapping[str, Any]) -> bool:
 
 
 _FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
-_LENGTH = 24
+_MIN_PIECE_CHARS = 24
 """Characters of a piece of a stream, at least."""
-_MOST = 40
+_MAX_PIECES = 40
 """Pieces of one text."""
 
 
@@ -227,7 +227,7 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
         data = json.loads(event.data)
         holder, key = _words(data)
         words = holder[key] if key else ""
-        length = max(_LENGTH, len(words) // _MOST)
+        length = max(_MIN_PIECE_CHARS, len(words) // _MAX_PIECES)
         for start in range(0, max(len(words), 1), length):
             if key:
                 holder[key] = words[start : start + length]

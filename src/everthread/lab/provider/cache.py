@@ -378,10 +378,10 @@ def _positions(blocks: Sequence[Block], mark: int) -> list[int]:
 _RUNS = (CALL_BLOCKS, RESULT_BLOCKS)
 
 
-SMALLEST = 1024
-STEP = 128
+MIN_CACHED_TOKENS = 1024
+CACHE_STEP_TOKENS = 128
 PREFIX_SECONDS = 600.0
-_PIECE = 256
+_PIECE_CHARS = 256
 """Characters compared at once inside a block: two prompts may part in the middle of a message."""
 
 
@@ -408,10 +408,10 @@ class PrefixCache:
             # A digest is that of the whole beginning, so none is known after the first that is not.
             if now < self._used.get(key, float("-inf")) + PREFIX_SECONDS:
                 shared += piece.tokens
-            if prompt >= SMALLEST:
+            if prompt >= MIN_CACHED_TOKENS:
                 self._used[key] = now
-        cached = shared // STEP * STEP
-        return cached if cached >= SMALLEST else 0
+        cached = shared // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
+        return cached if cached >= MIN_CACHED_TOKENS else 0
 
 
 class BreakpointCache:
@@ -452,7 +452,7 @@ class BreakpointCache:
         )
         implicit = [] if is_explicit else natural[-1:]
         written = sorted({*implicit, *marked[-(MAX_MARKS - len(implicit)) :]})
-        written = [at for at in written if sums[at] >= SMALLEST]
+        written = [at for at in written if sums[at] >= MIN_CACHED_TOKENS]
         for at in {*written, hit} - {-1}:
             self._ends[keys[at]] = now + lifetime
         read = 0 if hit < 0 else sums[hit]
@@ -492,10 +492,12 @@ def _pieces(block: Block) -> tuple[Block, ...]:
     length = len(block.text)
     before = 0
     pieces = []
-    for end in range(_PIECE, length + _PIECE, _PIECE):
+    for end in range(_PIECE_CHARS, length + _PIECE_CHARS, _PIECE_CHARS):
         tokens = block.tokens * min(end, length) // length
         pieces.append(
-            replace(block, text=block.text[end - _PIECE : end], tokens=tokens - before)
+            replace(
+                block, text=block.text[end - _PIECE_CHARS : end], tokens=tokens - before
+            )
         )
         before = tokens
     return tuple(pieces)

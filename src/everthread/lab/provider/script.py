@@ -176,7 +176,7 @@ def _read_step(step: Any, at: int) -> Step:
 
 _SIGNED = "bGFi"
 """Prefix of signatures issued here; others are not checked."""
-_CALL = 10
+_CALL_TOKENS = 10
 """Tokens a call costs besides its name and arguments."""
 
 
@@ -365,7 +365,7 @@ def is_forged_call(part: Mapping[str, Any]) -> bool:
 def count_answer(message: Message, counter: TokenCounter) -> int:
     """Tokens of an answer without its reasoning."""
     calls = sum(
-        counter.text(call.name) + counter.text(call.arguments) + _CALL
+        counter.text(call.name) + counter.text(call.arguments) + _CALL_TOKENS
         for call in calls_of(message)
     )
     return (

@@ -16,8 +16,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import SPARE_OUTPUT
 from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
-    SMALLEST,
-    STEP,
+    CACHE_STEP_TOKENS,
+    MIN_CACHED_TOKENS,
     Block,
     CacheUse,
     Prompt,
@@ -271,8 +271,8 @@ def _cached_tokens(model: str, use: CacheUse) -> int:
     """The tokens of a prompt that the next one can read: with marks those read and written, else all but the end."""
     if caches_by_marks(model):
         return use.read + use.write
-    cached = use.prompt - 2 * STEP
-    return cached if cached >= SMALLEST else 0
+    cached = use.prompt - 2 * CACHE_STEP_TOKENS
+    return cached if cached >= MIN_CACHED_TOKENS else 0
 
 
 UNCACHED = "uncached"

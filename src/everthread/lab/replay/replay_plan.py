@@ -19,8 +19,8 @@ from everthread.core.validation import repair
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, LoggedMessage
 
-PAUSE = 60.0
-STEP = 15.0
+PAUSE_SECONDS = 60.0
+STEP_SECONDS = 15.0
 """Assumed seconds before a message of the user, and before a tool's results."""
 COLD_FACTOR = 1.2
 """A pause after which the cache had expired is assumed to be this many times its lifetime."""
@@ -71,8 +71,8 @@ def plan_replay(
     log: Log,
     *,
     times: Sequence[float] | None = None,
-    pause: float = PAUSE,
-    step: float = STEP,
+    pause: float = PAUSE_SECONDS,
+    step: float = STEP_SECONDS,
     ttl: float = 300.0,
 ) -> ReplayPlan:
     """Plan the calls of a conversation. `times`: their times in seconds; `ttl`: the lifetime of a cache entry.

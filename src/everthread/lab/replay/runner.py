@@ -41,7 +41,12 @@ from everthread.lab.replay.baselines import (
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
 from everthread.lab.replay.recording import first_call_after, measure_agreement
-from everthread.lab.replay.replay_plan import PAUSE, STEP, ReplayPlan, plan_replay
+from everthread.lab.replay.replay_plan import (
+    PAUSE_SECONDS,
+    STEP_SECONDS,
+    ReplayPlan,
+    plan_replay,
+)
 from everthread.lab.replay.result import (
     Agreement,
     LogFigures,
@@ -255,8 +260,8 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     engine: str = "compressor",
     engine_options: dict[str, Any] | None = None,
     times: Sequence[float] | None = None,
-    pause: float = PAUSE,
-    step: float = STEP,
+    pause: float = PAUSE_SECONDS,
+    step: float = STEP_SECONDS,
     compact: Compact = (),
     compared: bool = True,
     judged: bool | None = None,

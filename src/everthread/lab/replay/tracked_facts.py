@@ -34,7 +34,7 @@ ID = "ids in calls"
 KINDS = (REQUEST, SAID, ERROR, FILE, COMMAND, ID)
 FACT_CHARS = 80
 """Maximum length of a fact, in characters."""
-EDGE = 200
+EDGE_CHARS = 200
 """Characters of the start and of the end of a longer user message that are looked for."""
 
 _PATHS = frozenset(
@@ -197,11 +197,11 @@ def _errors(messages: Sequence[Message]) -> Iterable[str]:
 def _message_edges(text: str) -> Iterator[str]:
     """A short message whole; of a longer one its start and its end, in whole words."""
     line = " ".join(text.split())
-    if len(line) <= 2 * EDGE:
+    if len(line) <= 2 * EDGE_CHARS:
         yield line
         return
-    yield line[:EDGE].rpartition(" ")[0] or line[:EDGE]
-    yield line[-EDGE:].partition(" ")[2] or line[-EDGE:]
+    yield line[:EDGE_CHARS].rpartition(" ")[0] or line[:EDGE_CHARS]
+    yield line[-EDGE_CHARS:].partition(" ")[2] or line[-EDGE_CHARS:]
 
 
 def _shorten(text: str) -> str:

@@ -12,7 +12,7 @@ from everthread.store.database import Tx, equal_to, placeholders
 from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.value_encoding import (
-    PICO,
+    PICO_PER_DOLLAR,
     as_pico,
     decode_json,
     encode_json,
@@ -186,7 +186,7 @@ def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[Usag
                 cache_read=read,
                 cache_write=write,
                 reasoning=reasoning,
-                cost=pico / PICO,
+                cost=pico / PICO_PER_DOLLAR,
                 unpriced=unpriced,
             )
         )

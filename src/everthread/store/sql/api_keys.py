@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
 from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
-from everthread.store.value_encoding import PICO, as_pico
+from everthread.store.value_encoding import PICO_PER_DOLLAR, as_pico
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
@@ -25,7 +25,7 @@ LAST_USED = (
     "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
     "SELECT used FROM key_uses WHERE key_id = ?) u"
 )
-FOLD = 64
+ROWS_PER_SUM = 64
 """Number of rows of a key's day that are summed up into one."""
 
 
@@ -101,7 +101,7 @@ def count_use(
         )
         row = tx.one(SUM_DAY, (key_id, day, key_id, day))
         assert row is not None
-        if row[3] >= FOLD:
+        if row[3] >= ROWS_PER_SUM:
             _fold_uses(tx, key_id, day)
         sums[key_id] = _as_use(row)
     return sums
@@ -112,7 +112,7 @@ def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
     ids = [
         row[0]
         for row in tx.all(
-            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {FOLD} {tx.dialect.skip}",
+            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {ROWS_PER_SUM} {tx.dialect.skip}",
             (key_id, day),
         )
     ]
@@ -152,11 +152,13 @@ def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
 
 
 def _as_use(row: Row) -> KeyUse:
-    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO)
+    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO_PER_DOLLAR)
 
 
 def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
-    limits = KeyLimits(row[6], row[7], None if row[8] is None else row[8] / PICO)
+    limits = KeyLimits(
+        row[6], row[7], None if row[8] is None else row[8] / PICO_PER_DOLLAR
+    )
     key = NewKey(
         row[0],
         row[1],

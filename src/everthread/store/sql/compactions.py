@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import LAST, Row, Tx, chunks, placeholders
+from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
     UNDONE,
     UNDONE_STATE,
@@ -330,7 +330,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
         )
         if row is not None and not _covers_later(tx, session, at_message):
             # Not shown any more, only part of what an earlier branch took over: that is the context then.
-            first = 0 if row[0] >= 0 else -LAST
+            first = 0 if row[0] >= 0 else -MAX_ID
             rows = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
                 (session, first, row[0]),

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import StoreError, TranscriptError
-from everthread.store.database import LAST, Tx
+from everthread.store.database import MAX_ID, Tx
 from everthread.store.records import (
     MessageKind,
     NewMessage,
@@ -44,8 +44,8 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
         isinstance(value, str) and clean_text(value) == value
     ),  # every database stores it unchanged
     "text": lambda value: isinstance(value, str),
-    "count": lambda value: type(value) is int and 0 <= value < LAST,
-    "integer": lambda value: isinstance(value, int) and -LAST < value < LAST,
+    "count": lambda value: type(value) is int and 0 <= value < MAX_ID,
+    "integer": lambda value: isinstance(value, int) and -MAX_ID < value < MAX_ID,
     "moment": lambda value: (
         type(value) in (int, float) and abs(value) < 1e15
     ),  # no calendar goes farther
@@ -422,7 +422,7 @@ class _ThreadImport:
         record_usage(self.tx, new, self.now)
 
     def _pin(self, line: ExportLine) -> None:
-        put_pin(self.tx, self.root, line["text"], LAST, line["created"])
+        put_pin(self.tx, self.root, line["text"], MAX_ID, line["created"])
 
     def _output(self, line: ExportLine) -> None:
         content = compress_output(line["text"])

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.core.messages import Call, calls_of, results_of
 from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import LAST, Query, Row, Tx, chunks, placeholders
+from everthread.store.database import MAX_ID, Query, Row, Tx, chunks, placeholders
 from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.sql.session_rows import (
     IS_TIP,
@@ -163,7 +163,7 @@ def list_messages(
     rows = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = ? AND p.seq >= ? ORDER BY p.seq LIMIT ?",
-        (session_id, max(start, 0), LAST if limit is None else limit),
+        (session_id, max(start, 0), MAX_ID if limit is None else limit),
     )
     return [as_stored(row) for row in rows]
 
@@ -199,7 +199,7 @@ def load_history(
             if skipped <= start:
                 start -= skipped
                 continue
-        room = LAST if limit is None else limit - len(messages)
+        room = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
             (session, carried, room, max(start, 0)),
@@ -341,7 +341,7 @@ class _ThreadGrowth:
     active: float = field(init=False)
     tools: dict[str, str] = field(default_factory=dict)
     """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
-    unread: int | None = LAST
+    unread: int | None = MAX_ID
     """The place up to which the session's calls are not read yet; None when all of them are."""
 
     def __post_init__(self) -> None:

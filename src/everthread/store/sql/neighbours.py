@@ -15,7 +15,7 @@ from everthread.store.sql.message_rows import HOME_FIRST
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.store.value_encoding import decode_body
 
-BEGINNING = 100
+BEGINNING_CHARS = 100
 """Characters of a neighbour."""
 _PARTS = re.compile("\n[→≈] ")
 """Between the messages of a passage that shows several."""
@@ -74,5 +74,5 @@ def _first_words(body: bytes) -> str:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:
         return ""
-    words = " ".join(redact_part(text, 0, BEGINNING, margin=RAW_MARGIN).split())
-    return f"{words}…" if len(text) > BEGINNING else words
+    words = " ".join(redact_part(text, 0, BEGINNING_CHARS, margin=RAW_MARGIN).split())
+    return f"{words}…" if len(text) > BEGINNING_CHARS else words

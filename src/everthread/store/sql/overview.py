@@ -24,7 +24,7 @@ from everthread.store.sql.session_rows import (
     find_thread,
     load_session,
 )
-from everthread.store.value_encoding import PICO, decode_json, from_pico
+from everthread.store.value_encoding import PICO_PER_DOLLAR, decode_json, from_pico
 
 MESSAGE_SIZE = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """Tokens of a message; if they were not counted, a quarter of its characters."""
@@ -55,7 +55,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             "prompts": prompts,
             "read": read,
             "output": output,
-            "cost": None if unpriced == every else pico / PICO,
+            "cost": None if unpriced == every else pico / PICO_PER_DOLLAR,
         }
     for row in tx.all_in(
         "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "

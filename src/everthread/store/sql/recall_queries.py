@@ -43,19 +43,19 @@ def recall_passages(
     return _make_passages(tx, ranking, words, query)
 
 
-ALIKE = 0.6
-WITHIN = 0.9
-"""A text repeats another if they share this part of all their words (`ALIKE`), or if the other holds this part of its
-words (`WITHIN`); words of the question do not count."""
+MIN_SHARED_WORDS = 0.6
+MIN_CONTAINED_WORDS = 0.9
+"""A text repeats another if they share the first part of all their words, or if the other holds the second part of its
+words. Words of the question do not count."""
 MIN_WITHIN = 8
-"""The least number of words in a text for which `WITHIN` applies."""
+"""The least number of words in a text for which `MIN_CONTAINED_WORDS` applies."""
 GLIMPSE_CHARS = 200
 """Characters of a call or result that is shown only beside a better one."""
 MAX_ALIKE = 2
 """How many texts that nearly repeat another are shown with it, a glimpse of each: where only a name or a figure
 differs, that may be what is asked for."""
 _WORD = re.compile(r"\w+")
-WordsIn = Mapping[int, Sequence[RecallWord]]
+WordsByPiece = Mapping[int, Sequence[RecallWord]]
 """The words of the question that each piece holds."""
 
 
@@ -137,7 +137,7 @@ def _make_passages(
 
 
 def _choose_drafts(
-    tx: Tx, ranking: RecallRanking, words_in: WordsIn, query: RecallQuery
+    tx: Tx, ranking: RecallRanking, words_in: WordsByPiece, query: RecallQuery
 ) -> list[_PassageDraft]:
     """The best texts that each say something of their own, as many as are asked for."""
     exchanges = {
@@ -178,7 +178,10 @@ def _choose_drafts(
 
 
 def _add_partners(
-    tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: WordsIn
+    tx: Tx,
+    drafts: Sequence[_PassageDraft],
+    ranking: RecallRanking,
+    words_in: WordsByPiece,
 ) -> None:
     """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
     alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
@@ -209,8 +212,8 @@ def _add_partners(
 
 def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
     shared = len(own & other)
-    within = len(own) >= MIN_WITHIN and shared >= WITHIN * len(own)
-    return within or shared >= ALIKE * len(own | other)
+    within = len(own) >= MIN_WITHIN and shared >= MIN_CONTAINED_WORDS * len(own)
+    return within or shared >= MIN_SHARED_WORDS * len(own | other)
 
 
 def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,18 @@ from everthread.core.search.query import Question
 from everthread.core.search.relevance import (
     DAY_SCORE,
     NEIGHBOUR_SHARES,
+    SPEAKER_BONUS,
     closeness,
     dilution,
-    spread,
+    rate_sittings,
+    share_words,
 )
+from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_lookup
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
-from everthread.store.sql.pieces import Piece, TextKey, load_pieces
+from everthread.store.sql.pieces import Piece, TextKey, load_pieces, read_pieces
 from everthread.store.sql.recall_words import RecallWord, discount_parts, weigh_pieces
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
@@ -40,6 +44,12 @@ DECIDING_PLACES = 10
 """One of this many first candidates must be close enough."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 """The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
+SPEAKER_CANDIDATES = 40
+"""How many of the best pieces are read to see who speaks."""
+MAX_SPEAKER_CHARS = 40
+_SPEAKER = re.compile(r"([^\W\d_][\w .'-]*+):\s")
+WordScores = Mapping[int, float]
+"""The scores of the question's words that a text has, by the number of the word."""
 _SIDES = {
     -1: "id < ? AND start = 0 ORDER BY id DESC",
     1: "id > ? AND start = 0 ORDER BY id",
@@ -65,6 +75,20 @@ class CallPieces:
     results: list[Piece] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The pieces that may answer a question, with their neighbours."""
+
+    pieces: Sequence[Piece]
+    """By thread and in order."""
+    held: Mapping[int, WordScores]
+    """The words of each piece that has any."""
+    rare: Collection[int]
+    """Those with the rarest identifier of the question."""
+    phrased: Collection[int]
+    """Those with a phrase of the question as typed."""
+
+
 def rank_by_words(
     tx: Tx,
     scope: IndexQuery,
@@ -72,47 +96,41 @@ def rank_by_words(
     question: Question,
     query: RecallQuery,
 ) -> RecallRanking:
-    candidates = (
-        _find_page_candidates(tx, scope, words, question)
-        if query.as_page
-        else _find_candidates(words)
-    )
-    pieces = _load_with_neighbours(
-        tx,
-        scope,
-        weights=candidates.weights,
-        best=list(dict.fromkeys([*candidates.certain, *candidates.best])),
-        certain=set(candidates.certain),
-        words=words,
-    )
-    own = {
-        piece.id: candidates.weights[piece.id] / dilution(piece.length)
-        for piece in pieces
-        if piece.id in candidates.weights
-    }
+    found = _load_candidates(tx, scope, words, question, query)
+    pieces = found.pieces
     of_day = {
         piece.id
         for piece in pieces
         if any(piece.created in span for span in question.spans)
     }
-    scores = _share_scores(pieces, own, of_day)
+    scores = _share_scores(pieces, found.held, of_day)
+    speakers = _read_speakers(tx, pieces, scores)
+    asked = {word.sought.forms[0] for word in words}
+    named = [
+        piece
+        for piece, speaker in speakers.items()
+        if not asked.isdisjoint(query_terms(speaker))
+    ]
+    scores = _raise_speakers(scores, named)
     # A page leaves out texts that repeat others, so all candidates are ranked for it.
     most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
     first = list(islice(_rank_candidates(pieces, scores, query), most))
     if query.as_page:
-        role_scores = _share_scores(
-            pieces,
-            {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own},
-            of_day,
+        # Where texts name their speakers, the role says nothing.
+        weighed = found.held if speakers else _weigh_roles(pieces, found.held)
+        by_role = _raise_speakers(_share_scores(pieces, weighed, of_day), named)
+        by_rarest = [piece for piece in pieces if piece.id in found.rare]
+        first = _take_turns(
+            [
+                _rank_candidates(pieces, by_role, query),
+                first,
+                _rank_candidates(by_rarest, scores, query),
+            ],
+            most,
         )
-        by_role = islice(_rank_candidates(pieces, role_scores, query), most)
-        by_rarest = _rank_candidates(
-            [piece for piece in pieces if piece.id in candidates.rare], scores, query
-        )
-        first = _take_turns([by_role, first, by_rarest], most)
-        first.sort(key=lambda piece: piece.id not in candidates.phrased)
-    close = _measure_closeness(first, words, of_day, as_page=query.as_page)
-    close |= dict.fromkeys(close.keys() & candidates.phrased, 1.0)
+        first.sort(key=lambda piece: piece.id not in found.phrased)
+    close = _measure_closeness(first, words, of_day, query)
+    close |= dict.fromkeys(close.keys() & found.phrased, 1.0)
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
     return RecallRanking(
@@ -120,62 +138,54 @@ def rank_by_words(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The ids of the pieces to score."""
-
-    weights: dict[int, float]
-    best: list[int]
-    """Those with the most words, the best first."""
-    certain: list[int] = field(default_factory=list)
-    """Those that are scored in any case."""
-    rare: Collection[int] = frozenset()
-    """Those that hold the rarest words."""
-    phrased: Collection[int] = frozenset()
-    """Those that hold a phrase of the question as typed."""
-
-
-def _find_candidates(words: Sequence[RecallWord]) -> Candidates:
-    weights = weigh_pieces(discount_parts(words), ROUGH_CANDIDATES)
-    best = _best_pieces(weights, len(weights))
-    return Candidates(weights, _vary_pieces(best, words, ROUGH_CANDIDATES))
-
-
-def _find_page_candidates(
-    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question
-) -> Candidates:
-    """Add, for a page of results, the pieces of users, those with the rarest words and those with a whole phrase."""
-    found = _find_candidates(words)
-    spoken = weigh_pieces(
-        [replace(word, pieces=word.of_users) for word in discount_parts(words)],
-        RECALL_CANDIDATES,
-    )
-    weights = found.weights | spoken
-    rare = weights.keys() & _rarest_pieces(words)
-    phrased = _find_phrased(tx, scope, question)
+def _load_candidates(
+    tx: Tx,
+    scope: IndexQuery,
+    words: Sequence[RecallWord],
+    question: Question,
+    query: RecallQuery,
+) -> _Candidates:
+    weighed = discount_parts(words)
+    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
+    best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
+    certain: list[int] = []
+    rare: set[int] = set()
+    if query.as_page:
+        spoken = weigh_pieces(
+            [replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES
+        )
+        weights |= spoken
+        rare = weights.keys() & _rarest_pieces(words)
+        certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
+    phrased = _find_phrased(tx, scope, question) if query.as_page else frozenset()
     weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
-    certain = [
-        *_best_pieces(spoken, RECALL_CANDIDATES // 2),
-        *sorted(rare),
-        *sorted(phrased),
-    ]
-    return Candidates(weights, found.best, certain, rare, phrased)
+    certain += sorted(phrased)
+    pieces = _load_with_neighbours(
+        tx,
+        scope,
+        weights=weights,
+        best=list(dict.fromkeys([*certain, *best])),
+        certain=set(certain),
+        words=words,
+    )
+    held = {
+        piece.id: _score_words(piece, weighed)
+        for piece in pieces
+        if piece.id in weights
+    }
+    return _Candidates(pieces, held, rare, phrased)
 
 
 def _measure_closeness(
     pieces: Sequence[Piece],
     words: Sequence[RecallWord],
     of_day: Collection[int],
-    *,
-    as_page: bool,
+    query: RecallQuery,
 ) -> dict[int, float]:
-    """Return for each piece how much of the question's telling words it holds.
-
-    For a page, frequent words count if there are no others.
-    """
-    counted = [word for word in words if word.telling]
-    if as_page and not counted:
-        counted = list(words)
+    """The share of the question that each piece holds. For a page, frequent words count if there are no others."""
+    counted = [word for word in words if word.telling] or [
+        word for word in words if query.as_page
+    ]
     wanted = [word.weight for word in counted]
     return {
         piece.id: closeness(
@@ -183,6 +193,41 @@ def _measure_closeness(
             wanted,
         )
         for piece in pieces
+    }
+
+
+def _read_speakers(
+    tx: Tx, pieces: Sequence[Piece], scores: Mapping[int, float]
+) -> dict[int, str]:
+    """The names that the best pieces begin with, as chats of several people are written ("Ann: …").
+
+    Empty if most texts name nobody, or if hardly a name comes twice: then these are headings.
+    """
+    beginnings = [piece for piece in pieces if not (piece.start or piece.tool)]
+    best = sorted(beginnings, key=lambda piece: -scores[piece.id])[:SPEAKER_CANDIDATES]
+    texts = zip(best, read_pieces(tx, best), strict=True)
+    speakers = {
+        piece.id: match[1].casefold()
+        for piece, text in texts
+        if (match := _SPEAKER.match(text[:MAX_SPEAKER_CHARS])) is not None
+    }
+    is_chat = len(best) < 2 * len(speakers) >= 4 * len(set(speakers.values()))
+    return speakers if is_chat else {}
+
+
+def _raise_speakers(
+    scores: Mapping[int, float], named: Collection[int]
+) -> dict[int, float]:
+    return {**scores, **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in named}}
+
+
+def _weigh_roles(
+    pieces: Sequence[Piece], held: Mapping[int, WordScores]
+) -> Mapping[int, WordScores]:
+    return {
+        piece.id: _scale(held[piece.id], _role_weight(piece))
+        for piece in pieces
+        if piece.id in held
     }
 
 
@@ -345,23 +390,55 @@ def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
     return neighbours
 
 
+def _score_words(piece: Piece, words: Sequence[RecallWord]) -> WordScores:
+    """The score of each word in a piece. A piece that has only a phrase of the question counts a little."""
+    diluted = dilution(piece.length)
+    scores = {
+        number: word.weight / diluted
+        for number, word in enumerate(words)
+        if piece.id in word.pieces or piece.id in word.of_users
+    }
+    return scores or {len(words): MIN_WEIGHT}
+
+
+def _scale(scores: WordScores, factor: float) -> WordScores:
+    return {number: factor * score for number, score in scores.items()}
+
+
 def _share_scores(
-    pieces: Sequence[Piece], own: Mapping[int, float], of_day: Collection[int]
+    pieces: Sequence[Piece], held: Mapping[int, WordScores], of_day: Collection[int]
 ) -> dict[int, float]:
-    """The score of each piece: its own, a share of the best piece of each neighbouring text, and for its day."""
+    """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     texts = [
         list(group)
         for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)
     ]
-    best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
-    values = spread(best, list(_number_sittings(text[0] for text in texts)))
+    sittings = list(_number_sittings(text[0] for text in texts))
+    best = [
+        max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
+        for text in texts
+    ]
+    borrowed = share_words(best, sittings)
+    added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
     return {
-        piece.id: own.get(piece.id, 0.0)
-        + value
-        - alone
+        piece.id: _sum_scores(_best_of_both(held.get(piece.id, {}), others))
+        + added[sitting]
         + DAY_SCORE * (piece.id in of_day)
-        for text, value, alone in zip(texts, values, best, strict=True)
+        for text, others, sitting in zip(texts, borrowed, sittings, strict=True)
         for piece in text
+    }
+
+
+def _sum_scores(scores: WordScores) -> float:
+    return sum(scores.values())
+
+
+def _best_of_both(own: WordScores, others: WordScores) -> WordScores:
+    return {
+        **own,
+        **{
+            number: max(score, own.get(number, 0.0)) for number, score in others.items()
+        },
     }
 
 

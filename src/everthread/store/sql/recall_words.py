@@ -14,7 +14,7 @@ from everthread.store.index_query import IndexQuery
 from everthread.store.sql.search_scope import list_sources
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
-POSTINGS = 1_000
+MAX_POSTINGS = 1_000
 """The most pieces read for a word, the newest: a word with more says little."""
 MAX_WORDS = 10
 """The most words that are looked up in all their forms, the rarest ones."""
@@ -53,10 +53,10 @@ def look_up_words(
     words = []
     for item in chosen:
         wanted = replace(scope, one_of=(_encode_forms(item),))
-        pieces = frozenset(tx.match_ids(wanted, POSTINGS))
+        pieces = frozenset(tx.match_ids(wanted, MAX_POSTINGS))
         telling = item.counted and is_telling(len(pieces), total)
         wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
-        of_users = frozenset(tx.match_ids(wanted, POSTINGS) if by_role else ())
+        of_users = frozenset(tx.match_ids(wanted, MAX_POSTINGS) if by_role else ())
         words.append(
             RecallWord(
                 item,
@@ -81,11 +81,11 @@ def _complete_postings(
 
     These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
     """
-    frequent = [word for word in words if len(word.pieces) == POSTINGS]
+    frequent = [word for word in words if len(word.pieces) == MAX_POSTINGS]
     rare = tuple(
         term
         for word in words
-        if 0 < len(word.pieces) < POSTINGS
+        if 0 < len(word.pieces) < MAX_POSTINGS
         for term in _encode_forms(word.sought)
     )
     more: dict[int, set[int]] = {id(word): set() for word in frequent}
@@ -94,7 +94,7 @@ def _complete_postings(
         wanted = replace(
             scope, one_of=(*(_encode_forms(word.sought) for word in some), *others)
         )
-        pieces = tx.match_ids(wanted, POSTINGS)
+        pieces = tx.match_ids(wanted, MAX_POSTINGS)
         for word in some:
             more[id(word)].update(pieces)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.core.messages import calls_of, results_of
 from everthread.errors import UnknownIdError
-from everthread.store.database import LAST, Row, Tx
+from everthread.store.database import MAX_ID, Row, Tx
 from everthread.store.index_pieces import filter_name
 from everthread.store.index_query import IndexQuery, parse_query
 from everthread.store.indexing import ERA_RUN
@@ -64,7 +64,7 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         where.append(OF_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
     first = 0
-    before = LAST
+    before = MAX_ID
     if query.since is not None or query.until is not None:
         since = -1e18 if query.since is None else query.since
         until = 1e18 if query.until is None else query.until

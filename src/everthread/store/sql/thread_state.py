@@ -70,7 +70,7 @@ def release_lease(tx: Tx, lease: Lease) -> None:
 
 LIMIT_LIFE = 7 * 24 * 3600.0
 """Seconds until a learnt window expires, as providers change them, and for which a success disproves a smaller one."""
-DAY = 24 * 3600.0
+DAY_SECONDS = 24 * 3600.0
 LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
 
 
@@ -111,7 +111,7 @@ def limits_for(
             ),
             (
                 f"SELECT MAX(tokens) FROM model_successes WHERE {where} AND tenant = ? AND day > ?",
-                (*values, tenant, (now - LIMIT_LIFE) // DAY),
+                (*values, tenant, (now - LIMIT_LIFE) // DAY_SECONDS),
             ),
         ]
     )
@@ -179,7 +179,7 @@ def record_success(
         "INSERT INTO model_successes (tenant, base_url, model, headers, day, tokens) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (base_url, model, headers, tenant, day) DO UPDATE SET tokens = excluded.tokens "
         "WHERE model_successes.tokens < excluded.tokens",
-        (tenant, base_url, model, headers, int(now // DAY), prompt),
+        (tenant, base_url, model, headers, int(now // DAY_SECONDS), prompt),
     )
     tx.run(
         "DELETE FROM model_limits WHERE base_url = ? AND model = ? AND headers = ? AND tenant = ? "
@@ -188,7 +188,7 @@ def record_success(
     )
     tx.run(
         "DELETE FROM model_successes WHERE day < ?",
-        (int((now - 2 * LIMIT_LIFE) // DAY),),
+        (int((now - 2 * LIMIT_LIFE) // DAY_SECONDS),),
     )
 
 

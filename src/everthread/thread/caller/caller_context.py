@@ -36,7 +36,7 @@ from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy import (
     AUTOMATIC,
-    FADING,
+    FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
@@ -46,7 +46,7 @@ from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 from everthread.thread.summary_wait import SummaryWait
 
-WORTH_ANOTHER = 0.85
+MIN_ANOTHER_SHARE = 0.85
 """A prepared rewrite that is still too large is followed by another one only if that leaves at most this share."""
 
 
@@ -192,7 +192,7 @@ class CallerContext:
             await self._shorten_since(order)
         self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
         self.state.rhythm = self.state.rhythm.rewritten()
-        if is_own and call.used.depth >= FADING:
+        if is_own and call.used.depth >= FADING_COMPACTIONS:
             self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
         return ""
 
@@ -218,7 +218,7 @@ class CallerContext:
         now = self._services.sizer.tokens(call, call.used)
         if further.rewrite is not None:
             after = self._services.sizer.tokens(call, further.rewrite)
-            if after <= budget.compacted_limit or after <= WORTH_ANOTHER * now:
+            if after <= budget.compacted_limit or after <= MIN_ANOTHER_SHARE * now:
                 call.used = await rewrites.commit(further)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:

@@ -16,7 +16,7 @@ from everthread.thread.engine_jobs import DEFAULT_COMPACTION_SECONDS
 from everthread.thread.events import Event, Listener
 from everthread.thread.options import SessionOptions, SummarizerContext
 from everthread.thread.summary_wait import StartTimer, call_later
-from everthread.thread.worker import PROCESSES
+from everthread.thread.worker import MAX_PROCESSES
 
 
 def _ignore_event(event: Event) -> None:
@@ -44,7 +44,7 @@ class CallerSetup:
     """Whether the engine plans and finishes in worker processes, as only a built-in one can; else in a thread."""
     compaction_seconds: float = DEFAULT_COMPACTION_SECONDS
     """Time limit of one compaction, below that of a request. The request then continues without the compaction."""
-    compaction_processes: int = PROCESSES
+    compaction_processes: int = MAX_PROCESSES
     """Number of compactions that may run in worker processes at the same time."""
     summary_key: bytes = b""
     """The store's secret, which proves that we made a summary; `key_of` derives each tenant's key."""

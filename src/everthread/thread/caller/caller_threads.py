@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.economics import EARLIEST
+from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
@@ -197,7 +197,7 @@ class CallerThreads:
             return False
         budget = call.budget(options)
         earliest = (
-            EARLIEST * budget.threshold
+            MIN_THRESHOLD_SHARE * budget.threshold
             if options.economics
             else budget.background_start
         )

@@ -53,11 +53,11 @@ from everthread.thread.events import (
 )
 from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
-from everthread.thread.policy import COLD
+from everthread.thread.policy import COLD_CACHE
 from everthread.thread.recovery import slim_messages
 from everthread.thread.wire_messages import decode_messages
 
-SLIM = -1
+PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 NO_COVER = "all messages since the last compaction have to stay as they are"
 RewriteKey = tuple[int, bytes]
@@ -160,7 +160,7 @@ class RewriteTask:
     @property
     def aimed_tokens(self) -> int:
         """The prompt size the rewrite is made for: in the background, the size at which it will be used."""
-        is_ahead = self.order.is_background and self.order.reason != COLD
+        is_ahead = self.order.is_background and self.order.reason != COLD_CACHE
         return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
 
     def messages(self) -> TaskMessages:
@@ -353,7 +353,7 @@ class RewriteStore:
         state = replace(task.base_state, model="", tokens=0).dump()
         new = replace(
             _row(task, messages, cut),
-            strength=SLIM,
+            strength=PRUNE_ONLY,
             depth=task.base.depth if task.base else 0,
             state=state if task.base else {},
         )

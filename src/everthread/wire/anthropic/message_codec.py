@@ -424,9 +424,9 @@ def _wire(
 
 def _settled_length(messages: Messages, at: int) -> int:
     """Return how many messages will hardly change any more; the cut is between two messages that are never joined."""
-    if len(messages) - at < _NEAR_END + _SETTLED_AT_ONCE:
+    if len(messages) - at < _NEAR_END_MESSAGES + _SETTLED_AT_ONCE:
         return at
-    for cut in range(len(messages) - _NEAR_END, at, -1):
+    for cut in range(len(messages) - _NEAR_END_MESSAGES, at, -1):
         before = _sure_role(messages[cut - 1])
         after = _sure_role(messages[cut])
         if before and after and before != after:
@@ -525,7 +525,7 @@ class _CallIds:
         return self.latest.get(call_id) or _clean(call_id)
 
 
-_NEAR_END = 32
+_NEAR_END_MESSAGES = 32
 """Cache marks are expected within this many messages from the end; one further back forces a full encoding."""
 _SETTLED_AT_ONCE = 16
 

@@ -12,14 +12,14 @@ from everthread.compaction.history import CompactionHistory, MessageFacts
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.transcript import Span
 from everthread.wire.definitions import (
-    StandingPart,
+    PermanentPart,
     keep_parts,
     result_ids,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PermanentMessages:
     """The messages that stay, by their places in the input, with only those parts that stay."""
 
     messages: dict[int, Message] = field(default_factory=dict)
@@ -36,15 +36,15 @@ class Standing:
         return [index for index in self.messages if start <= index < end]
 
 
-def find_standing(history: CompactionHistory) -> Standing:
+def find_permanent(history: CompactionHistory) -> PermanentMessages:
     """Find everything in a history that is outside the conversation."""
     found = {
         index: parts
         for index, one in enumerate(history.facts)
-        if (parts := one.standing_parts())
+        if (parts := one.permanent_parts())
     }
     if not found:
-        return Standing()
+        return PermanentMessages()
     latest = _drop_replaced(found)
     said = {
         part.content
@@ -64,15 +64,15 @@ def find_standing(history: CompactionHistory) -> Standing:
     for piece in history.pieces:
         if any(index in latest for index in range(piece.start, piece.end)):
             _keep_piece(history, piece, latest, kept=kept, covered=covered)
-    return Standing(dict(sorted(kept.items())), frozenset(covered))
+    return PermanentMessages(dict(sorted(kept.items())), frozenset(covered))
 
 
 def _drop_replaced(
-    found: Mapping[int, Sequence[StandingPart]],
-) -> dict[int, list[StandingPart]]:
+    found: Mapping[int, Sequence[PermanentPart]],
+) -> dict[int, list[PermanentPart]]:
     """Leave out parts that later parts replace."""
     later: set[str] = set()
-    latest: dict[int, list[StandingPart]] = {}
+    latest: dict[int, list[PermanentPart]] = {}
     for index in sorted(found, reverse=True):
         parts = [
             part for part in found[index] if not part.keys or not part.keys <= later
@@ -87,12 +87,12 @@ def _drop_replaced(
 def _keep_piece(
     history: CompactionHistory,
     piece: Span,
-    latest: dict[int, list[StandingPart]],
+    latest: dict[int, list[PermanentPart]],
     *,
     kept: dict[int, Message],
     covered: set[int],
 ) -> None:
-    """Keep the standing parts of a piece, and with a result the call that it answers."""
+    """Keep the permanent parts of a piece, and with a result the call that it answers."""
     results: set[str] = set()
     for index in range(piece.start, piece.end):
         positions = {part.position for part in latest.get(index, ())}
