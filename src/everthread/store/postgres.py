@@ -426,6 +426,10 @@ class PostgresDatabase(Database):
         (psycopg.Error, StoreError, "{}"),
     )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process open its own connections."""
+        return PostgresDatabase, (self.url,)
+
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
         self.url = url
         self.migrations = migrations or load_migrations(DIALECT.name)
