@@ -164,7 +164,9 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
     ]
     if not cuts:
         return
-    ids = read_ids(tx.all(tx.dialect.new_ids.format("pieces"), (len(cuts),)), len(cuts))
+    ids = read_ids(
+        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(cuts),)), len(cuts)
+    )
     rows: list[Row] = []
     pieces: list[IndexPiece] = []
     times: dict[int, list[float]] = {}

@@ -58,7 +58,7 @@ DIALECT = Dialect(
     share="FOR SHARE",
     skip="FOR UPDATE SKIP LOCKED",
     notify="SELECT pg_notify('everthread', left(?, 2000))",
-    new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
+    select_new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     newest="",
 )
@@ -383,7 +383,7 @@ LISTEN_AGAIN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
 
 
-PASSING = (
+TRANSIENT_ERRORS = (
     pg.SerializationFailure,
     pg.DeadlockDetected,
     pg.AdminShutdown,
@@ -425,6 +425,10 @@ class PostgresDatabase(Database):
         ),
         (psycopg.Error, StoreError, "{}"),
     )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process open its own connections."""
+        return PostgresDatabase, (self.url,)
 
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
         self.url = url
@@ -533,7 +537,7 @@ class PostgresDatabase(Database):
             isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
             and error.sqlstate is None
         )
-        return is_broken or isinstance(error, PASSING)
+        return is_broken or isinstance(error, TRANSIENT_ERRORS)
 
     def problems(self, tx: Tx) -> list[str]:
         invalid = tx.value("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid")

@@ -166,7 +166,7 @@ def _simplify(text: str) -> str | None:
 
 
 def _token_terms(token: str) -> tuple[str, str]:
-    """Return the terms that a simple token adds to the reading run and to the extra run, encoded."""
+    """Return the encoded terms of a token: those in reading order, and those added for the search."""
     if not token.isascii():
         pairs = map(operator.add, token, token[1:])
         if encode_term(token) == token:

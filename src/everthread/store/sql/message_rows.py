@@ -302,7 +302,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
     tips, ids, *rest = tx.ask(
         [
             (SELECT_TIPS.format(placeholders(names)), names),
-            (tx.dialect.new_ids.format("messages"), (count,)),
+            (tx.dialect.select_new_ids.format("messages"), (count,)),
             *((fence, (thread,)) for thread in leased),
             *_event_queries(requests),
         ]
