@@ -155,7 +155,7 @@ _BOUND = re.compile(
     r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
-_BY = re.compile(r"\bby(?: about| at least)? ?$")
+_EXCEEDED_BY = re.compile(r"\bby(?: about| at least)? ?$")
 _CODE_BEFORE = re.compile(
     r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$"
 )
@@ -331,8 +331,12 @@ def _is_foreign(
     ):
         return True
     if _TOKENS_AFTER.match(after):
-        return bool(_BY.search(before))
-    if _UNIT_AFTER.match(after) or _BY.search(before) or _CODE_BEFORE.search(before):
+        return bool(_EXCEEDED_BY.search(before))
+    if (
+        _UNIT_AFTER.match(after)
+        or _EXCEEDED_BY.search(before)
+        or _CODE_BEFORE.search(before)
+    ):
         return True
     if leads and after.startswith(":"):
         return True
@@ -410,9 +414,7 @@ _RATE = re.compile(
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_RATE_IF_NOTHING_ELSE = re.compile(
-    r"resource (?:has been )?exhausted|request limit reached"
-)
+_POSSIBLE_RATE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
 _MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
@@ -472,7 +474,7 @@ _CAP_TOO_LARGE = re.compile(
     r"|not enough|must (?:not )?be|should be|up to|max(?:imum)?\b|limit|supports?|equal to"
     r"|非法|无效|超|范围|不能|最大|大于|错误"
 )
-_CAP_OTHERWISE = re.compile(
+_OTHER_CAP_FAULT = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
     rf"|same time|use {CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
     rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {CAP}|increas|reached|budget"
@@ -488,7 +490,7 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PLAINLY = re.compile(
+_PLAIN_STATEMENT = re.compile(
     r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
 )
 _PROMPT = re.compile(
@@ -539,7 +541,9 @@ _BYTES_OF_REQUEST = (
 
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
-    if _ASIDE.search(sentence) or (CAP in sentence and _CAP_OTHERWISE.search(sentence)):
+    if _ASIDE.search(sentence) or (
+        CAP in sentence and _OTHER_CAP_FAULT.search(sentence)
+    ):
         return False
     if _TOKENS.search(sentence):
         return True
@@ -548,7 +552,7 @@ def is_relevant(sentence: str) -> bool:
 
 def find_overflow(sentence: str) -> Overflow | None:
     """Return what a sentence says is too large, if anything."""
-    if _PLAINLY.search(sentence):
+    if _PLAIN_STATEMENT.search(sentence):
         return "prompt_too_long"
     if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
         sentence
@@ -966,7 +970,7 @@ def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdic
         return ErrorVerdict(
             "payload_too_large", "Status 413, without a word about tokens."
         )
-    if _RATE_IF_NOTHING_ELSE.search(everything):
+    if _POSSIBLE_RATE.search(everything):
         return ErrorVerdict(
             "rate_limit", "The account or the server is out of allowance for now."
         )

@@ -53,10 +53,7 @@ DIALECT = Dialect(
     share="",
     skip="",
     notify="",
-    new_ids=(
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
-        "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
-    ),
+    select_new_ids="SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + 1 WHERE ? > 0",
     day="date({0}, 'unixepoch')",
     newest="SELECT rowid, created FROM {0} ORDER BY rowid DESC LIMIT 1",
 )
@@ -392,6 +389,7 @@ def _select_sql(
     parts += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
         for names in question.names
+        if names
     ]
     where = (
         f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = search.rowid)"
