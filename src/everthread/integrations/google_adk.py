@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
-    OpenCalls,
     ThreadOptions,
 )
 
@@ -50,7 +50,7 @@ class EverthreadPlugin(BasePlugin):
         super().__init__(name=name)
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._calls: OpenCalls[tuple[str, str], FittedCall | None] = OpenCalls(
+        self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(
             MAX_CALLS
         )
 

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
-from everthread.integrations.threads import FrameworkThreads, OpenCalls, ThreadOptions
+from everthread.integrations.threads import FrameworkThreads, ThreadOptions
 
 with framework(
     "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
@@ -43,7 +44,7 @@ class EverthreadLogger(CustomLogger):
     def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("litellm", logger, **options)
-        self._calls: OpenCalls[str, FittedCall | None] = OpenCalls(MAX_CALLS)
+        self._calls: RecentDict[str, FittedCall | None] = RecentDict(MAX_CALLS)
 
     async def async_pre_call_hook(
         self,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
-    OpenCalls,
     ThreadOptions,
 )
 
@@ -66,7 +66,7 @@ class Everthread(AbstractCapability):
         super().__init__()
         self.threads = FrameworkThreads("pydantic-ai", logger, **options)
         self._offers_recall = recall_tool
-        self._calls: OpenCalls[str, tuple[FittedCall | None, bool]] = OpenCalls(
+        self._calls: RecentDict[str, tuple[FittedCall | None, bool]] = RecentDict(
             MAX_RUNS
         )
         """For each run: the prepared call, and whether it is a retry after a refusal."""
