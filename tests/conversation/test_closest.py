@@ -97,3 +97,26 @@ async def test_an_exact_phrase_comes_first(tmp_path: Path, asked: str) -> None:
     page = await store.find(SearchQuery(asked, "default", session.id))
     assert page.hits[0].snippet.startswith(said[2])
     await store.close()
+
+
+async def test_a_question_with_one_stored_rare_word_finds_it_in_every_front_end(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "store.db")
+    session = await store.create_session(NewSession())
+    said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
+    await store.append(
+        session.id, [NewMessage({"role": "user", "content": text}) for text in said]
+    )
+    asked = (
+        "Did anybody remember which zeppelin hangar, gondola, mooring mast, propeller or "
+        "ballast tank was mentioned together with Aldermoor yesterday evening?"
+    )
+    excerpts = (await StoreLookup(store, "default", session.id).search(asked)).excerpts
+    page = await store.find(SearchQuery(asked, "default", session.id))
+    assert page.near
+    assert excerpts[0].text == page.hits[0].snippet == FACT
+    assert [one.id for one in excerpts] == [
+        f"message:{hit.message}" for hit in page.hits
+    ]
+    await store.close()

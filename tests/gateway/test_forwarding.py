@@ -39,8 +39,10 @@ def arrive(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.find_known(origin, incoming.body)
-    return replace(incoming, outline=manager.locate(origin, incoming.body, match))
+    match = manager.reader.find_known(origin, incoming.body)
+    return replace(
+        incoming, outline=manager.reader.locate(origin, incoming.body, match)
+    )
 
 
 async def begin(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:

@@ -161,16 +161,17 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
             await store.append(talk, [NewMessage(body) for body in said])
         lookup = StoreLookup(store, "default", talk)
         found = await lookup.search("where should the theme test go")
-        assert rule in [place.text for place in found.excerpts]
-        assert sum(place.role == "tool" for place in found.excerpts) == 1, (
-            "twelve results alike are one place"
+        texts = [place.text for place in found.excerpts]
+        before = found.excerpts[: texts.index(rule)]
+        assert sum(place.role == "tool" for place in before) <= 1, (
+            "of twelve results alike only one comes before what the user said"
         )
         assert not found.near
         place = next(place for place in found.excerpts if place.text == rule)
         assert (place.before, place.after) == ("", "assistant: Noted.")
         (again,) = (await lookup.search("^Please", mode="regex")).excerpts
         assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
-        later = await lookup.search("where should the theme test go", offset=4)
+        later = await lookup.search("where should the theme test go", offset=8)
         assert not {place.id for place in later.excerpts} & {
             place.id for place in found.excerpts
         }

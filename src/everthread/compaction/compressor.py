@@ -213,7 +213,7 @@ class ContextCompressor(SummaryEngine):
         last = None
         if self._last and self._last[0] == plan.earlier.text:
             last = self._last[1]
-        if last is not None and last.goes_on(facts, turns):
+        if last is not None and last.continues_messages(facts, turns):
             fold = last.copy().extend(facts, turns)
         else:
             fold = JournalFold(

@@ -36,8 +36,8 @@ from everthread.core.transcript import (
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""
-UNUSED_SHARE = 2
-"""The summary gets this part (1/n) of the room that the user's words leave unused."""
+FREE_SHARE = 2
+"""The summary gets this part (1/n) of the room that the other parts leave free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,6 @@ class CutPlanner:
         cut = fit.cut
         middle = self._find_middle(cut, permanent)
         tokens = self._count_middle(middle)
-        word_tokens = word_sizes.before(cut.tail_start)
         said = (
             one
             for index, (one, _) in entries.items()
@@ -334,18 +333,15 @@ class CutPlanner:
             covered=tuple(middle),
             middle=list(middle.values()),
             words=(*self.earlier.words, *said),
-            word_tokens=word_tokens,
+            word_tokens=word_sizes.before(cut.tail_start),
             words_most=room.words,
             tokens_before=before,
             scale=scale,
             fixed=self.fixed,
             middle_tokens=tokens,
             slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=self._add_unused_room(
-                min(self._summary_budget(tokens), fit.room.summary),
-                tokens,
-                fit=fit,
-                words=word_tokens,
+            budget=self._add_free_room(
+                min(self._summary_budget(tokens), fit.room.summary), tokens, fit
             ),
         )
 
@@ -418,16 +414,13 @@ class CutPlanner:
         earlier = self.counter.text(self.earlier.text) - words
         return max(self.budget.summary(middle), min(earlier, self.budget.summary_least))
 
-    def _add_unused_room(
-        self, budget: int, middle: int, *, fit: Fit, words: int
-    ) -> int:
-        """Return the summary's budget with its part of the room that the user's words leave unused.
+    def _add_free_room(self, budget: int, middle: int, fit: Fit) -> int:
+        """Return the summary's budget with its part of the room that the other parts leave free.
 
         It is at most half of the middle, and the compacted request stays within its limit.
         """
-        unused = max(fit.room.words - words, 0) // UNUSED_SHARE
-        free = max(fit.room.limit - fit.cut.tokens, 0)
-        return max(budget, min(budget + min(unused, free), middle // 2))
+        free = max(fit.room.limit - fit.cut.tokens, 0) // FREE_SHARE
+        return max(budget, min(budget + free, middle // 2))
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
         """Return the tokens that the summary replaces, the earlier summary included."""

@@ -63,7 +63,9 @@ class JournalFold:
         self._read_parts({record.place: facts[record.place] for record in records})
         return self
 
-    def goes_on(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
+    def continues_messages(
+        self, facts: Sequence[MessageFacts], turns: Sequence[int]
+    ) -> bool:
         """Return whether the messages begin with those read so far, and no new one is a result for an old call."""
         start = len(self._facts)
         if (

@@ -152,7 +152,7 @@ class CallFacts:
         outcome = (
             _describe_output(action.kind, self.output, failed=self.failed)
             if with_error
-            else _ran(self.output, "")
+            else _run_figures(self.output, "")
         )
         return action.line(
             _outcome(action.kind, self.output, self.stored, outcome, room=room),
@@ -305,7 +305,7 @@ def _outcome(
 
 def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
-        return _ran(output, output.stated_error(failed=failed))
+        return _run_figures(output, output.stated_error(failed=failed))
     body = output.body
     error = (
         output.error
@@ -319,18 +319,22 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
         return (
             [f"{stated[1]} {stated[2]}"]
             if stated
-            else [_gist(output)]
+            else [_summarize_output(output)]
             if output.data
             else []
         )
     if kind == "web":
         status = _HTTP.search(body[:300])
-        return [f"HTTP {status[1]}" if status else "", _gist(output)]
-    ran = _ran(output, output.stated_error(failed=failed)) if kind == _OTHER else []
-    return ran or [_gist(output)]
+        return [f"HTTP {status[1]}" if status else "", _summarize_output(output)]
+    ran = (
+        _run_figures(output, output.stated_error(failed=failed))
+        if kind == _OTHER
+        else []
+    )
+    return ran or [_summarize_output(output)]
 
 
-def _ran(output: UnwrappedOutput, error: str) -> list[str]:
+def _run_figures(output: UnwrappedOutput, error: str) -> list[str]:
     """Return the exit code, tests and error of a run."""
     code = "" if output.code is None else f"exit {output.code}"
     error = "" if says_nothing(error) else error
@@ -346,7 +350,7 @@ def _ran(output: UnwrappedOutput, error: str) -> list[str]:
     ]
 
 
-def _gist(output: UnwrappedOutput) -> str:
+def _summarize_output(output: UnwrappedOutput) -> str:
     """Describe a result in a few words: its status, its structure or its first line."""
     data = output.data
     if isinstance(data, list):
@@ -737,7 +741,7 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     )
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
-        error = error or _untold_error(output.body, tests)
+        error = error or _error_without_code(output.body, tests)
     failed = reading.failed or output.failed or bool(code) or bool(halt) or bool(error)
     is_trimmed = kind == "ran" and reading.is_trimmed
     is_certain = failed
@@ -770,7 +774,7 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
 
 
-def _untold_error(output: str, tests: str) -> str:
+def _error_without_code(output: str, tests: str) -> str:
     """Return the error of a run without an exit code: from its tests, or else from the program."""
     return (
         (tests if "failed" in tests or "error" in tests else "")
@@ -797,7 +801,7 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
         code = None
         error = stated
     elif code is None:
-        error = _untold_error("\n".join(errors), tests)
+        error = _error_without_code("\n".join(errors), tests)
     failed = reading.failed or bool(error or halt) or bool(code and code[1] != "0")
     if failed and not errors:
         rest = told[code.end() :].split(", ") if code else [told]

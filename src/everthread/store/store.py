@@ -20,6 +20,7 @@ from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
 from everthread.store.database import Database, Tx
+from everthread.store.index_process import IndexElsewhere
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
@@ -89,15 +90,21 @@ MAX_SUCCESSES = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
 INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
+INDEX_SECONDS = 0.5
+"""Seconds for which another process indexes before it is asked again."""
 INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
 MAX_CLOSEST = 50
-BEST_ANSWERS = 8
+BEST_ANSWERS = 10
 """Number of best answers to a question that come before the texts with every word."""
-MIN_CLOSENESS = 0.15
-"""The least share of a query that the closest text must hold; nothing is close otherwise."""
+MIN_CLOSENESS = 0.3
+"""The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
+MIN_QUESTION_CLOSENESS = 1e-6
+"""The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
+MIN_ANSWER_CLOSENESS = 0.15
+"""The least share of a question that each text after the best answers must hold."""
 
 
 def reads(
@@ -136,6 +143,7 @@ class Store:
         )
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._index_elsewhere: IndexElsewhere | None = None
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -333,25 +341,22 @@ class Store:
         return await self._read(search_sql.search_texts, query)
 
     async def find(self, query: SearchQuery) -> HitPage:
-        """A page of hits. The best answers to a question come first, then all texts that hold every word.
+        """Return a page of hits. The best answers to a question come first, then all texts that hold every word.
 
-        Where no text holds every word they are the closest ones.
+        If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
         """
-        exact = await self.search(
-            replace(query, limit=query.offset + query.limit + 1, offset=0)
-        )
-        wanted = BEST_ANSWERS if exact else query.offset + query.limit + 1
-        is_asked = query.is_question or not exact
-        close = await self._find_closest(query, wanted) if is_asked else []
-        best = close[:BEST_ANSWERS] if exact else close
+        end = query.offset + query.limit
+        exact = await self.search(replace(query, limit=end + 1, offset=0))
+        best: list[RecallPassage] = []
+        if query.is_question or not exact:
+            best = await self._find_closest(
+                query, BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
+            )
         taken = {(passage.message, passage.output) for passage in best}
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
-        rows = found[query.offset : query.offset + query.limit]
-        hits = [
-            row if isinstance(row, SearchHit) else await self._hit_of(row)
-            for row in rows
-        ]
+        rows = found[query.offset : end]
+        hits = await self._read(search_sql.as_hits, rows)
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
@@ -359,7 +364,7 @@ class Store:
                 replace(hit, before=before, after=after)
                 for hit, (before, after) in pairs
             ),
-            more=len(found) > query.offset + query.limit,
+            more=len(found) > end,
             near=bool(hits)
             and not exact
             and all(passage.closeness < 1 for passage in best),
@@ -368,9 +373,9 @@ class Store:
     async def _find_closest(
         self, query: SearchQuery, wanted: int
     ) -> list[RecallPassage]:
-        """Find the closest texts, at least `wanted` if there are as many.
+        """Return up to `wanted` of the closest texts. Skipped for single-word and quoted queries.
 
-        Skipped for single-word and quoted queries.
+        A question is answered if any of its rare words is stored; a shorter query must be closer.
         """
         if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
             return []
@@ -378,8 +383,9 @@ class Store:
             query.text,
             query.tenant,
             query.thread,
+            family=query.family,
             limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
-            least=MIN_CLOSENESS,
+            least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
             role=query.role,
             tool=query.tool,
             as_page=True,
@@ -387,30 +393,15 @@ class Store:
         since = query.since or 0
         until = query.until or math.inf
         passages = [
-            one
-            for one in await self.recall(question)
-            if since <= one.created < until and one.closeness
+            one for one in await self.recall(question) if since <= one.created < until
         ]
         # The best answers may hold little of the query; the others must hold more of it.
-        return passages[:BEST_ANSWERS] + [
-            one for one in passages[BEST_ANSWERS:] if one.closeness >= MIN_CLOSENESS
-        ]
-
-    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = (
-            passage.thread
-            if passage.message is None
-            else (await self.message(passage.message)).session
+        others = (
+            one
+            for one in passages[BEST_ANSWERS:]
+            if one.closeness >= MIN_ANSWER_CLOSENESS
         )
-        where = (
-            passage.message,
-            passage.output,
-            passage.thread,
-            session,
-            passage.role,
-            passage.tool,
-        )
-        return SearchHit(*where, passage.created, passage.text, passage.score)
+        return [*passages[:BEST_ANSWERS], *others][:wanted]
 
     neighbours = reads(neighbour_sql.find_neighbours)
 
@@ -428,6 +419,10 @@ class Store:
         """Index everything that was appended, so that the next search does not wait."""
         await self._index_all()
 
+    def index_elsewhere(self, index: IndexElsewhere) -> None:
+        """Index in another process in the background. If that fails, this process does it."""
+        self._index_elsewhere = index
+
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
         if self._indexing is None or self._indexing.done():
@@ -436,6 +431,8 @@ class Store:
     async def _index_later(self) -> None:
         """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
         await asyncio.sleep(INDEX_DELAY_SECONDS)
+        if await self._index_in_other_process():
+            return
         try:
             while True:
                 begun = time.monotonic()
@@ -455,6 +452,20 @@ class Store:
             )
         except EverthreadError as error:
             log.warning("indexing is put off: %s", error)
+
+    async def _index_in_other_process(self) -> bool:
+        """Have another process index all that waits; return whether it did."""
+        if self._index_elsewhere is None:
+            return False
+        try:
+            is_left = True
+            while is_left:
+                is_left = await self._index_elsewhere(self.database, INDEX_SECONDS)
+                await asyncio.sleep(INDEX_DELAY_SECONDS if is_left else 0)
+        except EverthreadError as error:
+            log.warning("indexing in the process of the requests: %s", error)
+            return False
+        return True
 
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
@@ -677,7 +688,7 @@ class Store:
                 state.put_state(tx, place, *thread_state, now)
             return links
 
-        goes_on = not points or (
+        is_continuation = not points or (
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
@@ -685,7 +696,10 @@ class Store:
         if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
-            work, session=thread, prepare=None if is_long else prepare, early=goes_on
+            work,
+            session=thread,
+            prepare=None if is_long else prepare,
+            early=is_continuation,
         )
         if points:
             self._index_soon()

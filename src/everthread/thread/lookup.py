@@ -10,13 +10,13 @@ import itertools
 import math
 import re
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import regex
 
 from everthread.core.messages import calls_of, results_of
+from everthread.core.recent_dict import RecentDict
 from everthread.core.redaction import redact, redact_part
 from everthread.core.search.lookup import (
     Excerpt,
@@ -30,7 +30,7 @@ from everthread.core.transcript import is_lookup, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
-from everthread.store.records import RecallQuery, SearchHit, SearchQuery, StoredMessage
+from everthread.store.records import SearchHit, SearchQuery, StoredMessage
 from everthread.store.sql.snippets import RAW_MARGIN, sentence_start
 from everthread.store.store import Store
 
@@ -130,10 +130,6 @@ MAX_PATTERN_THREADS = 200
 SEARCH_SECONDS = 5.0
 """A search by pattern returns its results after this time; the next page continues from there."""
 MESSAGES_PER_QUERY = 200
-MIN_CLOSENESS = 0.3
-"""If no text holds all words of the query, show texts that hold at least this share of its weight."""
-MIN_QUESTION_CLOSENESS = 0.15
-"""The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
 _COMPACTION = re.compile(r"compaction:(\d{1,18})")
@@ -159,24 +155,22 @@ class LookupCache:
     """
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, dict[int, int]] = OrderedDict()
-        self.layouts: OrderedDict[tuple[str, str], OriginalsLayout] = OrderedDict()
+        self._turns: RecentDict[str, dict[int, int]] = RecentDict(CACHED_THREADS)
+        self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(
+            CACHED_LAYOUTS
+        )
         """By the thread and the id of a summary."""
 
     def turns(self, thread: str) -> dict[int, int]:
         """Return the turns of a thread's messages that have been read so far, in order."""
-        turns = self._turns.setdefault(thread, {})
-        self._turns.move_to_end(thread)
-        if len(self._turns) > CACHED_THREADS:
-            self._turns.popitem(last=False)
+        turns = self._turns.get(thread, {})
+        self._turns[thread] = turns
         return turns
 
     def keep(
         self, thread: str, wanted: str, layout: OriginalsLayout
     ) -> OriginalsLayout:
         self.layouts[thread, wanted] = layout
-        if len(self.layouts) > CACHED_LAYOUTS:
-            self.layouts.popitem(last=False)
         return layout
 
 
@@ -257,84 +251,8 @@ class StoreLookup:
             if path:
                 raise InputError("a path narrows a search by words, not one by pattern")
             page = await self._search_pattern(PatternMatcher(text), query)
-        else:
-            page = await (
-                self._search_words(query)
-                if path or '"' in text
-                else self._search_best(query)
-            )
-        return await self._add_neighbours(page)
-
-    async def _search_best(self, query: SearchQuery) -> SearchPage:
-        """Answer a question by one ranking, and a word or two by the texts that hold all of them or by the closest."""
-        if query.is_question:
-            first = await self._search_closest(
-                replace(query, offset=0), MIN_QUESTION_CLOSENESS
-            )
-            if not query.offset:
-                return first
-            page = await self._search_words(query)
-            shown = {excerpt.id for excerpt in first.excerpts}
-            return replace(
-                page,
-                excerpts=tuple(
-                    excerpt for excerpt in page.excerpts if excerpt.id not in shown
-                ),
-            )
-        page = await self._search_words(query)
-        return (
-            page
-            if page.excerpts or page.next is not None or query.offset
-            else await self._search_closest(query, MIN_CLOSENESS)
-        )
-
-    async def _search_words(self, query: SearchQuery) -> SearchPage:
-        """Return a page of texts that hold all the words. Skip pages that hold only earlier searches."""
-        at = query.offset
-        most = query.limit
-        while True:
-            hits = await self.store.search(replace(query, limit=most + 1, offset=at))
-            excerpts = [
-                excerpt
-                for hit in hits[:most]
-                if (excerpt := await self._load_excerpt(hit)) is not None
-            ]
-            at += most
-            if len(hits) <= most:
-                return SearchPage(tuple(excerpts), None)
-            if excerpts:
-                return SearchPage(tuple(excerpts), at)
-
-    async def _search_closest(self, query: SearchQuery, least: float) -> SearchPage:
-        """Return the texts that hold the rarest of the words: answers are worded unlike questions."""
-        question = RecallQuery(
-            query.text,
-            self.tenant,
-            query.thread,
-            family=query.family,
-            role=query.role,
-            tool=query.tool,
-            limit=query.limit,
-            least=least,
-            chars=EXCERPT_CHARS,
-            as_page=True,
-        )
-        passages = await self.store.recall(question)
-        places = [
-            Excerpt(
-                passage.output or f"message:{passage.message}",
-                passage.thread,
-                turn=(passage.turn or None) if passage.message is not None else None,
-                role=passage.role,
-                tool=passage.tool,
-                created=passage.created,
-                text=passage.text,
-            )
-            for passage in passages
-        ]
-        return SearchPage(
-            tuple(places), None, near=all(passage.closeness < 1 for passage in passages)
-        )
+            return await self._add_neighbours(page)
+        return await self._search_words(query)
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""
@@ -343,35 +261,59 @@ class StoreLookup:
             (number and int(number[1]), one.text)
             for number, one in zip(numbers, page.excerpts, strict=True)
         ]
-        beside = [
-            [str(one or "") for one in pair]
-            for pair in await self.store.neighbours(places)
-        ]
+        beside = await self.store.neighbours(places)
         pairs = zip(page.excerpts, beside, strict=True)
         return replace(
             page,
             excerpts=tuple(
-                replace(one, before=before, after=after)
+                replace(one, before=str(before or ""), after=str(after or ""))
                 for one, (before, after) in pairs
             ),
         )
+
+    async def _search_words(self, query: SearchQuery) -> SearchPage:
+        """Return a page of `Store.find`. Skip pages that hold only earlier searches."""
+        at = query.offset
+        while True:
+            page = await self.store.find(replace(query, offset=at))
+            at += query.limit
+            excerpts = [
+                excerpt
+                for hit in page.hits
+                if (excerpt := await self._load_excerpt(hit)) is not None
+            ]
+            if excerpts or not page.more:
+                return SearchPage(
+                    tuple(excerpts), at if page.more else None, near=page.near
+                )
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
         """Return a hit as an excerpt with the text around it, or None for the arguments of an earlier search."""
         if is_lookup(hit.tool):
             return None
+        text = hit.snippet if hit.is_passage else await self._show_hit(hit)
+        if text is None:
+            return None
+        turn = None
+        if hit.message is not None:
+            turn = await self._turn(hit.thread, hit.message)
+        return Excerpt(
+            hit.output or f"message:{hit.message}",
+            hit.thread,
+            turn=turn,
+            role=hit.role,
+            tool=hit.tool,
+            created=hit.created,
+            text=text,
+            before=str(hit.before or ""),
+            after=str(hit.after or ""),
+        )
+
+    async def _show_hit(self, hit: SearchHit) -> str | None:
+        """Return the text around a hit, or None if it shows the arguments of an earlier search."""
         if hit.message is None:
-            cited = hit.output or ""
-            text = await self.store.output(cited, tenant=self.tenant)
-            return Excerpt(
-                cited,
-                hit.thread,
-                turn=None,
-                role=hit.role,
-                tool=hit.tool,
-                created=hit.created,
-                text=_show_around(text, hit.snippet),
-            )
+            text = await self.store.output(hit.output or "", tenant=self.tenant)
+            return _show_around(text, hit.snippet)
         stored = await self.store.message(hit.message, tenant=self.tenant)
         shown = _show_around(searchable_text(stored.body), hit.snippet)
         searched = [
@@ -379,19 +321,11 @@ class StoreLookup:
         ]
         if any(argument and argument in shown for argument in searched):
             return None
-        # The arguments of a call, without JSON's escapes.
-        if hit.role == "assistant" and hit.tool:
+        if (
+            hit.role == "assistant" and hit.tool
+        ):  # the arguments of a call, without JSON's escapes
             shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-        turn = await self._turn(hit.thread, hit.message)
-        return Excerpt(
-            f"message:{hit.message}",
-            hit.thread,
-            turn=turn,
-            role=hit.role,
-            tool=hit.tool,
-            created=hit.created,
-            text=shown,
-        )
+        return shown
 
     async def _search_pattern(
         self, matcher: PatternMatcher, query: SearchQuery

@@ -23,7 +23,7 @@ from everthread.agent.approval import (
 )
 from everthread.agent.loop import Agent
 from everthread.cli.chat.input import (
-    Asker,
+    ApprovalPrompt,
     InputReader,
     Interrupts,
     LineReader,
@@ -481,7 +481,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
         chat = Chat(screen, status, reader=reader, presence=Presence(home_directory()))
         # Without a terminal no person can be asked: calls that need approval are refused.
         ask = (
-            Asker(screen, reader, chat.interrupts.interrupt)
+            ApprovalPrompt(screen, reader, chat.interrupts.interrupt)
             if reader.interactive
             else None
         )

@@ -230,7 +230,7 @@ MAX_PREVIEW_LINES = 60
 _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
-class Asker:
+class ApprovalPrompt:
     """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
 
     def __init__(

@@ -327,7 +327,7 @@ class TurnQueue:
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """A task for each thread with open turns, and the event that wakes it."""
-        self._bells: dict[str, asyncio.Event] = {}
+        self._wake_events: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
         """Leases of the threads that this process answers; renewed regularly."""
@@ -337,7 +337,7 @@ class TurnQueue:
     async def start(self) -> None:
         """Start to answer messages whose process has ended."""
         self._sweeping = asyncio.create_task(self._sweep())
-        self.store.listen(self._ring)
+        self.store.listen(self._wake_waiters)
 
     async def close(self, patience: float = 0.0) -> None:
         """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
@@ -345,7 +345,7 @@ class TurnQueue:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
-        for bell in self._bells.values():
+        for bell in self._wake_events.values():
             bell.set()
         for seconds in (patience, LAST_SECONDS):
             if tasks := list(self._tasks.values()):
@@ -483,15 +483,15 @@ class TurnQueue:
     def _wake(self, thread: str) -> None:
         """Wake the worker of a thread: there may be something to do."""
         if thread in self._tasks:
-            self._bells[thread].set()
+            self._wake_events[thread].set()
         elif not self._closing:
-            self._bells[thread] = asyncio.Event()
+            self._wake_events[thread] = asyncio.Event()
             self._tasks[thread] = asyncio.create_task(self._work(thread))
 
-    def _ring(self, thread: str) -> None:
+    def _wake_waiters(self, thread: str) -> None:
         """Wake the waiters of a queue that another process changed; of all queues if the name is empty."""
-        for name in (thread,) if thread else tuple(self._bells):
-            if bell := self._bells.get(name):
+        for name in (thread,) if thread else tuple(self._wake_events):
+            if bell := self._wake_events.get(name):
                 bell.set()
 
     async def _sweep(self) -> None:
@@ -508,7 +508,7 @@ class TurnQueue:
             await asyncio.sleep(self.options.sweep_seconds)
 
     async def _work(self, thread: str) -> None:
-        bell = self._bells[thread]
+        bell = self._wake_events[thread]
         try:
             while not self._closing:
                 bell.clear()
@@ -517,7 +517,7 @@ class TurnQueue:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), self.options.poll_seconds)
         finally:
-            del self._tasks[thread], self._bells[thread]
+            del self._tasks[thread], self._wake_events[thread]
 
     async def _serve_thread(self, thread: str) -> bool:
         """Answer the waiting turns if this process holds the lease; return True when none is open."""

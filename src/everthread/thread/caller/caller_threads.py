@@ -384,7 +384,7 @@ class CallerThreads:
     # The process
 
     def warm(self) -> None:
-        """Start a process for the first compaction ahead."""
+        """Start a worker process now, so that the first compaction does not wait for it."""
         setup = EngineSetup(
             self.setup.engine,
             "gpt-4o",
