@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -369,6 +370,9 @@ class Answering:
     def interrupt(self) -> None:
         """Nobody waits."""
 
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
 
 def drawn(renderable: Any) -> str:
     console = Console(file=io.StringIO(), width=100)
@@ -586,6 +590,9 @@ class Typed:
 
     def interrupt(self) -> None:
         """Nobody waits."""
+
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 class TestUnexpectedErrors:

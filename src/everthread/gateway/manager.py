@@ -61,7 +61,7 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self.reader = RequestReader(sizes)
+        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
         mark_ttl = setup.options.cache_ttl if cache_markers else None

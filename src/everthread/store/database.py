@@ -188,6 +188,14 @@ class Database(ABC):
         """Claim to be the only gateway on the store; return None if the database cannot decide that."""
         return None
 
+    @contextlib.contextmanager
+    def lock_indexing(self) -> Iterator[bool]:
+        """Lock the preparation of texts for the index; yield False if another process is at it.
+
+        A server needs no lock: its processes pass over rows that another one is indexing.
+        """
+        yield True
+
     @abstractmethod
     def connect_writer(self) -> Connection: ...
     @abstractmethod

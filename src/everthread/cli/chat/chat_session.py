@@ -29,7 +29,6 @@ from everthread.cli.chat.input import (
     LineReader,
     StoppedError,
     at_terminal,
-    hide_typing,
 )
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
@@ -332,7 +331,7 @@ class Chat:
         command = commands.parse(text) is not None
         work = self._run_command(agent, text) if command else self.turn(agent, text)
         try:
-            with hide_typing() if self.screen.rich else contextlib.nullcontext():
+            with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.settle()

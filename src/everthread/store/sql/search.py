@@ -225,6 +225,7 @@ def as_hits(tx: Tx, found: Sequence[SearchHit | RecallPassage]) -> list[SearchHi
             created=one.created,
             snippet=one.text,
             score=one.score,
+            is_passage=True,
         )
         for one in found
     ]

@@ -1,0 +1,81 @@
+"""A summariser that fails, as a user meets it: a conversation and a provider over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everthread import Conversation
+from everthread.thread.events import CompactionDone
+from tests.conversation.conversation_setup import make_text
+from tests.conversation.http_setup import (
+    KEY,
+    HttpSetup,
+    answer_script,
+    make_summary_text,
+    open_http_setup,
+    served_model,
+)
+
+NO_BACKGROUND = "compression: {background: false}"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-lab")
+
+
+async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> None:
+    """Talk until the conversation was compacted this many times."""
+    turn = 0
+    while len(setup.watch.of(CompactionDone)) < times:
+        await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
+        turn += 1
+        assert turn < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["I am fine, thanks. How are you?", "", "## Goal\n"],
+    ids=["prose", "empty", "bare"],
+)
+async def test_rubbish_is_asked_for_once_more_and_then_the_journal_serves(
+    tmp_path: Path, text: str
+) -> None:
+    script = answer_script(lambda _: make_text(150), lambda _: text)
+    models = [served_model("gpt-4o", 16_000)]
+    async with open_http_setup(tmp_path, models, script) as setup:
+        conversation = await setup.open("gpt-4o", extra=NO_BACKGROUND)
+        await _compact(setup, conversation, 3)
+        assert len(setup.summary_calls()) == 2, "then the route rests"
+        done = setup.watch.of(CompactionDone)
+        assert {one.author for one in done} == {"journal"}
+        told = [line for one in done for line in one.warnings if "gpt-4o" in line]
+        assert told, "it is said why the journal wrote"
+        assert not any("gpt-4o" in line for one in done[1:] for line in one.warnings), (
+            "once"
+        )
+
+
+async def test_a_stated_window_is_believed_and_remembered(tmp_path: Path) -> None:
+    """A model that hides its window refuses one call; every later one fits, in the next compaction too."""
+    models = [
+        served_model("gpt-4o", 64_000),
+        served_model("tiny", 4_000, dialect="vllm", shows=None),
+    ]
+    script = answer_script(lambda _: make_text(200), lambda _: make_summary_text())
+    async with open_http_setup(tmp_path, models, script) as setup:
+        extra = (
+            f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{setup.provider.url}/v1', "
+            f"api_key_env: {KEY}}}}}\n{NO_BACKGROUND}"
+        )
+        conversation = await setup.open("gpt-4o", extra=extra)
+        await _compact(setup, conversation, 1)
+        first = [item.status for item in setup.provider.log if item.model == "tiny"]
+        assert first.count(400) <= 3, "calls of one round that were sent together"
+        assert first.count(200) > 1
+        await _compact(setup, conversation, 2)
+        later = [item.status for item in setup.provider.log if item.model == "tiny"]
+        assert set(later[len(first) :]) == {200}
+        assert {one.author for one in setup.watch.of(CompactionDone)} == {"tiny"}
