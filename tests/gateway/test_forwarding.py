@@ -19,7 +19,7 @@ from everthread.gateway.forwarded_turn import ForwardedTurn
 from everthread.gateway.known_bodies import BodyOrigin
 from everthread.gateway.managed_turn import ManagedTurn
 from everthread.gateway.manager import ProxyManager
-from everthread.gateway.observability import Metrics
+from everthread.gateway.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed

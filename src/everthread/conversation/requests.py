@@ -15,9 +15,7 @@ from everthread.core.cache_control import (
     last_marker,
     mark_system,
 )
-from everthread.core.messages import (
-    Message,
-)
+from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import cap_field
 from everthread.thread.events import RequestReady

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from everthread.gateway.filters.telemetry import Telemetry
     from everthread.gateway.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.observability import StoreWatch
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
+    from everthread.gateway.store_watch import StoreWatch
     from everthread.gateway.supervisor import WorkerPlace
     from everthread.thread.events import Listener
 
@@ -351,7 +351,8 @@ async def _open_proxy(
     workers: int,
 ) -> tuple[ProxyManager, Proxy]:
     """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
-    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
+    from everthread.gateway.event_reports import EventReporter, FailureLog
+    from everthread.gateway.metrics import Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
     from everthread.thread.worker import MAX_PROCESSES
@@ -694,7 +695,7 @@ def _make_telemetry() -> Telemetry | None:
 
 def _make_watch(store: Store) -> StoreWatch | None:
     """Return the watch of a database server; None for a file, which is always there."""
-    from everthread.gateway.observability import StoreWatch
+    from everthread.gateway.store_watch import StoreWatch
 
     if store.database.dialect.name != "postgresql":
         return None

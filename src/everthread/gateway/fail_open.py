@@ -20,14 +20,11 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
+from everthread.gateway.event_reports import FORWARDED, FailureLog
 from everthread.gateway.json_slices import ExcessError
-from everthread.gateway.observability import (
-    FORWARDED,
-    FailureLog,
-    Metrics,
-    StoreWatch,
-    printable,
-)
+from everthread.gateway.log_lines import printable
+from everthread.gateway.metrics import Metrics
+from everthread.gateway.store_watch import StoreWatch
 from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from everthread.agent.commands.dispatch import (
 )
 from everthread.agent.memory import FILES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.errors import InputError
-from everthread.thread.facts import (
-    add_pin,
-)
+from everthread.thread.facts import add_pin
 
 RULE = "Rules for this conversation:\n- {rule}"
 
