@@ -18,7 +18,15 @@ from pathlib import Path
 
 from benchmarks.table import markdown
 
-HELPERS = {"__init__", "__main__", "corpus", "servers", "shared", "table"}
+HELPERS = {
+    "__init__",
+    "__main__",
+    "corpus",
+    "gateway_beside",
+    "servers",
+    "shared",
+    "table",
+}
 INTRO = """# Benchmarks
 
 *Written by `make bench` (`python -m benchmarks --out benchmarks/RESULTS.md`). Each section says what was measured, on

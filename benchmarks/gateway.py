@@ -8,6 +8,7 @@ share the gateway's interpreter; the first row says which. All ways take turns i
 medians of the rounds. "CPU" is what all processes of a way used until they were quiet again, with an empty index, for
 each request: it hardly depends on other work on the machine. The model has a window of a million tokens and the
 threshold is raised to 90 % of it, so that a megabyte is far below the threshold, as 100 KB are with the defaults.
+The rows about compactions come from a gateway with the defaults (`benchmarks/gateway_beside.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gateway_beside
 from benchmarks.load import LoadResult, describe_load, send_requests, serve_at_once
 from benchmarks.load.threads import MODEL, growing_thread
 from benchmarks.peers import PeerAbsentError
@@ -90,6 +92,7 @@ def run(effort: Effort | None = None) -> list[Row]:
                 rows += _latency_rows(ways, name, size, chosen, streams=streams)
         rows += _throughput_rows(ways, chosen)
         rows += _growth_rows(ways, chosen)
+    rows += gateway_beside.run(turns=max(2, chosen.rounds))
     rows.append(_load_row("end"))
     return rows
 

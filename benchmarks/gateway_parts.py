@@ -1,4 +1,4 @@
-"""Parts of the gateway: an HTTP client, the way to the proxy, garbage collection, compactions, memory.
+"""Parts of the gateway: an HTTP client, the way to the proxy, garbage collection, long conversations, memory.
 
 `python -m benchmarks.gateway_parts quick`: fewer rounds, without other proxies.
 The long conversation has six windows, before a simulated provider that refuses what does not fit.
@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ IDLE_THREADS = 500
 OURS = "managed"
 LITELLM = "LiteLLM"
 HEADROOM = "Headroom"
-OTHERS_TIMES = 1.5
 WINDOW = 8_000
 TURNS = 70
 HEADERS = (
@@ -60,16 +58,13 @@ HEADERS = (
     "anthropic-beta",
     "x-app",
 )
-SMALL_MODEL = "claude-haiku-4-5"
-"""Its window is small enough for a history that is made here to need a compaction."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long it is measured."""
+    """How much is measured."""
 
     rounds: int = 60
-    seconds: float = 2.0
     peers: bool = True
 
 
@@ -79,7 +74,6 @@ def run(effort: Effort | None = None) -> list[Row]:
         rows = asyncio.run(_clients(direct, chosen))
     rows.append(asyncio.run(_entrance()))
     rows.append(_collections())
-    rows += _compactions(chosen)
     rows += asyncio.run(_long_conversations(chosen))
     rows.append(_memory())
     return rows
@@ -147,7 +141,7 @@ async def _entrance() -> Row:
     """
     from everthread.gateway.app import GatewayApp  # noqa: PLC0415
     from everthread.gateway.contracts import Limits  # noqa: PLC0415
-    from everthread.gateway.observability import Metrics  # noqa: PLC0415
+    from everthread.gateway.metrics import Metrics  # noqa: PLC0415
 
     class Arrival:
         metrics = Metrics()
@@ -242,93 +236,6 @@ def _time_collection() -> float:
         gc.collect()
         times.append(time.thread_time() - started)
     return 1_000 * min(times)
-
-
-# While a compaction is under way
-
-
-def _share(times: list[float], share: int) -> float:
-    return statistics.quantiles(times, n=100)[share - 1]
-
-
-def _compactions(effort: Effort) -> list[Row]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        process(serve_answer) as direct,
-        process(
-            serve_gateway, direct.url, str(Path(folder) / "busy.db"), OURS
-        ) as server,
-    ):
-        return asyncio.run(_beside_compactions(server, effort))
-
-
-async def _beside_compactions(server: Server, effort: Effort) -> list[Row]:
-    waits: dict[str, float] = {}
-    number = 0
-    scopes = ["first", "second", "third"]
-    histories = {
-        scope: [history_body(700_000, turn, scope, SMALL_MODEL) for turn in range(20)]
-        for scope in scopes
-    }
-    """Made before anything is measured: one process asks for all, and would wait for itself."""
-
-    async def small(
-        client: httpx2.AsyncClient, until: Callable[[], bool]
-    ) -> list[float]:
-        nonlocal number
-        times = []
-        while not until():
-            number += 1
-            started = time.perf_counter()
-            await ask(client, server.url, history_body(1_000, number, "beside"))
-            times.append(time.perf_counter() - started)
-            await asyncio.sleep(0.005)
-        return times
-
-    async def large(client: httpx2.AsyncClient, scope: str) -> None:
-        started = time.perf_counter()
-        for body in histories[scope]:
-            answer = await ask(client, server.url, body, exact=False)
-            if int(answer.headers.get("x-everthread-compactions", "0")):
-                break
-        waits[scope] = time.perf_counter() - started
-
-    async with httpx2.AsyncClient(timeout=120) as client:
-        await asyncio.sleep(2)  # the process for compactions is started ahead
-        await small(client, _after(0.5))
-        quiet = await small(client, _after(max(2.0, effort.seconds)))
-        work = asyncio.create_task(_each(large, client, scopes))
-        busy = await small(client, work.done)
-        await work
-    before = _share(quiet, 99)
-    during = _share(busy, 99)
-    ratio = during / before
-    return [
-        Row(
-            f"99 of 100 other requests while histories of 700 KB are compacted ({len(busy)}), and without",
-            f"{1_000 * during:.1f} ms, {1_000 * before:.1f} ms: {ratio:.1f} ×",
-            f"≤ {OTHERS_TIMES:g} ×",
-            ratio <= OTHERS_TIMES,
-        ),
-        Row(
-            "until the first history is compacted, and the third",
-            f"{waits['first']:.2f} s, {waits['third']:.2f} s",
-        ),
-    ]
-
-
-async def _each(
-    work: Callable[[httpx2.AsyncClient, str], Awaitable[None]],
-    client: Any,
-    scopes: list[str],
-) -> None:
-    for scope in scopes:
-        await work(client, scope)
-
-
-def _after(seconds: float) -> Callable[[], bool]:
-    end = time.perf_counter() + seconds
-    return lambda: time.perf_counter() > end
 
 
 # A conversation of six windows
@@ -454,6 +361,4 @@ async def _idle_threads(server: Server) -> tuple[int | None, int | None]:
 
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
-    print(
-        markdown("gateway_parts", run(Effort(20, 1.0, peers=False) if quick else None))
-    )
+    print(markdown("gateway_parts", run(Effort(20, peers=False) if quick else None)))

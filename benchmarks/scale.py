@@ -47,6 +47,8 @@ WORKERS_TIMES = 1.7
 """On two cores that do nothing else."""
 WORKER_BYTES = 20_000
 WARM_REQUESTS = 2
+WORKER_REQUESTS = 16
+"""Of each connection. Its first request may be the first that its worker sees of the thread, as after a reconnect."""
 SETTLE_SECONDS = 5.0
 """For storing and indexing after the first requests."""
 GATEWAYS_SHARE = 0.85
@@ -125,7 +127,7 @@ def _worker_rate(server: Server, name: str) -> float:
     """Return the requests a second of known threads, one a connection."""
     threads = {
         connection: growing_thread(
-            f"{name} {connection}", WORKER_BYTES, WARM_REQUESTS + REQUESTS
+            f"{name} {connection}", WORKER_BYTES, WARM_REQUESTS + WORKER_REQUESTS
         )
         for connection in range(CONNECTIONS)
     }
@@ -134,7 +136,7 @@ def _worker_rate(server: Server, name: str) -> float:
     time.sleep(SETTLE_SECONDS)
     known = {one: bodies[WARM_REQUESTS:] for one, bodies in threads.items()}
     result = send_requests(known, [server])
-    return CONNECTIONS * REQUESTS / result.seconds
+    return CONNECTIONS * WORKER_REQUESTS / result.seconds
 
 
 def _threads(folder: Path, upstream: str) -> list[Row]:

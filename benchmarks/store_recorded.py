@@ -38,12 +38,12 @@ IMPORT_MEGABYTES = 200
 IMPORT = """
 import asyncio, json, resource, sys, time
 from everthread.factory import open_store
-from everthread.lab.importers.read_logs import import_log, read_log
+from everthread.lab.importers.read_logs import import_stream, open_lines, stream_log
 from everthread.store.records import SearchQuery
 
 async def work(log, folder):
     store = open_store(f"sqlite:///{folder}/import.db")
-    _, messages = await import_log(store, read_log(log))
+    _, messages = await import_stream(store, stream_log(open_lines(log), log))
     used = time.process_time()
     await store.search(SearchQuery("error"))
     search = time.process_time() - used

@@ -4,7 +4,10 @@ Not held out: the providers' overheads were measured on these conversations and 
 standard library took part in choosing the estimator's weights. Expect somewhat more on other material.
 
 The logs of real sessions are in two halves by their names. What is compared is the sum of what calls added to the
-prompt, as the provider counted it and as the messages in between are counted here, without calibration.
+prompt, as the provider counted it and as the messages in between are counted here, without calibration. Two parts of
+such prompts are not in the logs: secrets, which the program that recorded them replaced by a word (a link with a token
+of 1,500 tokens, say), so these calls are left out; and encrypted reasoning, which OpenAI's models get back until the
+turn ends, so the size that the provider reported is added.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +23,7 @@ from typing import Any
 
 from benchmarks.shared import half_of, shared
 from benchmarks.table import Row, absent, markdown
+from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens.calibration import Calibration
 from everthread.lab.importers.log import Log, LoggedMessage
@@ -65,19 +69,32 @@ def _logs() -> Iterator[Row]:
 def _added_by_calls(log: Log) -> Iterator[tuple[str, int, int]]:
     """Yield the model, the tokens that the provider counted, and those counted here."""
     last: LoggedMessage | None = None
-    counted = 0
+    since: list[Message] = []
     for entry in log.entries:
         usage = entry.usage
         if usage is None or not usage.prompt_tokens:
-            if last is not None:
-                counted += TokenCounter(last.model).message(entry.message)
+            since.append(entry.message)
             continue
         if last is not None and last.usage is not None and last.model == entry.model:
             added = usage.prompt_tokens - last.usage.prompt_tokens
-            if 0 < added < MAX_ADDED and counted:
-                yield entry.model, added, counted
+            messages = [last.message, *since]
+            if 0 < added < MAX_ADDED and not _is_redacted(messages):
+                counted = TokenCounter(entry.model).messages(messages)
+                yield entry.model, added, counted + _hidden_reasoning(last, since)
         last = entry
-        counted = TokenCounter(entry.model).message(entry.message)
+        since = []
+
+
+def _is_redacted(messages: Sequence[Message]) -> bool:
+    return "REDACTED" in json.dumps(messages, default=str)
+
+
+def _hidden_reasoning(answer: LoggedMessage, since: Sequence[Message]) -> int:
+    """Return the tokens of the answer's encrypted reasoning that the next prompt of its turn holds."""
+    is_mid_turn = all(message["role"] == "tool" for message in since)
+    if answer.usage is None or "claude" in answer.model or not is_mid_turn:
+        return 0
+    return answer.usage.reasoning_tokens
 
 
 def _projections() -> Iterator[Row]:

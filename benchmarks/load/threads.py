@@ -25,13 +25,15 @@ MIN_CALL_BYTES = 300
 Body = dict[str, Any]
 
 
-def growing_thread(
+def growing_thread(  # noqa: PLR0913 - the options of a load
     name: str,
     size: int,
     calls: int,
     *,
     messages: int | None = None,
     streams: bool = False,
+    model: str = MODEL,
+    new_chars: int = NEW_CHARS,
 ) -> list[bytes]:
     """Return the bodies of so many calls. The first has about `size` bytes, in `messages` messages if given."""
     chance = random.Random(name)  # noqa: S311 - always the same text
@@ -39,9 +41,9 @@ def growing_thread(
     history = _make_history(chance, name, size // count, count=count)
     bodies = []
     for number in range(calls):
-        bodies.append(_encode(history, streams=streams))
+        bodies.append(_encode(history, model=model, streams=streams))
         history.append({"role": "assistant", "content": [_text_block(ANSWER_TEXT)]})
-        text = f"Next {number}: {_make_text(chance, NEW_CHARS)}"
+        text = f"Next {number}: {_make_text(chance, new_chars)}"
         history.append({"role": "user", "content": [_text_block(text)]})
     return bodies
 
@@ -75,14 +77,14 @@ def _make_history(
     return history
 
 
-def _encode(history: Sequence[Body], *, streams: bool) -> bytes:
+def _encode(history: Sequence[Body], *, model: str, streams: bool) -> bytes:
     """Return a body with cache marks on the two newest messages of the user."""
     marked = list(history)
     for index in (-1, -3):
         if -index <= len(marked):
             marked[index] = _with_mark(marked[index])
     body = {
-        "model": MODEL,
+        "model": model,
         "messages": marked,
         "system": [
             {"type": "text", "text": _system_prompt(), "cache_control": MARK},

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.peers import PeerAbsentError, environment
 
-STARTING = 120
+STARTING = 300
 """Seconds."""
 
 

@@ -197,16 +197,16 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
 async def test_a_tool_may_return_text_and_other_values_are_errors(
     tmp_path: Path,
 ) -> None:
-    def answering(name: str, value: Any) -> FakeTool:
+    def tool_answering(name: str, value: Any) -> FakeTool:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
             return value  # type: ignore[no-any-return]  # as anybody may write it
 
         return FakeTool(name, work)
 
     tools = [
-        answering("plain", "a text"),
-        answering("none", None),
-        answering("raw", ToolReply(b"x")),  # type: ignore[arg-type]  # on purpose
+        tool_answering("plain", "a text"),
+        tool_answering("none", None),
+        tool_answering("raw", ToolReply(b"x")),  # type: ignore[arg-type]  # on purpose
     ]
     async with open_setup(tmp_path) as setup:
         model = ScriptedModel(

@@ -383,6 +383,51 @@ class TestInterrupting:
         assert "interrupted" in text_of(messages[1])
         assert text_of(messages[1]).startswith("word word word")
 
+    def test_a_paste_in_mid_stream_waits_for_the_next_message(
+        self, chat: Any, fill: Any
+    ) -> None:
+        script = [Fault("slow", LONG, seconds=0.05), "Read it."]
+        pasted = "".join(f"line {number} of a long log\r" for number in range(300))
+        with provider_in_thread(script) as served, chat(served) as terminal:
+            terminal.type("tell")
+            terminal.see("word word word")
+            terminal.type(f"\x1b[200~{pasted}\x1b[201~", "")
+            terminal.type("", CTRL_C)
+            terminal.see("■ Stopped")
+            terminal.see("[paste 1: 300 lines]")
+            terminal.type("")
+            terminal.see("Read it.")
+            terminal.see(PROMPT)
+            terminal.type("", CTRL_D)
+            assert terminal.leave() == 0
+        _, messages = last_thread(fill)
+        assert [message["role"] for message in messages] == [
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+        ]
+        assert text_of(messages[2]).splitlines()[-1] == "line 299 of a long log"
+
+    def test_keys_typed_ahead_do_not_answer_a_question(
+        self, chat: Any, workspace: Path
+    ) -> None:
+        first = Fault(
+            "slow",
+            call_reply(("terminal", {"command": "touch made"}), say=LONG),
+            seconds=0.05,
+        )
+        with provider_in_thread([first, "Not made."]) as served:
+            with chat(served) as terminal:
+                terminal.type("make it")
+                terminal.see("word word word")
+                terminal.type("y")
+                terminal.see("[a]lways")
+                terminal.type("n")
+                terminal.see("Not made.")
+                terminal.type("", CTRL_C)
+            assert not (workspace / "made").exists()
+
     def test_in_mid_tool_the_child_is_ended_and_the_history_is_valid(
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:

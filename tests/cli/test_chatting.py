@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -28,7 +29,12 @@ from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.chat.chat_session import Chat, last_exchange
 from everthread.cli.chat.editor import ChatCompleter
-from everthread.cli.chat.input import Asker, Interrupts, StoppedError, render_permission
+from everthread.cli.chat.input import (
+    ApprovalPrompt,
+    Interrupts,
+    StoppedError,
+    render_permission,
+)
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
@@ -364,6 +370,9 @@ class Answering:
     def interrupt(self) -> None:
         """Nobody waits."""
 
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
 
 def drawn(renderable: Any) -> str:
     console = Console(file=io.StringIO(), width=100)
@@ -389,7 +398,7 @@ class TestAsking:
     async def test_yes_no_and_always_are_answers_and_anything_else_is_asked_again(
         self, typed: list[str], said: object
     ) -> None:
-        asker = Asker(
+        asker = ApprovalPrompt(
             Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None
         )
         assert await asker(Permission("command", "ls")) == said
@@ -581,6 +590,9 @@ class Typed:
 
     def interrupt(self) -> None:
         """Nobody waits."""
+
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 class TestUnexpectedErrors:

@@ -14,9 +14,9 @@ from everthread.conversation.tool_selection import (
     find_matching,
     left_out,
     name_of,
-    presses,
     room_for,
     scores,
+    take_too_much_room,
 )
 
 
@@ -70,10 +70,10 @@ def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
 
 
 def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
-    assert not presses(250, threshold=1_000, others=100)
-    assert presses(251, threshold=1_000, others=100)
-    assert presses(200, threshold=1_000, others=800)
-    assert not presses(900, threshold=1_000, others=0, share=1.0)
+    assert not take_too_much_room(250, threshold=1_000, others=100)
+    assert take_too_much_room(251, threshold=1_000, others=100)
+    assert take_too_much_room(200, threshold=1_000, others=800)
+    assert not take_too_much_room(900, threshold=1_000, others=0, share=1.0)
     assert room_for(1_000, 100) == 250
     assert room_for(1_000, 600) == 150
     assert room_for(1_000, 5_000) == 0

@@ -154,6 +154,10 @@ class PassThroughManager:
         self.sent: list[tuple[Incoming, Outgoing]] = []
         self.recorded = asyncio.Event()
 
+    @property
+    def reader(self) -> PassThroughManager:
+        return self
+
     def find_known(self, _origin: BodyOrigin, _body: bytes) -> None:
         return None
 

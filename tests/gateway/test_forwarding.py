@@ -19,7 +19,7 @@ from everthread.gateway.forwarded_turn import ForwardedTurn
 from everthread.gateway.known_bodies import BodyOrigin
 from everthread.gateway.managed_turn import ManagedTurn
 from everthread.gateway.manager import ProxyManager
-from everthread.gateway.observability import Metrics
+from everthread.gateway.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed
@@ -39,8 +39,10 @@ def arrive(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.find_known(origin, incoming.body)
-    return replace(incoming, outline=manager.locate(origin, incoming.body, match))
+    match = manager.reader.find_known(origin, incoming.body)
+    return replace(
+        incoming, outline=manager.reader.locate(origin, incoming.body, match)
+    )
 
 
 async def begin(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,13 @@ from everthread.gateway.reading import (
     read_request,
     run_in_thread_if_large,
 )
-from everthread.gateway.request_reader import RequestReader
+from everthread.gateway.request_reader import (
+    MIN_BYTES_ELSEWHERE,
+    RequestReader,
+    read_body,
+)
 from everthread.thread.caller.message_caches import SizeCache
+from everthread.thread.worker import WorkerProcesses
 from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw_http import (
     JSON,
@@ -108,6 +114,52 @@ async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:
     assert threading.get_ident() not in sizes.threads
     again = await reader.read(reader.locate(origin, body, None))
     assert again.sizes == read.sizes
+
+
+def long_body(turns: int) -> bytes:
+    said = [
+        {"role": ("user", "assistant")[turn % 2], "content": f"{turn} " + "word " * 500}
+        for turn in range(turns)
+    ]
+    return json.dumps({"model": "gpt-4o", "messages": said}).encode()
+
+
+async def test_a_long_history_that_is_new_is_read_in_another_process() -> None:
+    processes = WorkerProcesses(1)
+    await processes.call(os.getpid)
+    sizes = WatchedSizes()
+    reader = RequestReader(sizes, elsewhere=processes.call_if_free)
+    body = long_body(121)
+    assert len(body) > MIN_BYTES_ELSEWHERE
+    outline = reader.locate(BodyOrigin("openai_chat"), body, None)
+    read = await reader.read(outline)
+    assert not sizes.threads
+    assert read == reader.read_now(outline)
+    await processes.close(10)
+
+
+async def test_without_a_free_process_it_is_read_in_a_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processes = WorkerProcesses(1)
+    sizes = WatchedSizes()
+    reader = RequestReader(sizes, elsewhere=processes.call_if_free)
+    outline = reader.locate(BodyOrigin("openai_chat"), long_body(121), None)
+    assert await reader.read(outline) == reader.read_now(outline)
+    assert sizes.threads
+    assert not caplog.messages
+
+
+async def test_a_call_that_fails_in_a_free_process_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processes = WorkerProcesses(1)
+    await processes.call(os.getpid)
+    assert (
+        await processes.call_if_free(read_body, BodyOrigin("openai_chat"), b"?") is None
+    )
+    assert "read_body failed in a worker process" in caplog.text
+    await processes.close(10)
 
 
 async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import TranscriptError
-from everthread.lab.importers.log import Log, parse_time
+from everthread.lab.importers import claude_code
+from everthread.lab.importers.log import Log, LoggedMessage, parse_time
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.replay import replay
 from tests.lab.recorded_histories import PLAIN
@@ -149,6 +151,39 @@ def test_claude_codes_streams_state_their_output_in_any_line() -> None:
     assert outputs[1] > 300, (
         "the figure of a stream's beginning is not the answer's size"
     )
+
+
+def test_claude_codes_log_is_read_as_it_is_stored() -> None:
+    values = [
+        _line("user", "look at both files", uuid="1"),
+        _answer([{"type": "text", "text": "Reading."}], 1, "msg_1"),
+        _answer([_call("read", "toolu_1", path="a")], 1, "msg_1"),
+        _line("user", [_result("one", "toolu_1")]),
+        _answer([_call("read", "toolu_2", path="b")], 9, "msg_1"),
+        _line("user", [_result("two", "toolu_2")]),
+        _answer([{"type": "text", "text": "Done."}], 3, "msg_2"),
+        _line("user", "thanks", uuid="2"),
+    ]
+    lines = list(enumerate(values, 1))
+    seen: list[int] = []
+
+    class Lines:
+        def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+            for number, value in lines:
+                seen.append(number)
+                yield number, value
+
+    stream = claude_code.stream(Lines(), "log", [])
+    assert stream.log.model == "claude-opus-4-6"
+    seen.clear()
+    given = {}
+    entries: list[LoggedMessage] = []
+    for entry in stream.entries:
+        given[len(entries)] = seen[-1]
+        entries.append(entry)
+    assert entries == claude_code.read(lines, "log", []).entries
+    # An answer and everything after it wait for its last line, the others for nothing.
+    assert given == {0: 1, 1: 5, 2: 5, 3: 6, 4: 7, 5: 8}
 
 
 def _boundary(before: int, trigger: str = "auto") -> dict[str, Any]:

@@ -140,7 +140,6 @@ def test_a_named_provider_is_used_whatever_the_name_says() -> None:
     [
         (None, {"environment": {}}, "no model is named"),
         ("some-model", {"environment": {}}, "not clear who serves"),
-        ("deepseek-chat", {"environment": {}}, "not clear who serves"),
         ("m", {"provider": "custom"}, "needs a base_url"),
         ("m", {"provider": "acme"}, "'acme' is not known"),
     ],
@@ -268,3 +267,15 @@ def test_the_ecosystems_addresses() -> None:
     assert (
         chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [("gemini-3.1-pro", "gemini"), ("grok-5", "xai"), ("deepseek-chat", "deepseek")],
+)
+def test_a_makers_model_is_its_makers_if_no_key_is_set(
+    name: str, provider: str
+) -> None:
+    assert chosen(name, environment={}).provider == provider
+    elsewhere = chosen(name, environment={"OPENROUTER_API_KEY": "k"})
+    assert elsewhere.provider == "openrouter"

@@ -205,6 +205,16 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
     assert later["Which pet did you adopt?"] == 5
 
 
+async def test_a_branch_continues_the_turns_of_its_parent(store: Store) -> None:
+    mine = await new_thread(store)
+    asked = [user_message(f"Page {number}, please.") for number in range(5)]
+    stored = await store.append(mine.id, asked)
+    branch = await store.branch(mine.id, stored[2].id)
+    await store.append(branch.id, [user_message("Which pet did you adopt?")])
+    query = RecallQuery("pet adopted", "default", thread=branch.id, limit=1)
+    assert [passage.turn for passage in await store.recall(query)] == [4]
+
+
 async def test_of_a_long_message_the_telling_words_are_looked_up(store: Store) -> None:
     filler = [
         user_message(f"The report of department {number} was discussed at length.")

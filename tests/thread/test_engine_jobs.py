@@ -271,7 +271,7 @@ async def test_a_process_serves_again_also_after_a_failure() -> None:
 async def test_a_process_that_dies_is_replaced() -> None:
     processes = WorkerProcesses(1)
     pid = await processes.call(identify, 0)
-    with pytest.raises(EngineError, match="process of the compaction ended"):
+    with pytest.raises(EngineError, match="worker process ended"):
         await processes.call(die)
     assert await processes.call(identify, 0) != pid
     await processes.close(10)

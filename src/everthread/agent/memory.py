@@ -29,10 +29,10 @@ except ImportError:  # Windows
 
 Groups = list[list[str]]
 """A file's lines, those of one entry together."""
-Shelf = Literal["memory", "user"]
-SHELVES: tuple[Shelf, ...] = get_args(Shelf)
-FILES: dict[Shelf, str] = {"memory": "MEMORY.md", "user": "USER.md"}
-LIMITS: dict[Shelf, int] = {"memory": MEMORY_CHARS, "user": USER_CHARS}
+MemoryKind = Literal["memory", "user"]
+MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
+FILES: dict[MemoryKind, str] = {"memory": "MEMORY.md", "user": "USER.md"}
+LIMITS: dict[MemoryKind, int] = {"memory": MEMORY_CHARS, "user": USER_CHARS}
 LOCK = ".memory.lock"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
@@ -64,7 +64,7 @@ class MemoryFiles:
         self.folder = folder
         self._writing = asyncio.Lock()
 
-    def entries(self, shelf: Shelf) -> list[str]:
+    def entries(self, shelf: MemoryKind) -> list[str]:
         """Return the entries of a file, without secrets that the user may have written into it."""
         return [
             redact(_entry_text(lines))
@@ -72,7 +72,7 @@ class MemoryFiles:
             if _is_entry(lines)
         ]
 
-    def text(self, shelf: Shelf) -> str:
+    def text(self, shelf: MemoryKind) -> str:
         """Return the file as the system prompt shows it: without secrets, and no longer than its limit."""
         content = redact(self._read(shelf)).strip()
         limit = LIMITS[shelf]
@@ -80,7 +80,7 @@ class MemoryFiles:
             return content
         return f"{content[:limit].rstrip()}\n[{FILES[shelf]} is longer than {limit:,} characters; the rest is left out]"
 
-    async def add(self, shelf: Shelf, text: str) -> Change:
+    async def add(self, shelf: MemoryKind, text: str) -> Change:
         """Store an entry, unless it is there already."""
         change = _clean_entry(text)
 
@@ -94,13 +94,13 @@ class MemoryFiles:
         await self._change(shelf, edit)
         return change
 
-    async def replace(self, shelf: Shelf, old: str, text: str) -> Change:
+    async def replace(self, shelf: MemoryKind, old: str, text: str) -> Change:
         """Replace the entry that holds `old`, or has this number."""
         change = _clean_entry(text)
         await self._put_in_place(shelf, old, [_entry_lines(change.entry)])
         return change
 
-    async def remove(self, shelf: Shelf, old: str) -> Change:
+    async def remove(self, shelf: MemoryKind, old: str) -> Change:
         """Remove the entry that holds `old`, or has this number."""
         return Change(await self._put_in_place(shelf, old, []))
 
@@ -111,7 +111,7 @@ class MemoryFiles:
 
     # Inside
 
-    async def _put_in_place(self, shelf: Shelf, old: str, new: Groups) -> str:
+    async def _put_in_place(self, shelf: MemoryKind, old: str, new: Groups) -> str:
         """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
@@ -123,7 +123,7 @@ class MemoryFiles:
         await self._change(shelf, edit)
         return entries[-1]
 
-    def _read(self, shelf: Shelf) -> str:
+    def _read(self, shelf: MemoryKind) -> str:
         try:
             return (self.folder / FILES[shelf]).read_text("utf-8", errors="replace")
         except FileNotFoundError:
@@ -133,7 +133,9 @@ class MemoryFiles:
                 f"{self.folder / FILES[shelf]} cannot be read: {error.strerror}"
             ) from error
 
-    async def _change(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
+    async def _change(
+        self, shelf: MemoryKind, edit: Callable[[Groups], Groups]
+    ) -> None:
         async with self._writing:
             try:
                 await asyncio.to_thread(self._edit_file, shelf, edit)
@@ -142,7 +144,7 @@ class MemoryFiles:
                     f"{self.folder / FILES[shelf]} cannot be written: {error.strerror}"
                 ) from error
 
-    def _edit_file(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
+    def _edit_file(self, shelf: MemoryKind, edit: Callable[[Groups], Groups]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with _lock_file(self.folder / LOCK):
             before = list(_split_groups(self._read(shelf)))
@@ -161,7 +163,7 @@ class MemoryFiles:
             )
 
 
-def _find_entry(shelf: Shelf, groups: Groups, old: str) -> int:
+def _find_entry(shelf: MemoryKind, groups: Groups, old: str) -> int:
     entries = [index for index, lines in enumerate(groups) if _is_entry(lines)]
     query = old.strip()
     if query.isdecimal() and 1 <= int(query) <= len(entries):

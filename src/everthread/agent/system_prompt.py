@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everthread.agent import INSTRUCTIONS_CHARS, INSTRUCTIONS_SHARE
-from everthread.agent.memory import FILES, SHELVES, MemoryFiles
+from everthread.agent.memory import FILES, MEMORY_KINDS, MemoryFiles
 from everthread.agent.tool_interface import text
 from everthread.agent.tools.conversation_tools import (
     has_open,
@@ -104,7 +104,7 @@ class SystemPrompt:
         if self._memory is None:
             return []
         parts = []
-        for shelf in SHELVES:
+        for shelf in MEMORY_KINDS:
             try:
                 entries = self._memory.text(shelf)
             except InputError as error:

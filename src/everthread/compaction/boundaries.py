@@ -339,7 +339,7 @@ class Fitter:
             size = sum(self._size_in_tail(index) for index in places)
             is_recent = is_recent and tail.used + size <= room.tail // RECENT_SHARE
             if not is_recent:
-                size = sum(map(self._slim_size, places))
+                size = sum(map(self._pruned_size, places))
             if tail.used + size > room.tail - reserve:
                 too_few = len(self.messages) - tail.start < room.protect_last_n
                 if (
@@ -378,9 +378,10 @@ class Fitter:
             gain = self._gain(index)
             if gain > left >= _MIN_CUT_TOKENS:
                 share = max(
-                    self._slim_size(index) + left - MIN_RESULT_TOKENS, MIN_RESULT_TOKENS
+                    self._pruned_size(index) + left - MIN_RESULT_TOKENS,
+                    MIN_RESULT_TOKENS,
                 )
-                gain = self._cut_to(index, share)[1] - self._slim_size(index)
+                gain = self._cut_to(index, share)[1] - self._pruned_size(index)
             if 0 < gain <= left:
                 left -= gain
                 tail.tokens += gain
@@ -406,7 +407,7 @@ class Fitter:
         return list(dict.fromkeys(reads))
 
     def _cut(self, tail: _Tail) -> Cut:
-        apart = self._user_apart(tail.start)
+        apart = self._user_before_tail(tail.start)
         facts = self.history.facts
         aside = self.permanent.uncovered | {apart}
         middle = (
@@ -429,7 +430,7 @@ class Fitter:
             reasons=reasons,
         )
 
-    def _user_apart(self, start: int) -> int | None:
+    def _user_before_tail(self, start: int) -> int | None:
         """Return the latest user message if it lies between the head and a tail with this start."""
         return (
             self.user
@@ -444,7 +445,7 @@ class Fitter:
 
     def _kept(self, start: int) -> int:
         """Return the tokens of everything that is kept whatever the summary is, except the tail from `start` on."""
-        apart = self._user_apart(start)
+        apart = self._user_before_tail(start)
         spoken = (
             0
             if apart is None
@@ -660,7 +661,7 @@ class Fitter:
 
     def _kept_size(self, tail: _Tail, index: int) -> int:
         if index in tail.slimmed:
-            return self._slim_size(index)
+            return self._pruned_size(index)
         return (
             self._cut_to(index, tail.shares[index])[1]
             if index in tail.shares
@@ -700,9 +701,9 @@ class Fitter:
 
     def _gain(self, index: int) -> int:
         """Return how many tokens more than its one line the results of a message take in the tail."""
-        return self._size_in_tail(index) - self._slim_size(index)
+        return self._size_in_tail(index) - self._pruned_size(index)
 
-    def _slim_size(self, index: int) -> int:
+    def _pruned_size(self, index: int) -> int:
         if not self.history.facts[index].is_summary:
             return self.slim.tokens(index, self.counter)
         rest = without_summary(self.slim.message(index))

@@ -84,12 +84,12 @@ class ContextCompressor(SummaryEngine):
         given = order.given
         fold = self._fold(plan, order.state)
         facts = fold.state.finished(plan.facts)
-        journal = fold.journal(facts.root_prefix)
+        state = facts.at_end(*plan.following)
+        journal = fold.journal(facts.root_prefix, state)
         if plan.earlier.ends:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first)
             journal = Journal(tuple(entries))
-        state = facts.at_end(*plan.following)
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
         names = NamesSection.plan(
@@ -213,7 +213,7 @@ class ContextCompressor(SummaryEngine):
         last = None
         if self._last and self._last[0] == plan.earlier.text:
             last = self._last[1]
-        if last is not None and last.goes_on(facts, turns):
+        if last is not None and last.continues_messages(facts, turns):
             fold = last.copy().extend(facts, turns)
         else:
             fold = JournalFold(

@@ -30,9 +30,7 @@ from everthread.compaction.user_quotes import (
 from everthread.core.messages import Message, Messages, count_noun
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import (
-    without_summary,
-)
+from everthread.core.transcript import without_summary
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""

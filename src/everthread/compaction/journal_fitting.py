@@ -171,7 +171,7 @@ def _fit_prose(
     texts = _weigh_texts(parts, full, count)
     room = budget - _actions_tokens(parts, count)
     while True:
-        chosen = _choose(texts, room)
+        chosen = _choose_pieces(texts, room)
         shown: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, chosen, strict=True):
             shown[text.part].append(join_pieces(text.pieces, numbers))
@@ -203,7 +203,7 @@ def _weigh_texts(
     return texts
 
 
-def _choose(texts: Sequence[_Text], room: int) -> list[list[int]]:
+def _choose_pieces(texts: Sequence[_Text], room: int) -> list[list[int]]:
     """Return the pieces of each text that have room: those that are worth most, and each only once."""
     ranked = sorted(
         (

@@ -10,9 +10,7 @@ from everthread.compaction.summary import (
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.compaction.thread_facts import (
-    ThreadState,
-)
+from everthread.compaction.thread_facts import ThreadState
 from everthread.core.tokens import TokenCounter
 
 

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.summary import (
-    NONE,
-)
+from everthread.compaction.summary import NONE
 from everthread.core.messages import (
     clip,
     one_line,
     text_of,
 )
 from everthread.core.redaction import redact
-from everthread.core.transcript import (
-    defuse,
-)
+from everthread.core.transcript import defuse
 
 MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""

@@ -37,11 +37,11 @@ from everthread.core.messages import (
     edit_results,
     json_value,
     kind_of,
-    off_the_wire,
     part_text,
     results_of,
     with_content,
     with_text,
+    without_native_value,
 )
 from everthread.core.outputs import is_persisted
 from everthread.core.redacted_values import redact_value
@@ -198,7 +198,7 @@ class Pruner:
                         fields[name] = cut
         if not fields:
             return message
-        return cast("Message", {**off_the_wire(message), **fields})
+        return cast("Message", {**without_native_value(message), **fields})
 
     def images(self, message: Message) -> Message:
         """Replace images outside tool results by a placeholder, including those written into the text."""
@@ -419,7 +419,11 @@ def redact_message(message: Message) -> Message:
         calls = [_redact_call(call) for call in old_calls]
         if any(new is not old for new, old in zip(calls, old_calls, strict=True)):
             changes["tool_calls"] = calls
-    return cast("Message", {**off_the_wire(message), **changes}) if changes else message
+    return (
+        cast("Message", {**without_native_value(message), **changes})
+        if changes
+        else message
+    )
 
 
 def _redact_call(call: Any) -> Any:

@@ -188,13 +188,13 @@ def _name_problem(name: str) -> str:
 
 def _places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
     folder = home / PLUGINS
-    yield str(folder), _directories(folder)
-    yield "register_context_engine()", _in_this_process()
-    yield f"entry points {GROUP!r} of installed packages", _packages()
+    yield str(folder), _home_engines(folder)
+    yield "register_context_engine()", _registered_engines()
+    yield f"entry points {GROUP!r} of installed packages", _package_engines()
     yield f"built-ins ({', '.join(BUILT_IN)})", map(_built_in, BUILT_IN)
 
 
-def _directories(folder: Path) -> Iterator[EngineSource]:
+def _home_engines(folder: Path) -> Iterator[EngineSource]:
     for plugin in plugins_in(folder):
         description, problem = describe_plugin(plugin)
         yield EngineSource(
@@ -214,7 +214,7 @@ def _create_of(plugin: Path) -> object:
     return module.create
 
 
-def _in_this_process() -> Iterator[EngineSource]:
+def _registered_engines() -> Iterator[EngineSource]:
     for name, factory in _registered.items():
         location = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
         yield EngineSource(
@@ -222,14 +222,14 @@ def _in_this_process() -> Iterator[EngineSource]:
         )
 
 
-def _packages() -> Iterator[EngineSource]:
+def _package_engines() -> Iterator[EngineSource]:
     points = sorted(
         entry_points(group=GROUP), key=lambda point: (point.name, point.value)
     )
-    often = Counter(point.name for point in points)
+    offered_names = Counter(point.name for point in points)
     for point in points:
         offer = _entry_point(point, "package")
-        if often[point.name] > 1:
+        if offered_names[point.name] > 1:
             owners = ", ".join(
                 _location(other) for other in points if other.name == point.name
             )

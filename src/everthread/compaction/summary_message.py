@@ -11,13 +11,9 @@ from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.engine import Services
 from everthread.compaction.names_in_use import read_shown
 from everthread.compaction.names_section import NamesSection
-from everthread.compaction.summary import (
-    Sections,
-)
+from everthread.compaction.summary import Sections
 from everthread.compaction.user_quotes import Count
-from everthread.core.messages import (
-    tool_names,
-)
+from everthread.core.messages import tool_names
 from everthread.core.redaction import redact
 from everthread.core.transcript import (
     defuse,

@@ -210,7 +210,7 @@ class ThreadState:
         closed += (
             self._answered_by_tests(effect) if effect.tests and self.errors else []
         )
-        if closed and _is_clean(effect):
+        if closed and _states_no_error(effect):
             for key in dict.fromkeys(closed):
                 del self.errors[key]
 
@@ -583,7 +583,7 @@ def _tests_run(effect: Effect) -> int:
     return sum(map(int, _FIGURE.findall(effect.tests))) if effect.tests else 0
 
 
-def _is_clean(effect: Effect) -> bool:
+def _states_no_error(effect: Effect) -> bool:
     """Return whether the output of a pass states no error. A pipe hides the exit code."""
     if (
         effect.kind != "ran"

@@ -152,7 +152,7 @@ class CallFacts:
         outcome = (
             _describe_output(action.kind, self.output, failed=self.failed)
             if with_error
-            else _ran(self.output, "")
+            else _run_figures(self.output, "")
         )
         return action.line(
             _outcome(action.kind, self.output, self.stored, outcome, room=room),
@@ -305,7 +305,7 @@ def _outcome(
 
 def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
-        return _ran(output, output.stated_error(failed=failed))
+        return _run_figures(output, output.stated_error(failed=failed))
     body = output.body
     error = (
         output.error
@@ -319,18 +319,22 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
         return (
             [f"{stated[1]} {stated[2]}"]
             if stated
-            else [_gist(output)]
+            else [_summarize_output(output)]
             if output.data
             else []
         )
     if kind == "web":
         status = _HTTP.search(body[:300])
-        return [f"HTTP {status[1]}" if status else "", _gist(output)]
-    ran = _ran(output, output.stated_error(failed=failed)) if kind == _OTHER else []
-    return ran or [_gist(output)]
+        return [f"HTTP {status[1]}" if status else "", _summarize_output(output)]
+    ran = (
+        _run_figures(output, output.stated_error(failed=failed))
+        if kind == _OTHER
+        else []
+    )
+    return ran or [_summarize_output(output)]
 
 
-def _ran(output: UnwrappedOutput, error: str) -> list[str]:
+def _run_figures(output: UnwrappedOutput, error: str) -> list[str]:
     """Return the exit code, tests and error of a run."""
     code = "" if output.code is None else f"exit {output.code}"
     error = "" if says_nothing(error) else error
@@ -346,7 +350,7 @@ def _ran(output: UnwrappedOutput, error: str) -> list[str]:
     ]
 
 
-def _gist(output: UnwrappedOutput) -> str:
+def _summarize_output(output: UnwrappedOutput) -> str:
     """Describe a result in a few words: its status, its structure or its first line."""
     data = output.data
     if isinstance(data, list):
@@ -737,7 +741,7 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     )
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
-        error = error or _untold_error(output.body, tests)
+        error = error or _error_without_code(output.body, tests)
     failed = reading.failed or output.failed or bool(code) or bool(halt) or bool(error)
     is_trimmed = kind == "ran" and reading.is_trimmed
     is_certain = failed
@@ -770,7 +774,7 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
 
 
-def _untold_error(output: str, tests: str) -> str:
+def _error_without_code(output: str, tests: str) -> str:
     """Return the error of a run without an exit code: from its tests, or else from the program."""
     return (
         (tests if "failed" in tests or "error" in tests else "")
@@ -797,7 +801,7 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
         code = None
         error = stated
     elif code is None:
-        error = _untold_error("\n".join(errors), tests)
+        error = _error_without_code("\n".join(errors), tests)
     failed = reading.failed or bool(error or halt) or bool(code and code[1] != "0")
     if failed and not errors:
         rest = told[code.end() :].split(", ") if code else [told]
@@ -874,6 +878,9 @@ def _is_read_only_call(
 
 def _is_read_only_command(command: str) -> bool:
     """Return whether every program of a command line only shows something, and nothing is written to a file."""
+    remote = _REMOTE.fullmatch(command) if command.startswith("ssh ") else None
+    if remote:
+        return _is_read_only_command(remote["command"])
     if (
         "`" in command
         or "$(" in command
@@ -887,6 +894,12 @@ def _is_read_only_command(command: str) -> bool:
         _is_read_only_step(part.split())
         for part in STAGES.split(_QUOTED.sub("Q", command))
     )
+
+
+_REMOTE = re.compile(
+    r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
+)
+"""A command that runs on another machine."""
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -977,11 +990,21 @@ def _stated_message(kind: str, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not _FRAME.match(f"\n{line.lower()}")]
         return (
-            clip_words(one_line(lines[0]), 80)
+            clip_words(one_line(_first_statement(lines)), 80)
             if lines and len(lines) <= _SHORT_LINES
             else ""
         )
-    return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
+    lines = output.body.lstrip()[:2_000].split("\n")
+    return clip_words(one_line(_first_statement(lines)), 100)
+
+
+_LEADS_ON = re.compile(r"\s*(?:#{1,6}\s.*|```.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*)\s*")
+"""A heading, a fence, a line across, or a line that only announces others."""
+
+
+def _first_statement(lines: Sequence[str]) -> str:
+    """Return the first line that is more than a heading; the first of all if there is none."""
+    return next((line for line in lines if not _LEADS_ON.fullmatch(line)), lines[0])
 
 
 def _paths(

@@ -17,8 +17,8 @@ from everthread.core.messages import (
     Call,
     Message,
     calls_of,
-    off_the_wire,
     text_of,
+    without_native_value,
 )
 from everthread.core.types import Api, Reply
 from everthread.core.validation import is_empty, with_call_ids
@@ -83,7 +83,9 @@ def storable(message: Message) -> Message:
     ids = [call.id for call in calls_of(message)]
     if not ids:
         return (
-            {**off_the_wire(message), "content": ""} if _is_silent(message) else message
+            {**without_native_value(message), "content": ""}
+            if _is_silent(message)
+            else message
         )
     if all(ids) and len(set(ids)) == len(ids):
         return message
@@ -141,7 +143,11 @@ class Recorder:
     def _answering_model(self) -> str:
         """The model that answers the request under way."""
         _, requested, _ = self._under_way
-        return self._live.answering if requested == self._live.route.name else requested
+        return (
+            self._live.answering_model
+            if requested == self._live.route.name
+            else requested
+        )
 
     def _decode(self, response: Any) -> Reply:
         api, model, _ = self._under_way

@@ -362,7 +362,7 @@ class ConversationContext:
         self, verdict: ErrorVerdict, refusal: ProviderRefusal
     ) -> None:
         live = self._live
-        if live.answering != live.route.name:
+        if live.answering_model != live.route.name:
             return  # another model answered: its limit does not apply to this one
         limit = await live.limits.learn_refusal(
             live.limit_key,
@@ -483,7 +483,10 @@ class FixedPartWatch:
         """Report system prompt and tools that reach the threshold alone."""
         live = self._live
         fixed = live.size.fixed
-        if fixed >= live.nominal_budget.threshold and not live.toolbox.relieves():
+        if (
+            fixed >= live.nominal_budget.threshold
+            and not live.toolbox.frees_enough_room()
+        ):
             self._report(
                 fixed, "Offer fewer tools, or use a model with a larger window."
             )

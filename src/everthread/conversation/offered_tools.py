@@ -26,8 +26,8 @@ from everthread.conversation.tool_selection import (
     find_matching,
     left_out,
     name_of,
-    presses,
     room_for,
+    take_too_much_room,
 )
 
 FIND = "find_tools"
@@ -198,7 +198,7 @@ class Toolbox:
         )
         cards = self._all()
         share = live.setup.options.tools_share
-        if not presses(
+        if not take_too_much_room(
             sum(card.tokens for card in cards),
             threshold=threshold,
             others=others,
@@ -211,7 +211,7 @@ class Toolbox:
             cards, room=room, used=used, wanted=self._task(), before=self.out
         )
 
-    def relieves(self) -> bool:
+    def frees_enough_room(self) -> bool:
         """Return whether a new choice of tools brings system prompt and tools below the threshold."""
         live = self._live
         bare = live.counter.request((), system=live.system, tools=self.to_come)

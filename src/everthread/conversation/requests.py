@@ -11,13 +11,11 @@ from everthread.conversation.summary_note import as_sent
 from everthread.core.cache_breakpoints import mark_system_breakpoint
 from everthread.core.cache_control import (
     apply_cache_control,
+    first_markable_index,
     last_marker,
     mark_system,
-    marks_begin,
 )
-from everthread.core.messages import (
-    Message,
-)
+from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import cap_field
 from everthread.thread.events import RequestReady
@@ -131,7 +129,7 @@ def _limit_output(
 def _mark_messages(live: ConversationState, messages: list[Message]) -> None:
     """Mark the last three messages, and the one the last request marked last if it is far back."""
     previous = live.marked
-    start = marks_begin(len(messages), previous)
+    start = first_markable_index(len(messages), previous)
     near = apply_cache_control(
         messages[start:],
         ttl=live.setup.options.cache_ttl,

@@ -205,7 +205,7 @@ class ConversationState:
         return self.state.calibration.reported(self.route.name)
 
     @property
-    def answering(self) -> str:
+    def answering_model(self) -> str:
         """The name of the model that answers: the route's own, or its fallback."""
         return self.route.name if self.route.model is None else self.route.model.name
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.core.messages import (
-    Part,
-)
+from everthread.core.messages import Part
 from everthread.core.types import System
 
 _OURS = "_everthread_note"

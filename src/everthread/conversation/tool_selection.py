@@ -42,12 +42,12 @@ class ToolCard:
 
 def name_of(tool: Mapping[str, Any]) -> str:
     """Return the name of a tool in OpenAI's or Anthropic's form; empty if it lacks a name."""
-    name = _holder(tool).get("name")
+    name = _definition(tool).get("name")
     return name if isinstance(name, str) else ""
 
 
 def card_of(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
-    holder = _holder(tool)
+    holder = _definition(tool)
     name = name_of(tool)
     raw_description = holder.get("description")
     description = raw_description if isinstance(raw_description, str) else ""
@@ -69,7 +69,7 @@ def card_of(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     )
 
 
-def presses(
+def take_too_much_room(
     tools: int, *, threshold: int, others: int, share: float = TOOLS_SHARE
 ) -> bool:
     """Return whether tools exceed their share, or leave nothing of the threshold beside `others`."""
@@ -143,6 +143,6 @@ def scores(cards: Sequence[ToolCard], text: str) -> list[float]:
     return points
 
 
-def _holder(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     function = tool.get("function")
     return function if isinstance(function, Mapping) else tool

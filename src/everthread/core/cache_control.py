@@ -137,7 +137,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     return {index: carriers.mark(messages[index], ttl) for index in places}
 
 
-def marks_begin(count: int, previous: int | None) -> int:
+def first_markable_index(count: int, previous: int | None) -> int:
     """Return the index of the first message that may carry a mark, of `count` messages.
 
     `previous`: the index of the last mark of the previous call. A caller whose earlier
@@ -252,7 +252,7 @@ class PrefixDiff:
 
 def shared_prefix(a: Request, b: Request) -> PrefixDiff:
     """Compare two requests byte for byte, without marks; a string equals one text block."""
-    for where, index, old, new in _stages(a, b):
+    for where, index, old, new in _compared_parts(a, b):
         difference = _difference(old, new)
         if difference:
             path, before, after = difference
@@ -437,7 +437,9 @@ def host_of(base_url: str) -> str:
         return ""
 
 
-def _stages(a: Request, b: Request) -> Iterator[tuple[Where, int | None, Any, Any]]:
+def _compared_parts(
+    a: Request, b: Request
+) -> Iterator[tuple[Where, int | None, Any, Any]]:
     """Yield the parts to compare, in the order in which a provider reads a request."""
     yield "tools", None, byte_form(a.tools), byte_form(b.tools)
     yield "system", None, _system_form(a.system), _system_form(b.system)

@@ -139,7 +139,7 @@ class Rules:
         self.foreign_letters = frozenset(
             letter
             for stem in self.foreign_stems
-            for letter in _first_beyond_ascii(stem)
+            for letter in _first_non_ascii_letter(stem)
         )
         """A letter of each of these that ASCII does not have, in both cases."""
 
@@ -175,7 +175,7 @@ def rules() -> Rules:
     return Rules()
 
 
-def _first_beyond_ascii(stem: str) -> str:
+def _first_non_ascii_letter(stem: str) -> str:
     """Return the first letter that ASCII does not have, in lower and upper case."""
     letter = next(letter for letter in stem if not letter.isascii())
     return letter + letter.upper()

@@ -246,7 +246,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def simplest(parts: list[Part]) -> Content:
+def simplify_parts(parts: list[Part]) -> Content:
     """Return the parts as plain text if they are one text; None if there are none."""
     if not parts:
         return None
@@ -290,12 +290,12 @@ def json_text(value: Any) -> str:
 
 def with_content(message: Message, content: Content) -> Message:
     """Return a copy with other content."""
-    copy = off_the_wire(message)
+    copy = without_native_value(message)
     copy["content"] = content
     return copy
 
 
-def off_the_wire(message: Mapping[str, Any]) -> Message:
+def without_native_value(message: Mapping[str, Any]) -> Message:
     """Return a copy to be changed: without its wire value, but with its author."""
     copy = {key: value for key, value in message.items() if key != "_native"}
     native = message.get("_native")
@@ -363,7 +363,7 @@ def images_in(content: Any) -> Iterator[Part]:
             yield from images_in(part.get("content"))
 
 
-def users_words(texts: Sequence[str]) -> list[str]:
+def user_words_in(texts: Sequence[str]) -> list[str]:
     """Return the user's own words in each text of one message."""
     enclosed = [inner for text in texts for inner in _read_envelopes(text)]
     spoken = enclosed or _without_expansion(texts)
@@ -411,7 +411,7 @@ def is_refused_call(result: str) -> bool:
 def strip_injected(text: str) -> str:
     """Return the text, trimmed, without elements that clients inject around it. An unclosed tag is text."""
     patterns = _client_patterns()
-    text = _reveal_queued(text)
+    text = _unwrap_queued(text)
     if patterns.beginning.match(text.lstrip()):
         spoken = [
             text[element.inner : element.close]
@@ -430,7 +430,7 @@ def strip_surroundings(text: str) -> str:
     return _remove_elements(text, _client_patterns().surroundings).strip()
 
 
-def _reveal_queued(text: str) -> str:
+def _unwrap_queued(text: str) -> str:
     """Return the text with words typed while the agent worked freed from the client's note around them."""
     patterns = _client_patterns()
     for note in patterns.queued:

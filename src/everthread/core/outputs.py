@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import (
-    Call,
-)
+from everthread.core.messages import Call
 
 OPEN = "<persisted-output>"
 CLOSE = "</persisted-output>"

@@ -110,7 +110,8 @@ def _strip_digits(match: re.Match[str]) -> str:
 
 
 _NUMBER = re.compile(
-    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
+    r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?|\W{0,4}$)"
+    r"|\d{1,3}(?:[,.]\d{3}){1,4}(?!\.?\d)|\d++)"
     r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
 )
 _SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
@@ -154,7 +155,7 @@ _BOUND = re.compile(
     r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
-_BY = re.compile(r"\bby(?: about| at least)? ?$")
+_EXCEEDED_BY = re.compile(r"\bby(?: about| at least)? ?$")
 _CODE_BEFORE = re.compile(
     r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$"
 )
@@ -176,7 +177,7 @@ _LIMIT_AFTER = re.compile(
     r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
 _AVAILABLE_AFTER = re.compile(
-    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)"
+    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) (?:left|free|available)\b)"
 )
 _PART_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
@@ -330,8 +331,12 @@ def _is_foreign(
     ):
         return True
     if _TOKENS_AFTER.match(after):
-        return bool(_BY.search(before))
-    if _UNIT_AFTER.match(after) or _BY.search(before) or _CODE_BEFORE.search(before):
+        return bool(_EXCEEDED_BY.search(before))
+    if (
+        _UNIT_AFTER.match(after)
+        or _EXCEEDED_BY.search(before)
+        or _CODE_BEFORE.search(before)
+    ):
         return True
     if leads and after.startswith(":"):
         return True
@@ -409,9 +414,7 @@ _RATE = re.compile(
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_RATE_IF_NOTHING_ELSE = re.compile(
-    r"resource (?:has been )?exhausted|request limit reached"
-)
+_POSSIBLE_RATE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
 _MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
@@ -442,7 +445,8 @@ _NO_OVERFLOW = frozenset({404, 405, 409})
 
 # Words that a sentence must and must not contain to be about the context.
 _TOKENS = re.compile(
-    rf"tokens?(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len"
+    r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 _LENGTH = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
@@ -454,7 +458,8 @@ _MEDIA = re.compile(
 )
 _COUNTED = re.compile(
     r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
-    r"|retries|turns|deadline|memory|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
+    r"|retries|turns|deadline|(?:gpu|cuda|device|system|of|in) memory"
+    r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
     r"(?![a-z])|字符|字数"
 )
 _ASIDE = re.compile(
@@ -469,7 +474,7 @@ _CAP_TOO_LARGE = re.compile(
     r"|not enough|must (?:not )?be|should be|up to|max(?:imum)?\b|limit|supports?|equal to"
     r"|非法|无效|超|范围|不能|最大|大于|错误"
 )
-_CAP_OTHERWISE = re.compile(
+_OTHER_CAP_FAULT = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
     rf"|same time|use {CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
     rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {CAP}|increas|reached|budget"
@@ -485,7 +490,7 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PLAINLY = re.compile(
+_PLAIN_STATEMENT = re.compile(
     r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
 )
 _PROMPT = re.compile(
@@ -507,7 +512,7 @@ _PROMPT = re.compile(
 )
 
 _PAYLOAD = re.compile(
-    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG})"
+    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG}|overflow)"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
     r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
@@ -536,7 +541,9 @@ _BYTES_OF_REQUEST = (
 
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
-    if _ASIDE.search(sentence) or (CAP in sentence and _CAP_OTHERWISE.search(sentence)):
+    if _ASIDE.search(sentence) or (
+        CAP in sentence and _OTHER_CAP_FAULT.search(sentence)
+    ):
         return False
     if _TOKENS.search(sentence):
         return True
@@ -545,7 +552,7 @@ def is_relevant(sentence: str) -> bool:
 
 def find_overflow(sentence: str) -> Overflow | None:
     """Return what a sentence says is too large, if anything."""
-    if _PLAINLY.search(sentence):
+    if _PLAIN_STATEMENT.search(sentence):
         return "prompt_too_long"
     if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
         sentence
@@ -963,7 +970,7 @@ def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdic
         return ErrorVerdict(
             "payload_too_large", "Status 413, without a word about tokens."
         )
-    if _RATE_IF_NOTHING_ELSE.search(everything):
+    if _POSSIBLE_RATE.search(everything):
         return ErrorVerdict(
             "rate_limit", "The account or the server is out of allowance for now."
         )

@@ -139,11 +139,11 @@ _TRACES = (
     "+ declare -x '",
     "+ typeset -x '",
 )
-_TRACED = re.compile(
+_TRACED_ASSIGNMENT = re.compile(
     r"^\++ (?:(?:export|readonly|local|declare -x|typeset -x) )?'([A-Za-z_]\w{0,60}+)=([^'\n]{4,300}+)'",
     re.M,
 )
-_INTO_LOGIN = re.compile(r"-stdin|chpasswd")
+_PASSWORD_FROM_STDIN = re.compile(r"-stdin|chpasswd")
 _PIPED = re.compile(
     r"(?:echo|printf)(?: -\w{1,3}+| '?%s(?:\\n)?'?)*+ [\"']?([^\s\"'|$-][^\s\"'|]{3,200}+)[\"']?"
     r"(?= \||\n\+)[^\n]{0,200}+"
@@ -156,14 +156,16 @@ MAX_PIPE_CHARS = 600
 def find_traced_values(text: str) -> Iterator[Secret]:
     """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
     if "+ " in text and any(sign in text for sign in _TRACES):
-        for match in _TRACED.finditer(text):
+        for match in _TRACED_ASSIGNMENT.finditer(text):
             level = hint_of_name(match[1])
             if is_passphrase(match[2], level) or is_issued(
                 match[2], level, quoted=True
             ):
                 yield Secret(match.start(2), match.end(2), "trace")
     for login in (
-        _INTO_LOGIN.finditer(text) if "-stdin" in text or "chpasswd" in text else ()
+        _PASSWORD_FROM_STDIN.finditer(text)
+        if "-stdin" in text or "chpasswd" in text
+        else ()
     ):
         start = max(0, login.start() - MAX_PIPE_CHARS)
         piped = _PIPED.search(text[start : login.start()])

@@ -27,7 +27,7 @@ from everthread.core.messages import (
     part_text,
     parts_of,
     results_of,
-    users_words,
+    user_words_in,
     with_content,
 )
 
@@ -210,7 +210,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
-    """Return the summary in a marked message: which of its texts, and where in it. Others may begin like one."""
+    """Return the place of the summary in a marked message: the number of the text, and the span in it."""
     texts = _texts(message)
     places = [
         (number, span) for number, text in enumerate(texts) for span in _spans(text)
@@ -327,7 +327,7 @@ def user_text(message: Mapping[str, Any]) -> str:
     return (
         ""
         if rest is None
-        else "\n".join(users_words([content_text([part]) for part in parts_of(rest)]))
+        else "\n".join(user_words_in([content_text([part]) for part in parts_of(rest)]))
     )
 
 

@@ -20,10 +20,10 @@ from everthread.core.messages import (
     content_text,
     json_text,
     kind_of,
-    off_the_wire,
     parts_of,
     results_of,
     with_content,
+    without_native_value,
 )
 from everthread.errors import InputError
 
@@ -199,7 +199,11 @@ def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                     f"OpenAI chat knows no {part['type']!r} block",
                 )
         silent = message.get("content") in (None, [])
-        if message["role"] == "assistant" and silent and not _speaks_otherwise(message):
+        if (
+            message["role"] == "assistant"
+            and silent
+            and not _has_more_than_content(message)
+        ):
             yield Problem(
                 index,
                 "content-missing",
@@ -239,7 +243,7 @@ def is_chat_call(call: Any) -> bool:
     return False
 
 
-def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
+def _has_more_than_content(message: Mapping[str, Any]) -> bool:
     return any(
         message.get(key) for key in ("tool_calls", "function_call", "refusal", "audio")
     )
@@ -308,7 +312,7 @@ def is_empty(message: Mapping[str, Any]) -> bool:
     if (
         message.get("role") in ("tool", "function")
         or calls_of(message)
-        or _speaks_otherwise(message)
+        or _has_more_than_content(message)
     ):
         return False
     return not any(
@@ -655,7 +659,7 @@ def _correct_message(message: Mapping[str, Any], role: str) -> Message:
             changes["tool_calls"] = proper
     if not changes:
         return cast("Message", message)
-    copy = dict(off_the_wire(message)) | changes
+    copy = dict(without_native_value(message)) | changes
     if not copy.get("tool_calls"):
         copy.pop("tool_calls", None)
         if role == "assistant" and copy.get("content") is None:
@@ -755,7 +759,7 @@ def _tool_message(block: Part) -> Message:
         )
     if source.get("tool_call_id") == block["tool_use_id"]:
         return source
-    copy = off_the_wire(source)
+    copy = without_native_value(source)
     copy["tool_call_id"] = block["tool_use_id"]
     return copy
 
@@ -763,7 +767,7 @@ def _tool_message(block: Part) -> Message:
 def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     """Return a copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
     remaining = iter(ids)
-    copy: dict[str, Any] = dict(off_the_wire(message))
+    copy: dict[str, Any] = dict(without_native_value(message))
     if isinstance(message.get("content"), list):
         copy["content"] = [
             {**part, "id": next(remaining)} if part.get("type") in CALL_BLOCKS else part

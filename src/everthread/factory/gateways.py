@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from everthread.gateway.filters.telemetry import Telemetry
     from everthread.gateway.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
-    from everthread.gateway.observability import StoreWatch
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
+    from everthread.gateway.store_watch import StoreWatch
     from everthread.gateway.supervisor import WorkerPlace
     from everthread.thread.events import Listener
 
@@ -182,6 +182,8 @@ STORE_AWAY_SECONDS = 0.7
 STORE_END_SECONDS = 10.0
 """How long a gateway that ends waits for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
+INDEX_NICENESS = 10
+"""Lower priority than compactions: no caller waits for the index in the background."""
 COMPACTION_SHARE = 0.75
 SUMMARY_SHARE = 0.5
 """Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
@@ -205,7 +207,8 @@ async def open_gateway(
     """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
 
     `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
-    one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
+    one of several processes; `warm`: the process is only a gateway, so that the process for compactions starts at
+    once and a process of its own indexes.
     """
     from everthread.gateway.server import Gateway
 
@@ -217,7 +220,9 @@ async def open_gateway(
     ending = asyncio.Event()
     async with AsyncExitStack() as stack:
         routes = await with_local(routes, settings, stack)
-        store = store or await _open_own_store(settings, stack, ending)
+        store = store or await _open_own_store(
+            settings, stack, ending, indexes_aside=warm
+        )
         if authenticator is None:
             authenticator = await _open_access(options.auth, store, options.host, stack)
         manager, service = await _open_service(
@@ -256,13 +261,23 @@ def _override(config: Config, **given: Any) -> Config:
 
 
 async def _open_own_store(
-    config: Config, stack: AsyncExitStack, ending: asyncio.Event
+    config: Config, stack: AsyncExitStack, ending: asyncio.Event, *, indexes_aside: bool
 ) -> Store:
-    """Open the configured store; it is closed with the stack, even if it does not answer any more."""
+    """Open the configured store; it is closed with the stack, even if it does not answer any more.
+
+    `indexes_aside`: a process of its own indexes.
+    """
+    from everthread.store.index_process import index_waiting
+    from everthread.thread.worker import WorkerProcesses
+
+    indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
+    stack.push_async_callback(indexers.close)
     store = await asyncio.to_thread(
         open_store, store_url(config), away_seconds=STORE_AWAY_SECONDS
     )
     stack.push_async_callback(store.close)
+    if indexes_aside:
+        store.index_elsewhere(functools.partial(indexers.call, index_waiting))
     guard = asyncio.create_task(_give_up_when_away(store, ending))
     stack.callback(guard.cancel)
     return store
@@ -336,7 +351,8 @@ async def _open_proxy(
     workers: int,
 ) -> tuple[ProxyManager, Proxy]:
     """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
-    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
+    from everthread.gateway.event_reports import EventReporter, FailureLog
+    from everthread.gateway.metrics import Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
     from everthread.thread.worker import MAX_PROCESSES
@@ -679,7 +695,7 @@ def _make_telemetry() -> Telemetry | None:
 
 def _make_watch(store: Store) -> StoreWatch | None:
     """Return the watch of a database server; None for a file, which is always there."""
-    from everthread.gateway.observability import StoreWatch
+    from everthread.gateway.store_watch import StoreWatch
 
     if store.database.dialect.name != "postgresql":
         return None

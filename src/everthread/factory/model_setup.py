@@ -56,8 +56,8 @@ def choice_of(
     if model and model != configured:
         own = provider_named_by(model)
         has_own_models = section.base_url is None and section.provider not in _ANY_MODEL
-        is_elsewhere = own is not None and own != section.provider
-        if is_elsewhere and (has_own_models or own == "local"):
+        is_of_other_provider = own is not None and own != section.provider
+        if is_of_other_provider and (has_own_models or own == "local"):
             return choose(model, environment=os.environ, api=api)
     return choose(
         model or configured,

@@ -17,6 +17,7 @@ from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.pages import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.health import Health, Ready
+from everthread.gateway.log_lines import add_request_id
 from everthread.gateway.middleware import (
     SitePolicy,
     add_cors,
@@ -24,7 +25,6 @@ from everthread.gateway.middleware import (
     is_preflight,
     preflight_headers,
 )
-from everthread.gateway.observability import STORE_SECONDS, StoreWatch, add_request_id
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request_head import (
     ClientGone,
@@ -32,6 +32,7 @@ from everthread.gateway.request_head import (
     client_protocol,
     conversation_at,
 )
+from everthread.gateway.store_watch import STORE_SECONDS, StoreWatch
 from everthread.gateway.streaming import ResponseWriter
 
 if TYPE_CHECKING:

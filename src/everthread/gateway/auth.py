@@ -10,12 +10,12 @@ import asyncio
 import hmac
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.recent_dict import RecentDict
 from everthread.errors import EverthreadError
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused
@@ -142,15 +142,6 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _add_newest(cache: OrderedDict[str, T], key: str, value: T) -> T:
-    """Add a value as the newest; drop the oldest beyond the limit."""
-    cache[key] = value
-    cache.move_to_end(key)
-    while len(cache) > _MAX_KNOWN:
-        cache.popitem(last=False)
-    return value
-
-
 async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
     """Return the store's answer; raise `TimeoutError` if there is none. Waits again if the loop itself was late."""
     for _attempt in range(2):
@@ -178,9 +169,9 @@ class KeyAuthenticator:
         self._ledger = ledger or KeyLedger(store)
         self._clock = clock
         self._ttl = ttl
-        self._lookups: OrderedDict[
-            str, tuple[asyncio.Task[StoredKey | None], float]
-        ] = OrderedDict()
+        self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = (
+            RecentDict(_MAX_KNOWN)
+        )
         """A cached lookup and its expiry."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -223,9 +214,7 @@ class KeyAuthenticator:
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read(digest))
-            lookup = _add_newest(
-                self._lookups, digest, (task, self._clock() + self._ttl)
-            )
+            lookup = self._lookups[digest] = (task, self._clock() + self._ttl)
         try:
             return await _wait_for_answer(lookup[0])
         except (EverthreadError, TimeoutError) as error:
@@ -253,7 +242,7 @@ class AcceptedCredentials:
     def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall = wall
-        self._accepted_until: OrderedDict[str, float] = OrderedDict()
+        self._accepted_until: RecentDict[str, float] = RecentDict(_MAX_KNOWN)
         """The expiry of each accepted credential, by its digest."""
         self._storing: set[asyncio.Task[None]] = set()
 
@@ -269,7 +258,7 @@ class AcceptedCredentials:
                 return False
             until = float(stored) if isinstance(stored, int | float) else 0.0
             if until > self._wall():
-                _add_newest(self._accepted_until, digest, until)
+                self._accepted_until[digest] = until
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
@@ -279,7 +268,7 @@ class AcceptedCredentials:
     def add(self, digest: str) -> None:
         """Accept a credential at once in this process; store it without making the client wait."""
         until = self._wall() + _ACCEPTED_SECONDS
-        _add_newest(self._accepted_until, digest, until)
+        self._accepted_until[digest] = until
         task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)

@@ -171,12 +171,15 @@ class BodyReader(Protocol):
     def locate(
         self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
     ) -> BodyOutline | None:
-        """Locate the fields and messages of a body; return None if it cannot be read."""
+        """Locate the fields and messages of a body. Raise `WireError` if it cannot be read."""
         ...
 
 
-class Manager(BodyReader, Protocol):
+class Manager(Protocol):
     """Decide what goes upstream. Whatever it raises, the caller forwards the original bytes instead."""
+
+    @property
+    def reader(self) -> BodyReader: ...
 
     def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
         """Return the turn of a request that can be forwarded before it is read; None if it cannot."""

@@ -80,7 +80,7 @@ class _Members:
         for start in range(0, len(data), _PIECE_BYTES):
             rest = data[start : start + _PIECE_BYTES]
             while rest:
-                if self._member.eof and not self._go_on():
+                if self._member.eof and not self._feed_next():
                     break
                 piece = self._decompress(rest)
                 self._remaining -= len(piece)
@@ -90,7 +90,7 @@ class _Members:
                 rest = self._member.unused_data
         return b"".join(pieces)
 
-    def _go_on(self) -> bool:
+    def _feed_next(self) -> bool:
         """Whether another member may follow."""
         self._count += 1
         if self._count > _MAX_MEMBERS:
@@ -110,7 +110,7 @@ class _Deflate(_Members):
     def __init__(self, limit: int) -> None:
         super().__init__(limit, zlib.decompressobj)
 
-    def _go_on(self) -> bool:
+    def _feed_next(self) -> bool:
         return False
 
     def _decompress(self, data: bytes) -> bytes:

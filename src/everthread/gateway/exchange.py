@@ -12,7 +12,8 @@ from everthread.gateway.encoding import decode_body
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.observability import Metrics, refusal_reason
+from everthread.gateway.log_lines import refusal_reason
+from everthread.gateway.metrics import Metrics
 from everthread.gateway.pending import PendingWork
 from everthread.gateway.request_head import RequestHead, Upload
 from everthread.gateway.router import Upstream, family_of

@@ -20,14 +20,11 @@ from everthread.gateway.contracts import (
     ProxyTurn,
     UnmanagedTurn,
 )
+from everthread.gateway.event_reports import FORWARDED, FailureLog
 from everthread.gateway.json_slices import ExcessError
-from everthread.gateway.observability import (
-    FORWARDED,
-    FailureLog,
-    Metrics,
-    StoreWatch,
-    printable,
-)
+from everthread.gateway.log_lines import printable
+from everthread.gateway.metrics import Metrics
+from everthread.gateway.store_watch import StoreWatch
 from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:
@@ -65,7 +62,7 @@ class FailOpenManager:
     def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find an earlier body that this one agrees with in part; None if that fails."""
         try:
-            return self._manager.find_known(origin, body)
+            return self._manager.reader.find_known(origin, body)
         except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
             self._report_unlocated(error)
             return None
@@ -75,7 +72,10 @@ class FailOpenManager:
     ) -> BodyOutline | None:
         """Locate the fields and messages of a body; return None if that fails."""
         try:
-            return self._manager.locate(origin, body, match)
+            return self._manager.reader.locate(origin, body, match)
+        except WireError:
+            # The fields are read in another way, which shows the reason.
+            return None
         except Exception as error:  # noqa: BLE001  counted and logged; the fields are read in another way
             self._report_unlocated(error)
             return None

@@ -35,7 +35,6 @@ class ForwardedTurn:
         self.sent = sent
         self._start_reading = read
         self._reading_answered = reading_answered
-        self._is_answered = False
         self._reading: asyncio.Task[ManagedTurn] | None = None
         self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
 
@@ -55,9 +54,14 @@ class ForwardedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
-        self._is_answered = True
         with self._reading_answered():
-            turn = await asyncio.shield(self._read())
+            if (
+                self._reading is None
+            ):  # nothing else will wait for it: no task is needed
+                self._timer.cancel()
+                turn = await self._start_reading(True)  # noqa: FBT003 - it is answered
+            else:
+                turn = await asyncio.shield(self._reading)
         await turn.record(outcome)
 
     def _read(self) -> asyncio.Task[ManagedTurn]:
@@ -65,5 +69,5 @@ class ForwardedTurn:
         self._timer.cancel()
         if self._reading is None:
             loop = asyncio.get_running_loop()
-            self._reading = loop.create_task(self._start_reading(self._is_answered))
+            self._reading = loop.create_task(self._start_reading(False))  # noqa: FBT003 - it is not answered yet
         return self._reading

@@ -7,12 +7,12 @@ answer. If the process ends before that, the client's next request holds all of 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from everthread.core.cache_breakpoints import takes_breakpoints
 from everthread.core.cache_control import MIN_CACHED, OPTIONS
 from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.recent_dict import RecentDict
 from everthread.gateway.client_request import ClientRequest, find_unmanaged_reason
 from everthread.gateway.compaction_items import has_item
 from everthread.gateway.contracts import (
@@ -85,17 +85,15 @@ class BodyMemories:
     """The last bodies of the threads that were used last."""
 
     def __init__(self) -> None:
-        self._memories: OrderedDict[str, BodyMemory] = OrderedDict()
+        self._memories: RecentDict[str, BodyMemory] = RecentDict(MAX_THREADS)
 
     def of(self, thread: str) -> BodyMemory:
-        memory = self._memories.setdefault(thread, BodyMemory())
-        self._memories.move_to_end(thread)
-        while len(self._memories) > MAX_THREADS:
-            self._memories.popitem(last=False)
+        memory = self._memories.get(thread) or BodyMemory()
+        self._memories[thread] = memory
         return memory
 
 
-def make_terms(
+def make_forwarding_terms(
     request: ClientRequest,
     call: PreparedCall,
     outcome: Outcome,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from everthread.gateway.observability import Metrics
+from everthread.gateway.metrics import Metrics
 
 Ready = Callable[[], Awaitable[str | None]]
 """Return why the gateway cannot serve now; None if it can."""

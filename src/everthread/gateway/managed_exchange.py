@@ -13,6 +13,7 @@ from everthread.core.provider_errors import classify_error
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Incoming, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.error_answers import Refused, error_body, error_event
+from everthread.gateway.event_reports import REFUSED
 from everthread.gateway.exchange import (
     Answer,
     Exchange,
@@ -21,7 +22,7 @@ from everthread.gateway.exchange import (
     answer_of,
 )
 from everthread.gateway.gemini import remove_path
-from everthread.gateway.observability import REFUSED, about_thread
+from everthread.gateway.log_lines import about_thread
 from everthread.gateway.outer_fields import OuterFields
 from everthread.gateway.request_head import RequestHead
 from everthread.gateway.router import Upstream

@@ -17,7 +17,7 @@ from everthread.gateway.contracts import (
     TOKENS_HEADER,
     Outgoing,
 )
-from everthread.gateway.forwarding import BodyMemory, make_terms
+from everthread.gateway.forwarding import BodyMemory, make_forwarding_terms
 from everthread.gateway.recall_offer import (
     MAX_RECALL_ROUNDS,
     RECALL_SECONDS,
@@ -140,7 +140,7 @@ class ManagedTurn:
         answer = threads.expect_answer(self.call, outcome)
         self.body_memory.forwarding = None
         if answer is not None and not self.is_expanded:
-            self.body_memory.forwarding = make_terms(
+            self.body_memory.forwarding = make_forwarding_terms(
                 self.request,
                 self.call,
                 outcome,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.summary import CompactionLevel
-from everthread.errors import StoreError, WireError
+from everthread.errors import StoreError
 from everthread.gateway.client_request import ClientRequest
 from everthread.gateway.compaction_items import (
     TRIGGER,
@@ -33,7 +33,7 @@ from everthread.gateway.contracts import (
 from everthread.gateway.forwarded_turn import ForwardedTurn
 from everthread.gateway.forwarding import BodyMemories, forward, has_plans
 from everthread.gateway.identify import scope_of
-from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.known_bodies import BodyOrigin
 from everthread.gateway.managed_turn import ManagedTurn, TurnServices
 from everthread.gateway.recall_offer import RecallOffers
 from everthread.gateway.request_reader import (
@@ -61,7 +61,7 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self._reader = RequestReader(sizes)
+        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
         self._bodies = BodyMemories()
         self._recall = RecallOffers(enabled=recall)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
@@ -69,31 +69,20 @@ class ProxyManager:
 
     # Reading
 
-    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        return self._reader.find_known(origin, body)
-
-    def locate(
-        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> BodyOutline | None:
-        try:
-            return self._reader.locate(origin, body, match)
-        except WireError:  # reading its fields in another way shows the reason
-            return None
-
     def _locate(self, incoming: Incoming) -> BodyOutline:
         origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
-        match = self._reader.find_known(origin, incoming.body)
-        return self._reader.locate(origin, incoming.body, match)
+        match = self.reader.find_known(origin, incoming.body)
+        return self.reader.locate(origin, incoming.body, match)
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread; requests of a known thread in their order."""
         known = None if outline.match is None else outline.match.known.thread
         async with self.threads.reading_in_order(known):
-            read = await self._reader.read(outline)
+            read = await self.reader.read(outline)
             tool = self._recall.tool_for(incoming, read.sliced, read.frame)
             request = ClientRequest(incoming, read, tool)
             call = await self.threads.open(request.sent, request.frame)
-            self._reader.remember(call.thread, outline, read)
+            self.reader.remember(call.thread, outline, read)
             return ManagedTurn(
                 self._services, request, call, self._bodies.of(call.thread)
             )
@@ -132,7 +121,7 @@ class ProxyManager:
             incoming,
             outline,
             self._bodies.of(thread),
-            reader=self._reader,
+            reader=self.reader,
             ttl=self._services.mark_ttl,
         )
         if sent is None:

@@ -15,13 +15,14 @@ from starlette.types import Receive, Scope, Send
 from everthread.core.types import Api
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.event_reports import FailureLog
 from everthread.gateway.exchange import Exchange, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.filters import Feature
 from everthread.gateway.known_bodies import BodyOrigin
 from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.metrics import Metrics
 from everthread.gateway.middleware import Admission
-from everthread.gateway.observability import FailureLog, Metrics, StoreWatch
 from everthread.gateway.pending import PendingWork
 from everthread.gateway.reading import BodyLocator, RequestBody, read_request
 from everthread.gateway.request_head import (
@@ -33,6 +34,7 @@ from everthread.gateway.request_head import (
     run_while_connected,
 )
 from everthread.gateway.router import Routes, Upstream, family_of
+from everthread.gateway.store_watch import StoreWatch
 from everthread.gateway.streaming import ResponseWriter
 from everthread.gateway.upstream import (
     UpstreamClient,

@@ -150,9 +150,9 @@ class KeyLedger:
     def _begin(self) -> None:
         self._timer = None
         self._task = asyncio.get_running_loop().create_task(self._write())
-        self._task.add_done_callback(self._go_on)
+        self._task.add_done_callback(self._continue_day)
 
-    def _go_on(self, done: asyncio.Task[bool]) -> None:
+    def _continue_day(self, done: asyncio.Task[bool]) -> None:
         if self._waiting and not done.cancelled() and done.exception() is None:
             self._write_soon(FLUSH_SECONDS if done.result() else RETRY_SECONDS)
 

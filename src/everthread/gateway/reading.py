@@ -56,16 +56,10 @@ def _threads(*, is_large: bool) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class BodyLocator:
-    """Locates the messages of a body from one origin."""
+    """The reader that locates the messages of a body, and the body's origin."""
 
     reader: BodyReader
     origin: BodyOrigin
-
-    def find_known(self, body: bytes) -> BodyMatch | None:
-        return self.reader.find_known(self.origin, body)
-
-    def locate(self, body: bytes, match: BodyMatch | None) -> BodyOutline | None:
-        return self.reader.locate(self.origin, body, match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +122,8 @@ class _BodyReading:
         """Find what is known of a decoded body."""
         self._plain = plain
         if self._locator is not None:
-            self._match = self._locator.find_known(plain)
+            locator = self._locator
+            self._match = locator.reader.find_known(locator.origin, plain)
 
     def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
         plain = decode_body(self._raw, encoding, max_bytes)
@@ -149,11 +144,12 @@ class _BodyReading:
         return RequestBody(self._raw, self._plain, outer, outline, excess)
 
     def _locate(self) -> BodyOutline | None:
-        if self._locator is None or not self._plain:
+        locator = self._locator
+        if locator is None or not self._plain:
             return None
         if self.new_bytes > MAX_UNCOUNTED_BYTES and has_too_many_values(self._plain):
             return None
-        return self._locator.locate(self._plain, self._match)
+        return locator.reader.locate(locator.origin, self._plain, self._match)
 
 
 def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
 from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Call, Message, calls_of, tool_names
+from everthread.core.recent_dict import RecentDict
 from everthread.core.redaction import redact
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError, InputError
@@ -55,7 +55,7 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._known: OrderedDict[int, tuple[Request, bool]] = OrderedDict()
+        self._known: RecentDict[int, tuple[Request, bool]] = RecentDict(MAX_FRAMES)
         """For the ids of frames: the frame, and whether our own tool is not among its tools."""
 
     def tool_for(
@@ -68,10 +68,7 @@ class RecallOffers:
         known = self._known.get(id(frame))
         if known is None or known[0] is not frame:
             known = (frame, _lacks_recall(incoming.api, sliced, frame))
-            self._known[id(frame)] = known
-        self._known.move_to_end(id(frame))
-        if len(self._known) > MAX_FRAMES:
-            self._known.popitem(last=False)
+        self._known[id(frame)] = known
         return RECALL_SCHEMA if known[1] else None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -12,6 +13,7 @@ from everthread.core.types import Api, Request
 from everthread.gateway.identify import leading_system, trailing_system
 from everthread.gateway.json_slices import (
     LIST_FIELD,
+    BodyLayout,
     Element,
     SlicedBody,
     decode_value,
@@ -39,6 +41,9 @@ COMPACTION_MARK = '"compaction"'
 WATCHED = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
 _MAX_WORD = max(map(len, WATCHED))
+MIN_BYTES_ELSEWHERE = 256 * 1024
+"""A new history of this size takes some tens of milliseconds to read, during which other requests would wait."""
+ReadElsewhere = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,11 @@ class BodyOutline:
 class RequestReader:
     """Reads requests, reusing results of earlier ones."""
 
-    def __init__(self, sizes: SizeCache) -> None:
+    def __init__(
+        self, sizes: SizeCache, elsewhere: ReadElsewhere | None = None
+    ) -> None:
+        """`elsewhere`: calls `read_body` in another process; returns None if it cannot."""
+        self._elsewhere = elsewhere
         self._identities = IdentityCache()
         self._sizes = sizes
         self._bodies = KnownBodies()
@@ -147,7 +156,15 @@ class RequestReader:
         )
 
     async def read(self, outline: BodyOutline) -> ParsedRequest:
-        """Read a body that was located; off the event loop if much of it is new."""
+        """Read a body that was located; off the event loop if much of it is new, in another process if very much is."""
+        body = outline.sliced.body
+        is_long = outline.match is None and len(body) >= MIN_BYTES_ELSEWHERE
+        if is_long and self._elsewhere is not None:
+            read: ParsedRequest | None = await self._elsewhere(
+                read_body, outline.origin, body
+            )
+            if read is not None:
+                return replace(read, sliced=outline.sliced)
         return await run_in_thread_if_large(
             outline.new_bytes, lambda: self.read_now(outline)
         )
@@ -238,6 +255,14 @@ class RequestReader:
     ) -> int:
         identities = [self._identities.read(api, reminder) for reminder in reminders]
         return sum(self._sizes.pieces(api, model, identities, reminders))
+
+
+def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
+    """Read a body in another process; the result is without the body."""
+    reader = RequestReader(SizeCache())
+    read = reader.read_now(reader.locate(origin, body, None))
+    layout = BodyLayout({}, {}, array("Q"), array("Q"))
+    return replace(read, sliced=SlicedBody(b"", layout, ()))
 
 
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:

@@ -50,7 +50,7 @@ class MergedStream(ABC):
         rest = self._events.end()
         return self._decoder.reply(), self._take(rest) if rest else b""
 
-    def go_on(self) -> None:
+    def continue_round(self) -> None:
         """Begin the next round of the response."""
         self._output += self._output_tokens(self._decoder.reply().usage or {})
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)

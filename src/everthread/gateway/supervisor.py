@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.observability import METRICS_VARIABLE
+from everthread.gateway.metrics import METRICS_VARIABLE
 from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0
@@ -128,7 +128,9 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
         self._metrics.mkdir(exist_ok=True)
-        self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+        self._keepers = [
+            asyncio.create_task(self._keep_running(slot)) for slot in self._slots
+        ]
         up = asyncio.create_task(self._wait_until_ready())
         waits: list[asyncio.Future[Any]] = [up, self._failed]
         await asyncio.wait(
@@ -168,7 +170,7 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     slot.process.send_signal(number)
 
-    async def _keep(self, slot: _Slot) -> None:
+    async def _keep_running(self, slot: _Slot) -> None:
         """One worker after the other in this place."""
         while True:
             with contextlib.suppress(TimeoutError):

@@ -394,14 +394,14 @@ def _text(value: bytes) -> str:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Which authorities are trusted is the same for every client here."""
+    """Return a TLS context with the same trusted authorities as every other client of this package."""
     context = httpx2.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def _reason(error: BaseException) -> str:
-    """Why, and what to do, in words that name no header."""
+    """Say why a request failed and what to do, without naming a header."""
     cause: BaseException | None = error
     while cause is not None:
         # Skip aiohttp's own SSL errors: their cause has the message.

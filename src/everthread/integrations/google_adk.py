@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
-    OpenCalls,
     ThreadOptions,
 )
 
@@ -50,7 +50,7 @@ class EverthreadPlugin(BasePlugin):
         super().__init__(name=name)
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._turns: OpenCalls[tuple[str, str], FittedCall | None] = OpenCalls(
+        self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(
             MAX_CALLS
         )
 
@@ -60,12 +60,12 @@ class EverthreadPlugin(BasePlugin):
         """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
-        turn = await self.threads.arun(
+        fitted = await self.threads.arun(
             self.threads.prepare(_model_call(callback_context, llm_request))
         )
-        self._turns[_call_key(callback_context)] = turn
-        if turn is not None:
-            _apply_turn(llm_request, turn)
+        self._calls[_call_key(callback_context)] = fitted
+        if fitted is not None:
+            _apply_call(llm_request, fitted)
 
     async def after_model_callback(
         self, *, callback_context: Any, llm_response: Any
@@ -73,14 +73,14 @@ class EverthreadPlugin(BasePlugin):
         """Record a complete answer."""
         if llm_response.partial or llm_response.content is None:
             return
-        turn = self._turns.pop(_call_key(callback_context), None)
-        if turn is not None:
+        fitted = self._calls.pop(_call_key(callback_context), None)
+        if fitted is not None:
             message, _ = _read_answer(
-                llm_response.content.parts or (), len(turn.call.messages)
+                llm_response.content.parts or (), len(fitted.call.messages)
             )
             await self.threads.arun(
                 self.threads.record(
-                    turn, message, _read_usage(llm_response.usage_metadata)
+                    fitted, message, _read_usage(llm_response.usage_metadata)
                 )
             )
 
@@ -88,19 +88,19 @@ class EverthreadPlugin(BasePlugin):
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> Any:
         """After a refusal for size, ask again with less; return None to leave the error unchanged."""
-        turn = self._turns.pop(_call_key(callback_context), None)
+        fitted = self._calls.pop(_call_key(callback_context), None)
         model = getattr(
             callback_context.get_invocation_context().agent, "canonical_model", None
         )
         refusal = error
         while model is not None:
             try:
-                turn = await self.threads.arun(self.threads.recover(turn, refusal))
+                fitted = await self.threads.arun(self.threads.recover(fitted, refusal))
             except Exception as same:
                 if same is not refusal:
                     raise
                 return None
-            _apply_turn(llm_request, turn)
+            _apply_call(llm_request, fitted)
             try:
                 responses = [
                     response
@@ -111,7 +111,7 @@ class EverthreadPlugin(BasePlugin):
             except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
                 refusal = again
                 continue
-            self._turns[_call_key(callback_context)] = turn
+            self._calls[_call_key(callback_context)] = fitted
             return responses[-1] if responses else None
         return None
 
@@ -179,20 +179,20 @@ def _model_call(context: Any, request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(request: Any, turn: FittedCall) -> None:
+def _apply_call(request: Any, fitted: FittedCall) -> None:
     """Apply a prepared call to the request, which ADK made for this call alone."""
     names = {
         call.id: call.name
-        for message in turn.call.messages
+        for message in fitted.call.messages
         for call in calls_of(message)
     }
-    if turn.is_changed:
-        request.contents = join(turn.send(lambda message: from_core(message, names)))
+    if fitted.is_changed:
+        request.contents = join(fitted.send(lambda message: from_core(message, names)))
     system = request.config.system_instruction
-    if turn.note and isinstance(system, str) and turn.note not in system:
-        request.config.system_instruction = f"{system}\n\n{turn.note}"
-    if turn.cap is not None:
-        request.config.max_output_tokens = turn.cap
+    if fitted.note and isinstance(system, str) and fitted.note not in system:
+        request.config.system_instruction = f"{system}\n\n{fitted.note}"
+    if fitted.cap is not None:
+        request.config.max_output_tokens = fitted.cap
 
 
 def _session_key(context: Any) -> str:

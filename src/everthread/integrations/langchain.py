@@ -62,29 +62,29 @@ class EverthreadMiddleware(AgentMiddleware):
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send a request that fits; after a refusal for size, a smaller one."""
-        turn = self.threads.run(self.threads.prepare(_model_call(request)))
+        fitted = self.threads.run(self.threads.prepare(_model_call(request)))
         while True:
             try:
-                response = handler(_apply_turn(request, turn))
+                response = handler(_apply_call(request, fitted))
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                turn = self.threads.run(self.threads.recover(turn, error))
+                fitted = self.threads.run(self.threads.recover(fitted, error))
             else:
-                self.threads.run(self.threads.record(turn, *_read_answer(response)))
+                self.threads.run(self.threads.record(fitted, *_read_answer(response)))
                 return response
 
     async def awrap_model_call(
         self, request: Any, handler: Callable[[Any], Awaitable[Any]]
     ) -> Any:
         """The same in an event loop."""
-        turn = await self.threads.arun(self.threads.prepare(_model_call(request)))
+        fitted = await self.threads.arun(self.threads.prepare(_model_call(request)))
         while True:
             try:
-                response = await handler(_apply_turn(request, turn))
+                response = await handler(_apply_call(request, fitted))
             except Exception as error:  # noqa: BLE001 - as above
-                turn = await self.threads.arun(self.threads.recover(turn, error))
+                fitted = await self.threads.arun(self.threads.recover(fitted, error))
             else:
                 await self.threads.arun(
-                    self.threads.record(turn, *_read_answer(response))
+                    self.threads.record(fitted, *_read_answer(response))
                 )
                 return response
 
@@ -170,22 +170,22 @@ def _model_call(request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(request: Any, turn: FittedCall | None) -> Any:
+def _apply_call(request: Any, fitted: FittedCall | None) -> Any:
     """Return the request changed to fit; the same object if nothing changes."""
-    if turn is None:
+    if fitted is None:
         return request
-    for event in turn.events:
+    for event in fitted.events:
         request.runtime.stream_writer({"everthread": event.as_dict()})
     changes: dict[str, Any] = {}
-    if turn.is_changed:
-        changes["messages"] = turn.send(from_core)
-    if turn.note and request.system_message is not None:
+    if fitted.is_changed:
+        changes["messages"] = fitted.send(from_core)
+    if fitted.note and request.system_message is not None:
         blocks = request.system_message.content_blocks
         changes["system_message"] = SystemMessage(
-            [*blocks, {"type": "text", "text": turn.note}]
+            [*blocks, {"type": "text", "text": fitted.note}]
         )
-    if turn.cap is not None:
-        changes["model_settings"] = {**request.model_settings, "max_tokens": turn.cap}
+    if fitted.cap is not None:
+        changes["model_settings"] = {**request.model_settings, "max_tokens": fitted.cap}
     return request.override(**changes) if changes else request
 
 

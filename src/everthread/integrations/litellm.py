@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
-from everthread.integrations.threads import FrameworkThreads, OpenCalls, ThreadOptions
+from everthread.integrations.threads import FrameworkThreads, ThreadOptions
 
 with framework(
     "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
@@ -43,7 +44,7 @@ class EverthreadLogger(CustomLogger):
     def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("litellm", logger, **options)
-        self._turns: OpenCalls[str, FittedCall | None] = OpenCalls(MAX_CALLS)
+        self._calls: RecentDict[str, FittedCall | None] = RecentDict(MAX_CALLS)
 
     async def async_pre_call_hook(
         self,
@@ -65,10 +66,12 @@ class EverthreadLogger(CustomLogger):
         """Make the request fit before each try."""
         if _call_type_name(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
             return None
-        if kwargs["litellm_call_id"] not in self._turns:
+        if kwargs["litellm_call_id"] not in self._calls:
             await self._prepare(kwargs)
-        turn = self._turns[kwargs["litellm_call_id"]]
-        return kwargs if turn is None else {**kwargs, **_changed_fields(turn, kwargs)}
+        fitted = self._calls[kwargs["litellm_call_id"]]
+        return (
+            kwargs if fitted is None else {**kwargs, **_changed_fields(fitted, kwargs)}
+        )
 
     async def async_post_call_success_deployment_hook(
         self,
@@ -89,7 +92,7 @@ class EverthreadLogger(CustomLogger):
         call_id = request_data.get("litellm_call_id")
         chunks: list[Any] = []
         async for chunk in response:
-            if call_id in self._turns:
+            if call_id in self._calls:
                 chunks.append(chunk)
             yield chunk
         if chunks:
@@ -118,12 +121,12 @@ class EverthreadLogger(CustomLogger):
         """After a refusal for size, prepare a smaller request for the next try."""
         call_id = kwargs.get("litellm_call_id")
         error = kwargs.get("exception")
-        turn = self._turns.get(call_id)
-        if turn is None or not isinstance(error, Exception):
+        fitted = self._calls.get(call_id)
+        if fitted is None or not isinstance(error, Exception):
             return
         try:
-            self._turns[call_id] = await self.threads.arun(
-                self.threads.recover(turn, error)
+            self._calls[call_id] = await self.threads.arun(
+                self.threads.recover(fitted, error)
             )
         except Exception as same:
             if same is not error:
@@ -142,25 +145,25 @@ class EverthreadLogger(CustomLogger):
             logger.warning(
                 "Everthread sees no messages: give them to acompletion by name, `messages=…`"
             )
-        turn = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
-        self._turns[data["litellm_call_id"]] = turn
+        fitted = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
+        self._calls[data["litellm_call_id"]] = fitted
 
     async def _record(
         self, call_id: Any, response: Any, chunks: Sequence[Any] = ()
     ) -> None:
         choices = getattr(response, "choices", None)
         if (
-            call_id not in self._turns
+            call_id not in self._calls
             or not choices
             or not hasattr(choices[0], "message")
         ):
             return
-        turn = self._turns.pop(call_id)
+        fitted = self._calls.pop(call_id)
         reported = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
         usage = _read_usage(getattr(response, "usage", None)) if reported else None
         message = _to_core(choices[0].message.model_dump(exclude_none=True))
         await self.threads.arun(
-            self.threads.record(turn, message, usage, choices[0].finish_reason)
+            self.threads.record(fitted, message, usage, choices[0].finish_reason)
         )
 
 
@@ -195,30 +198,35 @@ def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )
 
 
-def _changed_fields(turn: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_fields(fitted: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the request that change."""
     messages = list(data.get("messages") or ())
     system_messages = (
-        [dict(item) for item in messages[: len(messages) - len(turn.call.own)]]
-        if turn.is_changed
+        [dict(item) for item in messages[: len(messages) - len(fitted.call.own)]]
+        if fitted.is_changed
         else []
     )
-    if turn.note and system_messages:
+    if fitted.note and system_messages:
         content = system_messages[-1].get("content")
         blocks = (
             [{"type": "text", "text": content}]
             if isinstance(content, str)
             else list(content or ())
         )
-        system_messages[-1]["content"] = [*blocks, {"type": "text", "text": turn.note}]
+        system_messages[-1]["content"] = [
+            *blocks,
+            {"type": "text", "text": fitted.note},
+        ]
     changes: dict[str, Any] = (
-        {"messages": [*system_messages, *turn.send(dict)]} if turn.is_changed else {}
+        {"messages": [*system_messages, *fitted.send(dict)]}
+        if fitted.is_changed
+        else {}
     )
-    if turn.cap is not None:
+    if fitted.cap is not None:
         name = (
             "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
         )
-        changes[name] = turn.cap
+        changes[name] = fitted.cap
     return changes
 
 

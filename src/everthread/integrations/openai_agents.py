@@ -110,12 +110,12 @@ class EverthreadSession:
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """The `call_model_input_filter`: makes the input fit, for any model."""
         call = self._make_call(data, await self.threads.arun(self._read_key()))
-        self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
-        if turn is None:
+        self._prepared = fitted = await self.threads.arun(self.threads.prepare(call))
+        if fitted is None:
             return data.model_data
-        _add_spans(turn)
+        _add_spans(fitted)
         return ModelInputData(
-            input=_items_to_send(turn), instructions=_with_note(call.system, turn)
+            input=_items_to_send(fitted), instructions=_with_note(call.system, fitted)
         )
 
     def wrap(self, model: Model) -> Model:
@@ -147,9 +147,9 @@ class EverthreadSession:
 
     def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
-        turn = self._prepared
+        fitted = self._prepared
         self._prepared = None
-        return turn
+        return fitted
 
     def _make_call(self, data: CallModelData[Any], key: str) -> ModelCall:
         items = data.model_data.input
@@ -254,22 +254,22 @@ class _ManagedModel(Model):
         **keywords: Any,
     ) -> Any:
         threads = self._session.threads
-        turn = self._session.take_prepared()
+        fitted = self._session.take_prepared()
         while True:
             try:
                 response = await self._inner.get_response(
                     system_instructions, input, model_settings, *rest, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                turn = await threads.arun(threads.recover(turn, error))
+                fitted = await threads.arun(threads.recover(fitted, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    turn, model_settings
+                    fitted, model_settings
                 )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
                 await threads.arun(
                     threads.record(
-                        turn, _read_answer(items), _read_usage(response.usage)
+                        fitted, _read_answer(items), _read_usage(response.usage)
                     )
                 )
                 return response
@@ -283,7 +283,7 @@ class _ManagedModel(Model):
         **keywords: Any,
     ) -> AsyncIterator[Any]:
         threads = self._session.threads
-        turn = self._session.take_prepared()
+        fitted = self._session.take_prepared()
         has_started = False
         while True:
             try:
@@ -295,7 +295,7 @@ class _ManagedModel(Model):
                         items = [_as_dict(item) for item in event.response.output]
                         await threads.arun(
                             threads.record(
-                                turn,
+                                fitted,
                                 _read_answer(items),
                                 _read_usage(event.response.usage),
                             )
@@ -304,9 +304,9 @@ class _ManagedModel(Model):
             except Exception as error:  # as above
                 if has_started:
                     raise
-                turn = await threads.arun(threads.recover(turn, error))
+                fitted = await threads.arun(threads.recover(fitted, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    turn, model_settings
+                    fitted, model_settings
                 )
             else:
                 return
@@ -364,19 +364,23 @@ def _as_dict(item: Any) -> Item:
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _items_to_send(turn: FittedCall) -> list[Item]:
-    return [item for group in turn.send(from_core) for item in group]
+def _items_to_send(fitted: FittedCall) -> list[Item]:
+    return [item for group in fitted.send(from_core) for item in group]
 
 
-def _with_note(system: Any, turn: FittedCall) -> str | None:
-    return f"{system}\n\n{turn.note}" if system and turn.note else system
+def _with_note(system: Any, fitted: FittedCall) -> str | None:
+    return f"{system}\n\n{fitted.note}" if system and fitted.note else system
 
 
-def _make_retry(turn: FittedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
+def _make_retry(
+    fitted: FittedCall, settings: Any
+) -> tuple[str | None, list[Item], Any]:
     """The arguments of the next try after a refusal."""
-    _add_spans(turn)
-    settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
-    return _with_note(turn.call.system, turn), _items_to_send(turn), settings
+    _add_spans(fitted)
+    settings = (
+        settings if fitted.cap is None else replace(settings, max_tokens=fitted.cap)
+    )
+    return _with_note(fitted.call.system, fitted), _items_to_send(fitted), settings
 
 
 def _read_usage(used: Any) -> dict[str, Any] | None:
@@ -402,11 +406,11 @@ def _chat_tool(tool: Any) -> dict[str, Any]:
     )
 
 
-def _add_spans(turn: FittedCall) -> None:
+def _add_spans(fitted: FittedCall) -> None:
     """Add compactions as spans to the run's trace."""
     if get_current_trace() is None:
         return
-    for event in turn.events:
+    for event in fitted.events:
         if event.kind == "compaction_done":
             with custom_span("everthread.compaction", event.as_dict()):
                 pass

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
 from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
-    OpenCalls,
     ThreadOptions,
 )
 
@@ -66,7 +66,7 @@ class Everthread(AbstractCapability):
         super().__init__()
         self.threads = FrameworkThreads("pydantic-ai", logger, **options)
         self._offers_recall = recall_tool
-        self._turns: OpenCalls[str, tuple[FittedCall | None, bool]] = OpenCalls(
+        self._calls: RecentDict[str, tuple[FittedCall | None, bool]] = RecentDict(
             MAX_RUNS
         )
         """For each run: the prepared call, and whether it is a retry after a refusal."""
@@ -80,14 +80,16 @@ class Everthread(AbstractCapability):
     ) -> Any:
         """Make the request fit."""
         run = ctx.run_id or ""
-        turn, is_retry = self._turns.pop(run, (None, False))
+        fitted, is_retry = self._calls.pop(run, (None, False))
         if not is_retry:
-            turn = await self.threads.arun(
+            fitted = await self.threads.arun(
                 self.threads.prepare(_model_call(ctx, request_context))
             )
-        self._turns[run] = turn, False
+        self._calls[run] = fitted, False
         return (
-            request_context if turn is None else _apply_turn(ctx, request_context, turn)
+            request_context
+            if fitted is None
+            else _apply_call(ctx, request_context, fitted)
         )
 
     async def after_model_request(
@@ -98,9 +100,9 @@ class Everthread(AbstractCapability):
         response: Any,
     ) -> Any:
         """Record the answer."""
-        turn, _ = self._turns.pop(ctx.run_id or "", (None, False))
+        fitted, _ = self._calls.pop(ctx.run_id or "", (None, False))
         await self.threads.arun(
-            self.threads.record(turn, to_core(response), _read_usage(response.usage))
+            self.threads.record(fitted, to_core(response), _read_usage(response.usage))
         )
         return response
 
@@ -113,9 +115,9 @@ class Everthread(AbstractCapability):
     ) -> Any:
         """After a refusal for size ask again with less; every other error is raised."""
         run = ctx.run_id or ""
-        turn, _ = self._turns.pop(run, (None, False))
-        self._turns[run] = (
-            await self.threads.arun(self.threads.recover(turn, error)),
+        fitted, _ = self._calls.pop(run, (None, False))
+        self._calls[run] = (
+            await self.threads.arun(self.threads.recover(fitted, error)),
             True,
         )
         raise RetryModelRequest from error
@@ -172,9 +174,9 @@ def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     )
 
 
-def _apply_turn(ctx: RunContext[Any], request: Any, turn: FittedCall) -> Any:
+def _apply_call(ctx: RunContext[Any], request: Any, fitted: FittedCall) -> Any:
     """The request changed to fit."""
-    for event in turn.events:
+    for event in fitted.events:
         if event.kind == "compaction_done":
             with ctx.tracer.start_as_current_span(
                 "everthread.compaction",
@@ -182,27 +184,27 @@ def _apply_turn(ctx: RunContext[Any], request: Any, turn: FittedCall) -> Any:
             ):
                 pass
     changes: dict[str, Any] = {}
-    if turn.is_changed:
+    if fitted.is_changed:
         names = {
             call.id: call.name
-            for message in turn.call.messages
+            for message in fitted.call.messages
             for call in calls_of(message)
         }
-        view = turn.send(lambda message: from_core(message, names))
+        view = fitted.send(lambda message: from_core(message, names))
         changes["messages"] = join(split(request.messages)[0], view)
-    if turn.note:
+    if fitted.note:
         parameters = request.model_request_parameters
         parts = [
             *(parameters.instruction_parts or ()),
-            InstructionPart(turn.note, dynamic=True),
+            InstructionPart(fitted.note, dynamic=True),
         ]
         changes["model_request_parameters"] = replace(
             parameters, instruction_parts=parts
         )
-    if turn.cap is not None:
+    if fitted.cap is not None:
         changes["model_settings"] = {
             **(request.model_settings or {}),
-            "max_tokens": turn.cap,
+            "max_tokens": fitted.cap,
         }
     return replace(request, **changes) if changes else request
 

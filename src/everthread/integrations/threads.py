@@ -10,7 +10,6 @@ import atexit
 import logging
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
@@ -24,6 +23,7 @@ from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message
 from everthread.core.provider_errors import classify_error
+from everthread.core.recent_dict import RecentDict
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
@@ -70,8 +70,6 @@ from everthread.thread.model_limits import LimitKey
 from everthread.thread.recovery import TOO_LARGE
 
 T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
 API: Api = "openai_chat"
 """The protocol whose messages have the core form, which every integration converts to."""
 RECALL = RECALL_SCHEMA["function"]
@@ -80,19 +78,6 @@ MAX_HEARD = 1_000
 """Threads whose events wait for their next call."""
 MAX_EVENTS = 100
 """Most events of a thread that wait for the next call."""
-
-
-class OpenCalls(OrderedDict[K, V]):
-    """Calls in progress. Beyond the limit, the oldest that never ended are dropped."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def __setitem__(self, key: K, value: V) -> None:
-        super().__setitem__(key, value)
-        while len(self) > self._most:
-            self.popitem(last=False)
 
 
 class ThreadOptions(TypedDict, total=False):
@@ -124,7 +109,7 @@ class FrameworkThreads:
         self._options = options
         self._identities = IdentityCache()
         self._sizes = SizeCache()
-        self._events: OpenCalls[str, list[Event]] = OpenCalls(MAX_HEARD)
+        self._events: RecentDict[str, list[Event]] = RecentDict(MAX_HEARD)
         self._starting = threading.Lock()
         self._loop: LoopThread | None = None
         self._forget_opened()
@@ -371,10 +356,12 @@ class FrameworkThreads:
         async with self._opening:
             if self._threads is None:
                 store = await self._open_store()
+                # Models for summaries are closed after the threads that use them.
+                models = await self._opened.enter_async_context(AsyncExitStack())
                 summarizers = make_summarizers(
                     self._options.get("summarizer", "auto"),
                     self._config,
-                    self._opened.push_async_callback,
+                    models.push_async_callback,
                 )
                 setup = await caller_setup(
                     self._config,

@@ -36,7 +36,7 @@ DEFAULT_WINDOW = 200_000
 MAX_LATER_BLOCKS = 120
 """Blocks of the agent's answers after a compaction (thoughts, words, calls) that are read for needs."""
 MIN_MESSAGES = 20
-MIN_NEEDS = 2
+MIN_NEEDED_NAMES = 2
 """A compaction of fewer messages, or with fewer needs after it, is not counted."""
 MIN_WINDOW = 2_000
 MAX_WINDOW = 400_000
@@ -202,7 +202,7 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
         needs = _find_needs(known, log.entries[compaction.before : end])
         start = compaction.before
         previous = compaction
-        if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDS:
+        if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDED_NAMES:
             yield HandOff(
                 number,
                 messages,

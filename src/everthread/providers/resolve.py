@@ -239,18 +239,26 @@ def _find_provider(
     if slash and (_has_key(OPENROUTER, environment) or vendor not in _NAMED):
         return OPENROUTER, name
     model = rest if slash else name
-    for candidate in (ANTHROPIC, OPENAI, GEMINI, *OTHERS):
-        if re.match(candidate.begins, model.lower()):
-            if candidate in (GEMINI, *OTHERS) and not _has_key(candidate, environment):
-                break
-            return candidate, model
+    maker = _find_maker(model)
+    if maker in (ANTHROPIC, OPENAI) or (maker and _has_key(maker, environment)):
+        return maker, model
     if environment.get(OPENAI.url_env, "").strip():
         return OPENAI, name
     if _has_key(OPENROUTER, environment):
         return OPENROUTER, name
+    if maker is not None:
+        return maker, model
     raise ConfigError(
         f"{name}: it is not clear who serves this model. Set model.provider (openai, anthropic, "
         "openrouter, gemini, local), or model.base_url for a server of your own."
+    )
+
+
+def _find_maker(model: str) -> ProviderEntry | None:
+    """Return the provider whose models have names like this; None if there is none."""
+    candidates = (ANTHROPIC, OPENAI, GEMINI, *OTHERS)
+    return next(
+        (entry for entry in candidates if re.match(entry.begins, model.lower())), None
     )
 
 

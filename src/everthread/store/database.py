@@ -42,8 +42,9 @@ class Dialect:
     """The same, but rows that others have locked are passed over."""
     notify: str
     """Notifies other processes of a change to a thread (`?`) on commit; empty if the database has no notifications."""
-    new_ids: str
-    """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`."""
+    select_new_ids: str
+    """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`; of the first alone if the others
+    follow it. `read_ids` reads both."""
     day: str
     """`{0}`, seconds since 1970, as a UTC date."""
     newest: str
@@ -178,7 +179,7 @@ class Database(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - a file has nothing but its connections
-        """Let go of the server."""
+        """Close the connections to the server."""
 
     def interrupt(self) -> None:  # noqa: B027 - nobody waits for a file
         """Break every connection: a thread that waits for a server that hangs gets an error."""
@@ -186,6 +187,14 @@ class Database(ABC):
     def claim_sole_use(self) -> SoleUse | None:
         """Claim to be the only gateway on the store; return None if the database cannot decide that."""
         return None
+
+    @contextlib.contextmanager
+    def lock_indexing(self) -> Iterator[bool]:
+        """Lock the preparation of texts for the index; yield False if another process is at it.
+
+        A server needs no lock: its processes pass over rows that another one is indexing.
+        """
+        yield True
 
     @abstractmethod
     def connect_writer(self) -> Connection: ...
@@ -247,6 +256,13 @@ def new_private_file(target: str) -> Iterator[None]:
     except BaseException:
         Path(target).unlink()
         raise
+
+
+def read_ids(rows: Sequence[Row], count: int) -> Sequence[int]:
+    """Return the ids that `Dialect.select_new_ids` selected."""
+    if len(rows) == 1 and count > 1:
+        return range(rows[0][0], rows[0][0] + count)
+    return [row[0] for row in rows]
 
 
 MAX_ID = 2**62

@@ -58,7 +58,10 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A question to an index: pieces with all the phrases, one of each list of names, within ids and a condition."""
+    """A question to an index: pieces with all the phrases, one of each list of names, within ids and a condition.
+
+    An empty list of names restricts nothing.
+    """
 
     phrases: QueryPhrases = ()
     names: tuple[tuple[str, ...], ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Row, Tx, chunks, placeholders
+from everthread.store.database import Row, Tx, chunks, placeholders, read_ids
 from everthread.store.index_pieces import (
     LONG_TEXT,
     IndexPiece,
@@ -164,11 +164,13 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
     ]
     if not cuts:
         return
-    ids = tx.all(tx.dialect.new_ids.format("pieces"), (len(cuts),))
+    ids = read_ids(
+        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(cuts),)), len(cuts)
+    )
     rows: list[Row] = []
     pieces: list[IndexPiece] = []
     times: dict[int, list[float]] = {}
-    for (piece_id,), (part, cut) in zip(ids, cuts, strict=True):
+    for piece_id, (part, cut) in zip(ids, cuts, strict=True):
         entry = part.entry
         said = clean_text(cut.text) if part.redacted else None
         span = (entry.number, entry.message, cut.start, len(cut.text), said)

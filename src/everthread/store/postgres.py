@@ -58,7 +58,7 @@ DIALECT = Dialect(
     share="FOR SHARE",
     skip="FOR UPDATE SKIP LOCKED",
     notify="SELECT pg_notify('everthread', left(?, 2000))",
-    new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
+    select_new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     newest="",
 )
@@ -286,7 +286,9 @@ def match_window(
     by_text: bool,
 ) -> list[Row]:
     """The newest matches between two ids."""
-    names = [" | ".join(f"'{name}'" for name in names) for names in question.names]
+    names = [
+        " | ".join(f"'{name}'" for name in names) for names in question.names if names
+    ]
     if bits is not None:
         blocks = range(first >> bits, (before - 1 >> bits) + 1)
         names.append(
@@ -295,6 +297,7 @@ def match_window(
     has_terms = (
         "(s.terms @@ ?::tsquery) IS TRUE" if by_text else "s.terms @@ ?::tsquery"
     )
+    has_names = "AND s.filters @@ ?::tsquery" if names else ""
     where = (
         f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = s.piece_id)"
         if question.where
@@ -306,12 +309,12 @@ def match_window(
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
         # `+ 0`: never by the primary key, which would be to look at every text.
-        f"WHERE {has_terms} AND s.filters @@ ?::tsquery AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
+        f"WHERE {has_terms} {has_names} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
             *(f"'{term}'" for term in question.weighed),
             _terms_query(question),
-            " & ".join(f"({one_of})" for one_of in names),
+            *([" & ".join(f"({one_of})" for one_of in names)] if names else []),
             first,
             before,
             *question.values,
@@ -380,7 +383,7 @@ LISTEN_AGAIN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
 
 
-PASSING = (
+TRANSIENT_ERRORS = (
     pg.SerializationFailure,
     pg.DeadlockDetected,
     pg.AdminShutdown,
@@ -422,6 +425,10 @@ class PostgresDatabase(Database):
         ),
         (psycopg.Error, StoreError, "{}"),
     )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process open its own connections."""
+        return PostgresDatabase, (self.url,)
 
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
         self.url = url
@@ -530,7 +537,7 @@ class PostgresDatabase(Database):
             isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
             and error.sqlstate is None
         )
-        return is_broken or isinstance(error, PASSING)
+        return is_broken or isinstance(error, TRANSIENT_ERRORS)
 
     def problems(self, tx: Tx) -> list[str]:
         invalid = tx.value("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid")

@@ -11,7 +11,7 @@ exports (`sql/export_lines.py`, `sql/import_lines.py`).
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ DEFAULT_TENANT = "default"
 
 def new_id() -> str:
     """A fresh id for a session or an event: unique, short enough to read out, sortable by nothing."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,10 +53,7 @@ DIALECT = Dialect(
     share="",
     skip="",
     notify="",
-    new_ids=(
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
-        "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + i FROM n"
-    ),
+    select_new_ids="SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = '{0}'), 0) + 1 WHERE ? > 0",
     day="date({0}, 'unixepoch')",
     newest="SELECT rowid, created FROM {0} ORDER BY rowid DESC LIMIT 1",
 )
@@ -68,6 +65,8 @@ PRAGMAS = (
     "fullfsync = ON",  # where an ordinary sync does not reach the disk (macOS)
     "cache_size = -6000",
 )
+INDEX_LOCK_SUFFIX = "-index"
+"""Of the file whose lock a process holds while it prepares texts for the index."""
 CHECKPOINT_PAGES = 1_000
 """Pages in the write-ahead log from which on it is moved into the database file."""
 
@@ -187,6 +186,15 @@ def _sync_file(file: int) -> None:
         os.fdatasync(file)
 
 
+def _lock_file(file: int) -> bool:
+    """Lock a file until it is closed; return False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class SqliteDatabase(Database):
     """A file. It is private to the user, written ahead (WAL) and synced after every commit."""
 
@@ -304,6 +312,19 @@ class SqliteDatabase(Database):
     def claim_sole_use(self) -> SoleUse:
         return SoleUse(self.path)
 
+    @contextmanager
+    def lock_indexing(self) -> Iterator[bool]:
+        path = self.path.with_name(self.path.name + INDEX_LOCK_SUFFIX)
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            yield _lock_file(file)
+        finally:
+            os.close(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process open its own connections."""
+        return SqliteDatabase, (self.path,)
+
     def connect_writer(self) -> Connection:
         connection = self._open(begin="BEGIN IMMEDIATE")
         connection.sync_apart()
@@ -392,6 +413,7 @@ def _select_sql(
     parts += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
         for names in question.names
+        if names
     ]
     where = (
         f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = search.rowid)"

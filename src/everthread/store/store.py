@@ -20,6 +20,7 @@ from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
 from everthread.store.database import Database, Tx
+from everthread.store.index_process import IndexElsewhere
 from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
@@ -89,6 +90,8 @@ MAX_SUCCESSES = 10_000
 """The most models whose largest prompt is remembered, so that only a larger one is written."""
 INDEX_DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
+INDEX_SECONDS = 0.5
+"""Seconds for which another process indexes before it is asked again."""
 INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
@@ -140,6 +143,7 @@ class Store:
         )
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._index_elsewhere: IndexElsewhere | None = None
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -355,10 +359,7 @@ class Store:
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
         rows = found[query.offset : end]
-        hits = [
-            row if isinstance(row, SearchHit) else await self._hit_of(row)
-            for row in rows
-        ]
+        hits = await self._read(search_sql.as_hits, rows)
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
@@ -407,25 +408,6 @@ class Store:
         )
         return [*passages[:BEST_ANSWERS], *others][:wanted]
 
-    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = (
-            passage.thread
-            if passage.message is None
-            else (await self.message(passage.message)).session
-        )
-        return SearchHit(
-            passage.message,
-            passage.output,
-            passage.thread,
-            session=session,
-            role=passage.role,
-            tool=passage.tool,
-            created=passage.created,
-            snippet=passage.text,
-            score=passage.score,
-            is_passage=True,
-        )
-
     neighbours = reads(neighbour_sql.find_neighbours)
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
@@ -442,6 +424,10 @@ class Store:
         """Index everything that was appended, so that the next search does not wait."""
         await self._index_all()
 
+    def index_elsewhere(self, index: IndexElsewhere) -> None:
+        """Index in another process in the background. If that fails, this process does it."""
+        self._index_elsewhere = index
+
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
         if self._indexing is None or self._indexing.done():
@@ -450,6 +436,8 @@ class Store:
     async def _index_later(self) -> None:
         """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
         await asyncio.sleep(INDEX_DELAY_SECONDS)
+        if await self._index_in_other_process():
+            return
         try:
             while True:
                 begun = time.monotonic()
@@ -469,6 +457,20 @@ class Store:
             )
         except EverthreadError as error:
             log.warning("indexing is put off: %s", error)
+
+    async def _index_in_other_process(self) -> bool:
+        """Have another process index all that waits; return whether it did."""
+        if self._index_elsewhere is None:
+            return False
+        try:
+            is_left = True
+            while is_left:
+                is_left = await self._index_elsewhere(self.database, INDEX_SECONDS)
+                await asyncio.sleep(INDEX_DELAY_SECONDS if is_left else 0)
+        except EverthreadError as error:
+            log.warning("indexing in the process of the requests: %s", error)
+            return False
+        return True
 
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
@@ -691,7 +693,7 @@ class Store:
                 state.put_state(tx, place, *thread_state, now)
             return links
 
-        goes_on = not points or (
+        is_continuation = not points or (
             bool(points[0].link.previous) and points[0].branch_of is None
         )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
@@ -699,7 +701,10 @@ class Store:
         if is_long:
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
-            work, session=thread, prepare=None if is_long else prepare, early=goes_on
+            work,
+            session=thread,
+            prepare=None if is_long else prepare,
+            early=is_continuation,
         )
         if points:
             self._index_soon()

@@ -7,6 +7,8 @@ import zlib
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from everthread.errors import InputError, StoreDamagedError
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -29,6 +31,14 @@ def encode_json(value: Any) -> str:
 
 def decode_json(text: str | bytes) -> Any:
     """Return the value of stored JSON, or raise `StoreDamagedError`."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # Refuses values that the standard library writes and reads: NaN, lone surrogates.
+        return _decode_slowly(text)
+
+
+def _decode_slowly(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

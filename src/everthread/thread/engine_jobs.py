@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.engine import ContextEngine, Events, Services, silent
 from everthread.compaction.journal_writer import JournalWriter
@@ -43,6 +43,7 @@ from everthread.thread.plugin_engines import (
 from everthread.thread.summary_wait import SummaryWait
 from everthread.thread.worker import MAX_PROCESSES, WorkerProcesses
 
+T = TypeVar("T")
 MAX_THREADS = 16
 """Third-party engines that run at the same time; most of them wait for a model."""
 DEFAULT_COMPACTION_SECONDS = 120.0
@@ -181,6 +182,10 @@ class CompactionRunner:
         """Start a process that has read its code, so that the first compaction need not wait for it."""
         if self._uses_processes:
             self._processes.call_soon(make_ready, setup)
+
+    async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
+        """Call a function in a process that no compaction needs now; None if there is none, or if it fails."""
+        return await self._processes.call_if_free(function, *values)
 
     async def close(self, seconds: float = 1.0) -> None:
         """End the processes; cancelled compactions have this long to end."""

@@ -189,7 +189,9 @@ def end_skeletons(history: History) -> tuple[str, ...]:
     return tuple(skeleton for skeleton in said if skeleton)[-MAX_STRETCH:]
 
 
-def follows_stretch(skeletons: Sequence[str], end: int, stretch: Sequence[str]) -> bool:
+def follows_thread_end(
+    skeletons: Sequence[str], end: int, stretch: Sequence[str]
+) -> bool:
     """Return whether a history has the end of a thread just before a place.
 
     It may begin within that end, but at least `MIN_STRETCH` messages must agree.
@@ -224,7 +226,7 @@ class Role:
     """None if they are not known."""
 
 
-def sketch_role(system: str, tools: frozenset[str] | None = None) -> Role:
+def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
     """Return the role that a system prompt and its tools give to the assistant."""
     lines = {line.strip() for line in system.splitlines()}
     hashes = {hash(line) for line in lines if len(line) >= _MIN_LINE_CHARS}

@@ -10,13 +10,13 @@ import itertools
 import math
 import re
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import regex
 
 from everthread.core.messages import calls_of, results_of
+from everthread.core.recent_dict import RecentDict
 from everthread.core.redaction import redact, redact_part
 from everthread.core.search.lookup import (
     Excerpt,
@@ -155,24 +155,22 @@ class LookupCache:
     """
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, dict[int, int]] = OrderedDict()
-        self.layouts: OrderedDict[tuple[str, str], OriginalsLayout] = OrderedDict()
+        self._turns: RecentDict[str, dict[int, int]] = RecentDict(CACHED_THREADS)
+        self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(
+            CACHED_LAYOUTS
+        )
         """By the thread and the id of a summary."""
 
     def turns(self, thread: str) -> dict[int, int]:
         """Return the turns of a thread's messages that have been read so far, in order."""
-        turns = self._turns.setdefault(thread, {})
-        self._turns.move_to_end(thread)
-        if len(self._turns) > CACHED_THREADS:
-            self._turns.popitem(last=False)
+        turns = self._turns.get(thread, {})
+        self._turns[thread] = turns
         return turns
 
     def keep(
         self, thread: str, wanted: str, layout: OriginalsLayout
     ) -> OriginalsLayout:
         self.layouts[thread, wanted] = layout
-        if len(self.layouts) > CACHED_LAYOUTS:
-            self.layouts.popitem(last=False)
         return layout
 
 

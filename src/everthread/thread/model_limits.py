@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.recent_dict import RecentDict
 from everthread.store.records import LimitKind
 from everthread.store.store import Store
 
@@ -71,7 +71,7 @@ class ModelLimits:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._limits: OrderedDict[LimitKey, _LearntLimits] = OrderedDict()
+        self._limits: RecentDict[LimitKey, _LearntLimits] = RecentDict(MAX_KEYS)
 
     async def window(self, key: LimitKey, stated: int) -> int:
         """Return the smallest of the stated, the learnt and the guessed window."""
@@ -217,10 +217,8 @@ class ModelLimits:
             limits.window = guess
 
     async def _fresh(self, key: LimitKey) -> _LearntLimits:
-        limits = self._limits.setdefault(key, _LearntLimits())
-        self._limits.move_to_end(key)
-        if len(self._limits) > MAX_KEYS:
-            self._limits.popitem(last=False)
+        limits = self._limits.get(key) or _LearntLimits()
+        self._limits[key] = limits
         if self._clock() - limits.read_at > FRESH_SECONDS:
             stored = await self._store.limits_for(
                 key.base_url, key.model, headers=key.headers, tenant=key.tenant

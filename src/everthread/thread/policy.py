@@ -397,7 +397,7 @@ class CompactionPolicy:
             if why := self._too_soon(size, state):
                 return PolicyDecision("send", why, weighed=weighed)
             early = PolicyDecision("compact", weighed.why, COLD_CACHE, weighed=weighed)
-            return self._unless_vain(size.when_due, state, early)
+            return self._skip_if_ineffective(size.when_due, state, early)
         if weighed is not None and weighed.action == "later":
             return PolicyDecision("wait", weighed.why, weighed=weighed)
         if why := self._too_soon(size, state):
@@ -407,7 +407,7 @@ class CompactionPolicy:
             if weighed
             else f"{tokens:,} tokens reach the threshold of {threshold:,}"
         )
-        return self._unless_vain(
+        return self._skip_if_ineffective(
             size, state, PolicyDecision("compact", why, reason, size.is_full, weighed)
         )
 
@@ -492,7 +492,7 @@ class CompactionPolicy:
             else ""
         )
 
-    def _unless_vain(
+    def _skip_if_ineffective(
         self, size: PromptSize, state: ContextState, decision: PolicyDecision
     ) -> PolicyDecision:
         why = self._obstacle(size, state)

@@ -16,7 +16,7 @@ from everthread.core.messages import (
     calls_of,
     results_of,
     text_of,
-    users_words,
+    user_words_in,
 )
 from everthread.core.search.lookup import quote_excerpt
 from everthread.core.search.terms import query_terms
@@ -110,7 +110,7 @@ class ExcerptFinder:
         text = (
             _new_in_calls(view.bodies)
             if spoken
-            else "\n".join(users_words([text_of(last)]))
+            else "\n".join(user_words_in([text_of(last)]))
         )
         if not text:
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle  # nosec B403  between a process and the child it started, over their own pipes
 import struct
@@ -14,17 +15,21 @@ from typing import Any, BinaryIO, TypeVar
 from everthread.errors import EngineError, EverthreadError
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 MAX_PROCESSES = 2
-_NICENESS = 5
+COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
 _HEAD = struct.Struct(">Q")
-_COMMAND = "from everthread.thread.worker import main; main()"
+_COMMAND = "from everthread.thread.worker import main; main({})"
 
 
 class WorkerProcesses:
     """The processes of a gateway. A process runs one call at a time and is reused."""
 
-    def __init__(self, most: int = MAX_PROCESSES) -> None:
+    def __init__(
+        self, most: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
+    ) -> None:
+        self._niceness = niceness
         self._free: list[_Process] = []
         self._slots = asyncio.Semaphore(most)
         self._running: set[asyncio.Future[Any]] = set()
@@ -35,7 +40,7 @@ class WorkerProcesses:
         End the process if the caller is cancelled.
         """
         async with self._slots:
-            process = self._free.pop() if self._free else await _Process.start()
+            process = await self._take_process()
             try:
                 result: T = await process.call(function, values)
             except BaseException as error:
@@ -46,6 +51,24 @@ class WorkerProcesses:
                 raise
             self._free.append(process)
             return result
+
+    async def _take_process(self) -> _Process:
+        """Return a free process that still runs, or a new one."""
+        while self._free:
+            process = self._free.pop()
+            if process.is_alive:
+                return process
+        return await _Process.start(self._niceness)
+
+    async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
+        """As `call`, but return None at once if no process is free, and None if the call fails."""
+        if not self._free:
+            return None
+        try:
+            return await self.call(function, *values)
+        except EngineError as error:
+            _LOG.warning("%s failed in a worker process: %s", function.__name__, error)
+            return None
 
     def call_soon(self, function: Callable[..., object], *values: Any) -> None:
         """Start a process ahead of time with a call whose result is not used, unless one is free."""
@@ -75,19 +98,19 @@ class _Process:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None:
-            raise EngineError("the process of the compaction cannot be reached")
+            raise EngineError("a worker process cannot be reached")
         self._process = process
         self._requests = process.stdin
         self._responses = process.stdout
 
     @classmethod
-    async def start(cls) -> _Process:
+    async def start(cls, niceness: int) -> _Process:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-c", _COMMAND)
+        command = (sys.executable, "-c", _COMMAND.format(niceness))
         # Separate session: Ctrl-C in a terminal reaches only the parent, which ends this process.
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
@@ -114,7 +137,7 @@ class _Process:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self._process.wait()
             raise EngineError(
-                f"the process of the compaction ended ({type(error).__name__})"
+                f"a worker process ended ({type(error).__name__})"
             ) from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
         if failure:
@@ -122,12 +145,12 @@ class _Process:
         return result
 
 
-def main() -> None:
+def main(niceness: int) -> None:
     """Serve the parent that started this process; prints go to the log, not between the answers."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(OSError, AttributeError):
-        os.nice(_NICENESS)
+        os.nice(niceness)
     try:
         _serve(sys.stdin.buffer, answers)
     except BrokenPipeError:  # the parent has ended

@@ -205,13 +205,13 @@ def group_by_role(pieces: Iterable[PieceT]) -> Iterator[list[PieceT]]:
     """Yield neighbours of one role together, unless they were separate on the wire already."""
     run: list[PieceT] = []
     for piece in pieces:
-        is_apart = (
+        was_separate = (
             bool(run)
             and run[-1].native is not None
             and piece.native is not None
             and not piece.joined
         )
-        if run and (run[-1].role != piece.role or is_apart):
+        if run and (run[-1].role != piece.role or was_separate):
             yield run
             run = []
         run.append(piece)

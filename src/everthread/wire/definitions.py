@@ -20,9 +20,9 @@ from everthread.core.messages import (
     join_name,
     json_text,
     kind_of,
-    off_the_wire,
     parts_of,
     tool_names,
+    without_native_value,
 )
 from everthread.wire import anthropic, openai_responses
 from everthread.wire.common import native_value
@@ -126,7 +126,7 @@ def keep_parts(
     calls = [call for call in message.get("tool_calls") or [] if call.get("id") in ids]
     if calls:  # Anthropic's blocks of calls are in `tool_calls` too
         kept = [block for block in kept if kind_of(block) not in CALL_BLOCKS]
-    bare = off_the_wire(message)
+    bare = without_native_value(message)
     rest = {key: value for key, value in bare.items() if key in ("role", "_native")}
     return cast(
         "Message",

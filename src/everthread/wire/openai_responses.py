@@ -20,7 +20,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
     results_of,
-    simplest,
+    simplify_parts,
     text_of,
 )
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
@@ -116,7 +116,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     parts = [part for item in items if "role" in item for part in _content(item)]
     refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
     texts = [part for part in parts if kind_of(part) != "refusal"]
-    message: Message = {"role": "assistant", "content": simplest(texts)}
+    message: Message = {"role": "assistant", "content": simplify_parts(texts)}
     if calls:
         message["tool_calls"] = calls
     if refusals:

@@ -41,7 +41,7 @@ def wordy(request: SummaryRequest) -> Sections:
     }
 
 
-class Shelf:
+class MemoryKind:
     """An archive over lists."""
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
@@ -141,7 +141,7 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
 
 async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
     said = talk()
-    shelf = Shelf(said)
+    shelf = MemoryKind(said)
     writer = ScriptedSummarizer(brief, fails="resting")
     engine = LosslessEngine(replace(make_services(writer), archive=shelf))
     first = await engine.compress(said, ids=range(len(said)))

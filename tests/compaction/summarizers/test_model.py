@@ -10,7 +10,12 @@ from itertools import pairwise
 import pytest
 
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summarizers.prompts import CLOSE, OPEN, headings, inert
+from everthread.compaction.summarizers.prompts import (
+    CLOSE,
+    OPEN,
+    as_inert_text,
+    headings,
+)
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text
@@ -457,7 +462,9 @@ async def test_every_user_message_of_a_real_conversation_is_seen() -> None:
         await summarize(model, summary_request(messages, budget=2000))
         seen = "\n".join(last_message_text(each) for each in model.requests)
         assert [
-            text for text in map(user_text, messages) if inert(text).strip() not in seen
+            text
+            for text in map(user_text, messages)
+            if as_inert_text(text).strip() not in seen
         ] == [], path.name
         assert all(
             COUNTER.request(each.messages, system=each.system) <= 8000

@@ -16,9 +16,9 @@ from everthread.core.cache_control import (
     bills_writes,
     cache_lifetime,
     caching_line,
+    first_markable_index,
     last_marker,
     mark_system,
-    marks_begin,
     place_marks,
     shared_prefix,
     without_cache_control,
@@ -684,11 +684,11 @@ def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> N
         {"role": "user", "content": str(number)} for number in range(30)
     ]
     for previous in (None, 3, 29):
-        begin = marks_begin(len(history), previous)
+        begin = first_markable_index(len(history), previous)
         marked = apply_cache_control(history, previous=previous)
         first = next(at for at, message in enumerate(marked) if message != history[at])
         assert 0 <= begin <= first
-    assert marks_begin(2, None) == 0
+    assert first_markable_index(2, None) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.dates import named_spans
-from everthread.core.search.query import IDENTIFIER_WEIGHT, MAX_SOUGHT, read_question
+from everthread.core.search.query import (
+    IDENTIFIER_WEIGHT,
+    MAX_SEARCH_WORDS,
+    read_question,
+)
 from everthread.core.search.relevance import (
     NEIGHBOUR_SHARES,
     SITTING_SHARE,
@@ -115,7 +119,7 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
     many = read_question(
         " ".join(f"word{number} " for number in range(900)) + "tests/test_tax.py", NOW
     )
-    assert len(many.sought) == MAX_SOUGHT
+    assert len(many.sought) == MAX_SEARCH_WORDS
     assert many.sought[0].forms == ("tests/test_tax.py",)
 
 

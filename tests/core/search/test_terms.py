@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.terms import (
+    MAX_CACHED_CHUNKS,
     MAX_TERM,
     encode_term,
     identifier_terms,
@@ -164,6 +165,12 @@ def test_a_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> Non
 )
 def test_indexed_terms_are_the_terms(text: str) -> None:
     assert index_terms(text).split() == [encode_term(term) for term in terms(text)]
+
+
+def test_more_words_than_are_kept_in_mind_are_indexed_like_others() -> None:
+    words = [f"word{number}" for number in range(MAX_CACHED_CHUNKS + 10)]
+    assert index_terms(" ".join(words)).split() == words
+    assert index_terms("word3 word4") == "word3 word4"
 
 
 @given(st.text())

@@ -632,3 +632,21 @@ def test_a_counter_is_pickled_without_its_caches() -> None:
     assert again.model == counter.model
     assert again.text("some words") == counter.text("some words")
     assert len(pickle.dumps(counter)) < 200
+
+
+def test_parallel_calls_and_text_beside_calls_cost_more_from_gpt_5_on() -> None:
+    def count(model: str, calls: int, text: str | None) -> int:
+        function = {"name": "look", "arguments": "{}"}
+        made = [
+            {"id": f"c{n}", "type": "function", "function": function}
+            for n in range(calls)
+        ]
+        return TokenCounter(model).message(
+            {"role": "assistant", "content": text, "tool_calls": made}
+        )
+
+    one, two, three = (count("gpt-5.5", calls, None) for calls in (1, 2, 3))
+    assert (two - one) - (three - two) == 16
+    word = TokenCounter("gpt-5.5").text("Look.")
+    assert count("gpt-5.5", 1, "Look.") - one == word + 7
+    assert count("gpt-4.1", 1, "Look.") - count("gpt-4.1", 1, None) == word

@@ -142,10 +142,10 @@ async def open_api(
     settings: str = "",
     wrap: Callable[[Any], Any] = lambda opened: opened,
 ) -> AsyncIterator[ApiSetup]:
-    answering = model or WaitingModel()
+    answering_model = model or WaitingModel()
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
-    queue = TurnQueue(store, wrap(agent_opener(config, answering)), options)
+    queue = TurnQueue(store, wrap(agent_opener(config, answering_model)), options)
     app = NativeApp(
         queue,
         preview=preview_maker(parse_config("")),
@@ -162,7 +162,7 @@ async def open_api(
     made: ApiSetup | None = None
     try:
         async with Gateway(service, patience=patience) as gateway:
-            made = ApiSetup(gateway.url, store, answering, queue)
+            made = ApiSetup(gateway.url, store, answering_model, queue)
             yield made
     finally:
         for client in made.clients.values() if made is not None else ():

@@ -12,7 +12,7 @@ import pytest
 from everthread import open_store
 from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import Message, text_of
-from everthread.gateway.api.queue import UNKNOWN_OUTCOME, settle
+from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, settle
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import open_api

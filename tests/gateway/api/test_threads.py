@@ -12,7 +12,7 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.api.queue import UNKNOWN_OUTCOME
+from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.records import NewMessage, NewQueuedTurn
 from everthread.store.store import Store

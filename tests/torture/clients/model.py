@@ -19,7 +19,7 @@ from everthread.core.messages import (
     tool_names,
 )
 from everthread.core.types import Reply, Request
-from everthread.thread.identity import Role, is_same_role, sketch_role
+from everthread.thread.identity import Role, describe_role, is_same_role
 
 FACT = "7731-KESTREL"
 WHERE = "northern vault"
@@ -140,7 +140,7 @@ class ScriptedModel:
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
         """A title, a check of the quota, a subagent: nothing of the task is said, no tool to read is there, or the
         assistant has another role than in the conversation."""
-        role = sketch_role(content_text(request.system), frozenset(names) - {RECALL})
+        role = describe_role(content_text(request.system), frozenset(names) - {RECALL})
         if self.tools and self.role is not None and not is_same_role(self.role, role):
             return True
         if self.tools:

@@ -28,7 +28,7 @@ class Program:
     """As the provider knows it."""
     begin: Sequence[str]
     """Arguments of the first run; `{task}` and `{folder}` are filled in."""
-    go_on: Sequence[str]
+    continue_round: Sequence[str]
     """Arguments of the second, in the same conversation; `{question}`. None: the question is part of the task."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Its tools that read a file, with their arguments."""

@@ -88,7 +88,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         ),
     ]
     async with Provider(models, model) as provider:
-        for arguments in filter(None, (program.begin, program.go_on)):
+        for arguments in filter(None, (program.begin, program.continue_round)):
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments

@@ -61,6 +61,12 @@ def check_summarize(model: Any) -> None:
     SummarizationMiddleware(model, trigger=("messages", 10), summarizer=summarize)
 
 
+def stream_events(agent: Any, said: Any) -> list[str]:
+    """Stream a turn without `await`; return the events it reported."""
+    pieces = agent.stream(said, OPENED, stream_mode="custom")
+    return [piece["everthread"]["event"] for piece in pieces]
+
+
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     check_messages()
 
@@ -91,10 +97,12 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     for number, text in enumerate(job["says"]):
         said: Any = {"messages": [HumanMessage(text)]}
         try:
-            if number % 3 == 0:
+            if number % 6 == 0:
                 await asyncio.to_thread(agent.invoke, said, OPENED)
-            elif number % 3 == 1:
+            elif number % 6 == 1:
                 await agent.ainvoke(said, OPENED)
+            elif number % 2 == 0:
+                told += await asyncio.to_thread(stream_events, agent, said)
             else:
                 async for kind, piece in agent.astream(
                     said, OPENED, stream_mode=["messages", "custom"]

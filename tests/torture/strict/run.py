@@ -73,7 +73,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
             *("--upstream", f"strict={provider.url}{program.upstream_path}", "--"),
         ]
         spoken = []
-        for arguments in filter(None, (program.begin, program.go_on)):
+        for arguments in filter(None, (program.begin, program.continue_round)):
             words = [
                 text.replace("{task}", TASK).replace("{question}", QUESTION)
                 for text in arguments

@@ -14,13 +14,9 @@ from everthread.agent.commands.dispatch import (
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
-from everthread.store.records import (
-    UsageRow,
-)
+from everthread.store.records import UsageRow
 from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
-from everthread.thread.facts import (
-    load_thread_usage,
-)
+from everthread.thread.facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 

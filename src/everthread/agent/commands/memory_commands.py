@@ -10,11 +10,9 @@ from everthread.agent.commands.dispatch import (
     command,
     paragraphs,
 )
-from everthread.agent.memory import FILES, SHELVES, MemoryFiles, Shelf
+from everthread.agent.memory import FILES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.errors import InputError
-from everthread.thread.facts import (
-    add_pin,
-)
+from everthread.thread.facts import add_pin
 
 RULE = "Rules for this conversation:\n- {rule}"
 
@@ -60,16 +58,18 @@ async def memory(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(answer, {"shelf": shelf, "entry": change.entry})
 
 
-def _parse_memory_target(rest: str) -> tuple[Shelf, str]:
+def _parse_memory_target(rest: str) -> tuple[MemoryKind, str]:
     """Choose the file: `user TEXT` goes to USER.md, everything else to MEMORY.md."""
     first, _, text = rest.partition(" ")
     return (
-        (first, text.strip()) if first in SHELVES and text.strip() else ("memory", rest)
+        (first, text.strip())
+        if first in MEMORY_KINDS and text.strip()
+        else ("memory", rest)
     )
 
 
 def _show_memory(files: MemoryFiles) -> CommandResult:
-    entries = {shelf: files.entries(shelf) for shelf in SHELVES}
+    entries = {shelf: files.entries(shelf) for shelf in MEMORY_KINDS}
     blocks = [
         block
         for shelf, items in entries.items()

@@ -20,9 +20,7 @@ from everthread.store.records import (
     ThreadRow,
 )
 from everthread.store.store import Store
-from everthread.thread.facts import (
-    load_title,
-)
+from everthread.thread.facts import load_title
 
 DEFAULT_LISTED = 10
 MAX_LISTED = 100

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.agent import RECALL_CHARS
-from everthread.agent.memory import FILES, LIMITS, SHELVES, MemoryFiles, Shelf
+from everthread.agent.memory import FILES, LIMITS, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.conversation.offered_tools import FIND, FIND_SCHEMA, QUERY_CHARS
@@ -183,7 +183,7 @@ MEMORY_SCHEMA = args.build_schema(
         "action": {"type": "string", "enum": list(ACTIONS)},
         "target": {
             "type": "string",
-            "enum": list(SHELVES),
+            "enum": list(MEMORY_KINDS),
             "description": "memory: what you learnt of projects and tools. user: who the user is and wants. "
             "Default: memory.",
         },
@@ -240,7 +240,7 @@ class MemoryTool(FreeTool):
         word = "Removed" if action == "remove" else "Kept"
         return ToolReply(f"{word}: {change.entry}{note}\n{self._room(shelf)}")
 
-    def _list_entries(self, shelf: Shelf) -> str:
+    def _list_entries(self, shelf: MemoryKind) -> str:
         entries = self._memory.entries(shelf)
         lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
         return (
@@ -249,13 +249,15 @@ class MemoryTool(FreeTool):
             else f"{FILES[shelf]} has no entries."
         )
 
-    def _room(self, shelf: Shelf) -> str:
+    def _room(self, shelf: MemoryKind) -> str:
         return f"({FILES[shelf]}: {len(self._memory.text(shelf)):,} of {LIMITS[shelf]:,} characters)"
 
 
-def _read_shelf(name: str) -> Shelf:
-    if name not in SHELVES:
-        raise InputError(f"there is no target {name!r}; use {' or '.join(SHELVES)}")
+def _read_shelf(name: str) -> MemoryKind:
+    if name not in MEMORY_KINDS:
+        raise InputError(
+            f"there is no target {name!r}; use {' or '.join(MEMORY_KINDS)}"
+        )
     return name
 
 

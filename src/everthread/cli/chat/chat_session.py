@@ -23,13 +23,12 @@ from everthread.agent.approval import (
 )
 from everthread.agent.loop import Agent
 from everthread.cli.chat.input import (
-    Asker,
+    ApprovalPrompt,
     InputReader,
     Interrupts,
     LineReader,
     StoppedError,
     at_terminal,
-    hide_typing,
 )
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
@@ -332,7 +331,7 @@ class Chat:
         command = commands.parse(text) is not None
         work = self._run_command(agent, text) if command else self.turn(agent, text)
         try:
-            with hide_typing() if self.screen.rich else contextlib.nullcontext():
+            with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.settle()
@@ -482,7 +481,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
         chat = Chat(screen, status, reader=reader, presence=Presence(home_directory()))
         # Without a terminal no person can be asked: calls that need approval are refused.
         ask = (
-            Asker(screen, reader, chat.interrupts.interrupt)
+            ApprovalPrompt(screen, reader, chat.interrupts.interrupt)
             if reader.interactive
             else None
         )

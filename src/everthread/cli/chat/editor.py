@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from prompt_toolkit.styles import Style
 from everthread.cli.chat.input import MORE, PROMPT
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
 from everthread.cli.chat.terminal_view import Screen
+from everthread.cli.chat.type_ahead import TypeAhead
 
 MAX_COMPLETIONS = 200
 """Paths offered at once."""
@@ -109,11 +111,17 @@ class Editor:
             history=InMemoryHistory(), style=STYLE
         )
 
+        self._type_ahead = TypeAhead(self._session.app.input)
+
     async def read(self) -> str:
         return self._pastes.unfold(await self._prompt(self._session))
 
     async def ask(self, question: str) -> str:
-        return (await self._prompt(self._question, question)).strip()
+        with self._type_ahead.pause():
+            return (await self._prompt(self._question, question)).strip()
+
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return self._type_ahead.hold()
 
     def interrupt(self) -> None:
         for session in (self._session, self._question):

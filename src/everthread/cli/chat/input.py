@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import sys
-import termios
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
@@ -47,6 +46,10 @@ class InputReader(Protocol):
         """Take a Ctrl-C that came as a signal."""
         ...
 
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        """Within, keys are not shown; they wait for the next message."""
+        ...
+
 
 class LineReader:
     """Reads lines, for pipes and simple terminals. A backslash at the end of a line continues it."""
@@ -72,6 +75,9 @@ class LineReader:
 
     def interrupt(self) -> None:
         self._lines.put_nowait(KeyboardInterrupt)
+
+    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     async def _line(self, prompt: str) -> str:
         if not self._started:
@@ -114,23 +120,6 @@ def _read_bytes() -> bytes:
 
 def at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-@contextlib.contextmanager
-def hide_typing() -> Iterator[None]:
-    """Turn the terminal's echo off, so that typing ahead does not appear in an answer but at the next prompt."""
-    try:
-        before = termios.tcgetattr(STDIN)
-    except termios.error:
-        yield  # not a terminal
-        return
-    quiet = [*before]
-    quiet[3] &= ~termios.ECHO
-    termios.tcsetattr(STDIN, termios.TCSADRAIN, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
 
 
 T = TypeVar("T")
@@ -241,7 +230,7 @@ MAX_PREVIEW_LINES = 60
 _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
-class Asker:
+class ApprovalPrompt:
     """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
 
     def __init__(

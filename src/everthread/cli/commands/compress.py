@@ -29,6 +29,7 @@ from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.outputs import name_reader
+from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.read_logs import (
     FILE_HELP,
@@ -96,39 +97,26 @@ def compress(
     as_json: AsJson = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
-    from everthread.factory import compress as compact
-
     recording = read_conversation(file)
     print_notes(recording.warnings)
     print_unknown_roles(recording.request.messages)
     size, source = resolve_window_option(window)
-    request = recording.request
-    done = []
     config = load_config()
     if not config.compression.enabled:
         raise ConfigError(
             "compression is disabled (compression.enabled: false); nothing was changed"
         )
-    # On standard error, so that standard output holds the result alone.
-    with Console(stderr=True).status("compacting …"):
-        for _ in range(times):
-            result = compact(
-                request.messages,
-                window=size,
-                system=request.system,
-                tools=request.tools,
-                model=model or request.model or None,
-                focus=focus,
-                summarizer=summarizer,
-                template=cast(TemplateName | None, template),
-                preview=preview,
-                config=config,
-                force=True,
-            )
-            done.append(result)
-            if not result.changed:
-                break
-            request = dataclasses.replace(request, messages=result.messages)
+    request, done = _compact_repeatedly(
+        recording.request,
+        times,
+        window=size,
+        model=model or recording.request.model or None,
+        focus=focus,
+        summarizer=summarizer,
+        template=cast(TemplateName | None, template),
+        preview=preview,
+        config=config,
+    )
     if out is not None and not preview:
         _write(out, dataclasses.replace(recording, request=request), done)
         if out == "-":
@@ -144,6 +132,30 @@ def compress(
         print_text((f"For a window of {size:,} tokens{where}.", "dim"))
         if out is not None and not preview:
             print_text(f"Written: {out}")
+
+
+def _compact_repeatedly(
+    request: Request, times: int, **options: Any
+) -> tuple[Request, list[Compaction]]:
+    """Compact a request's messages up to N times; return the last request and each result."""
+    from everthread.factory import compress as compact
+
+    done: list[Compaction] = []
+    # On standard error, so that standard output holds the result alone.
+    with Console(stderr=True).status("compacting …"):
+        for _ in range(times):
+            result = compact(
+                request.messages,
+                system=request.system,
+                tools=request.tools,
+                force=True,
+                **options,
+            )
+            done.append(result)
+            if not result.changed:
+                break
+            request = dataclasses.replace(request, messages=result.messages)
+    return request, done
 
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:

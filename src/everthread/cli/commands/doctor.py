@@ -442,22 +442,31 @@ def init(
     if api_key_env is None and ask and name != "local":
         usual = served.key_env if served else NO_KEY
         typed = str(
-            typer.prompt("Which environment variable holds its key?", default=usual)
+            typer.prompt(
+                "Which environment variable holds its key?",
+                default=usual,
+                prompt_suffix=" ",
+            )
         ).strip()
         api_key_env = None if typed == NO_KEY else typed
     if gateway is None:
         gateway = (
             name != "local"
             and ask
-            and typer.confirm("Put the gateway in front of it, for other programs?")
+            and typer.confirm(
+                "Let other programs use it through `everthread serve`?",
+                prompt_suffix=" ",
+            )
         )
     set_keys(
         config_path(),
         _make_settings(name, model, base_url, api_key_env, served, gateway=gateway),
     )
     writer = describe_own_writer(load_config(), model)
+    routes = {"custom": f"at {base_url}", "local": "on this machine"}
+    route = routes.get(name, f"through {name}")
     print_text(
-        f"Written: {config_path()}\n{model} is reached through {name}.\nSummaries: written by {writer}."
+        f"Written: {config_path()}\n{model} is reached {route}.\nSummaries: written by {writer}."
     )
     if name == "local" and ask and find_spec("xllamacpp") is not None:
         _offer_download()
@@ -476,9 +485,8 @@ def _offer_download() -> None:
     home = home_directory()
     if is_intact(SMOLLM2.path(home)):
         return
-    if typer.confirm(
-        f"Download it now, about {SMOLLM2.size // 1_000_000} MB?", default=True
-    ):
+    question = f"Download it now, about {SMOLLM2.size // 1_000_000} MB?"
+    if typer.confirm(question, default=True, prompt_suffix=" "):
         pull(home, say=lambda words: print_text((words, "dim")))
 
 
@@ -553,7 +561,7 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
 
 def _ask(question: str, default: str | None, *, ask: bool, flag: str) -> str:
     if ask:
-        return str(typer.prompt(question, default=default)).strip()
+        return str(typer.prompt(question, default=default, prompt_suffix=" ")).strip()
     if default is None:
         raise InputError(f"{flag} is needed where nobody can be asked")
     return default

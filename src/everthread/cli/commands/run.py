@@ -24,7 +24,7 @@ from everthread.cli.chat.chat_session import (
     run_chat,
 )
 from everthread.cli.chat.input import (
-    Asker,
+    ApprovalPrompt,
     Interrupts,
     LineReader,
     StoppedError,
@@ -228,7 +228,7 @@ def _open_approvals(output: Output, *, yes: bool) -> Approvals:
     reader = LineReader(output.screen.console, interactive=True)
     return Approvals(
         read_rules(home_directory()),
-        Asker(output.screen, reader, lambda: None) if has_user else None,
+        ApprovalPrompt(output.screen, reader, lambda: None) if has_user else None,
         everything=yes,
     )
 

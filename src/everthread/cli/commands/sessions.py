@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +42,7 @@ from everthread.errors import (
 )
 
 if TYPE_CHECKING:
-    from everthread.lab.importers.log import Log
+    from everthread.lab.importers.log import LogStream
     from everthread.store.records import Session, ThreadRow
     from everthread.store.store import Store
 
@@ -212,7 +213,7 @@ def _import_all(
     files: Sequence[str], store: str | None, tenant: str | None, *, skip_bad: bool
 ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
     """Import logs; return threads with the count of new messages, reasons for skipped files, and unread parts."""
-    from everthread.lab.importers.read_logs import import_log
+    from everthread.lab.importers.read_logs import import_stream
 
     skipped: list[str] = []
     notes: list[str] = []
@@ -229,10 +230,9 @@ def _import_all(
                         for thread in threads
                     ]
                 else:
-                    imported.append(await import_log(opened, content, tenant=tenant))
-                    notes.extend(
-                        f"{content.source}: {warning}" for warning in content.warnings
-                    )
+                    imported.append(await import_stream(opened, content, tenant=tenant))
+                    log = content.log
+                    notes.extend(f"{log.source}: {warning}" for warning in log.warnings)
             except TranscriptError as error:
                 source = "standard input" if file == "-" else file
                 reason = (
@@ -246,19 +246,20 @@ def _import_all(
     return with_store(store, work, create=True), skipped, notes
 
 
-def _read_import(file: str) -> list[dict[str, Any]] | Log:
+def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
     """The lines of an export, or the conversation in another program's log."""
+    from everthread.lab.importers.log import LogStream
     from everthread.lab.importers.read_logs import (
         EXPORT,
         open_lines,
-        parse_lines,
         parse_log,
         read_text,
+        stream_log,
     )
 
     log_lines = open_lines(file)
     if log_lines is not None and log_lines.first.get("type") != EXPORT:
-        return _check_messages(parse_lines(log_lines, file))
+        return _check_messages(stream_log(log_lines, file))
     source, text = read_text(file)
     if not text.strip():
         raise TranscriptError(f"{source}: is empty")
@@ -271,13 +272,17 @@ def _read_import(file: str) -> list[dict[str, Any]] | Log:
         return [
             _parse_line(source, number, line) for number, line in enumerate(lines, 1)
         ]
-    return _check_messages(parse_log(text, source))
+    log = parse_log(text, source)
+    return _check_messages(LogStream(log, log.entries))
 
 
-def _check_messages(log: Log) -> Log:
-    if log.entries:
-        return log
-    raise TranscriptError(f"{log.source}: holds no message")
+def _check_messages(stream: LogStream) -> LogStream:
+    """Return the stream with its first message read; raise `TranscriptError` if there is none."""
+    entries = iter(stream.entries)
+    first = next(entries, None)
+    if first is None:
+        raise TranscriptError(f"{stream.log.source}: holds no message")
+    return replace(stream, entries=itertools.chain([first], entries))
 
 
 def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:

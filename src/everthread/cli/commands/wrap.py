@@ -63,7 +63,7 @@ class ClientRow:
         return bool(self.mcp) or "{opencode}" in self.variables.values()
 
 
-def _opencode(url: str, *, mcp: bool) -> str:
+def _opencode_config(url: str, *, mcp: bool) -> str:
     providers = {
         "anthropic": {"options": {"baseURL": f"{url}/v1"}},
         "openai": {"options": {"baseURL": f"{url}/v1"}},
@@ -80,7 +80,7 @@ def _opencode(url: str, *, mcp: bool) -> str:
     return json.dumps({"provider": providers, **attached})
 
 
-def _pi(folder: Path, url: str) -> Mapping[str, str]:
+def _write_pi_extension(folder: Path, url: str) -> Mapping[str, str]:
     """An extension for this run; its sessions and settings stay where they are."""
     addresses = {"anthropic": url, "openai": f"{url}/v1"}
     calls = [
@@ -93,7 +93,7 @@ def _pi(folder: Path, url: str) -> Mapping[str, str]:
     return {}
 
 
-def _cline(folder: Path, url: str) -> Mapping[str, str]:
+def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
     """A copy of its list of providers, with other addresses."""
     data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
     settings_file = Path(
@@ -158,7 +158,7 @@ CLIENTS = {
             "pi",
             "pi",
             arguments=("-e", "{folder}/everthread.ts"),
-            folder=_pi,
+            folder=_write_pi_extension,
             note="its providers anthropic and openai, by an extension for this run",
         ),
         ClientRow(
@@ -186,7 +186,7 @@ CLIENTS = {
             "cline",
             {"CLINE_SESSION_BACKEND_MODE": "local"},
             ("--compaction", "off"),
-            folder=_cline,
+            folder=_copy_cline_settings,
             note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
         ),
         ClientRow(
@@ -300,7 +300,9 @@ def wrap(
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
         if url:
-            code = asyncio.run(_run_behind(row, url, context.args, folder, mcp=mcp))
+            code = asyncio.run(
+                _run_with_running_gateway(row, url, context.args, folder, mcp=mcp)
+            )
         else:
             code = asyncio.run(
                 _run(row, upstream or [], context.args, folder, watch, mcp=mcp)
@@ -363,7 +365,7 @@ def _settings(
     """Variables and arguments."""
     values = {
         "{url}": url,
-        "{opencode}": _opencode(url, mcp=mcp),
+        "{opencode}": _opencode_config(url, mcp=mcp),
         "{folder}": str(folder),
     }
 
@@ -406,7 +408,7 @@ async def _run(
     """Run it with a gateway of its own, and print the receipt."""
     from everthread.factory.gateways import open_gateway, page_reader
     from everthread.factory.stores import open_store, store_url
-    from everthread.gateway.observability import set_up_logs
+    from everthread.gateway.log_lines import set_up_logs
 
     config = watch.apply(load_config())
     set_up_logs("text", verbose=False, quiet=True, file=watch.log)
@@ -422,7 +424,7 @@ async def _run(
         elif uses_subscription(row.name, os.environ, Path.home()):
             typer.echo(CHANGES, err=True)
         async with opened as gateway:
-            code = await _start(row, gateway.url, words, folder, mcp=mcp)
+            code = await _run_client(row, gateway.url, words, folder, mcp=mcp)
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
         )
@@ -437,13 +439,13 @@ async def _run(
     return code
 
 
-async def _run_behind(
+async def _run_with_running_gateway(
     row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool
 ) -> int:
     """Run the client with a gateway that is already running, and print that gateway's figures."""
     since = time.time()
     before = await read_figures(url, since)
-    code = await _start(row, url, words, folder, mcp=mcp)
+    code = await _run_client(row, url, words, folder, mcp=mcp)
     typer.echo(
         visible(remote_receipt(row.name, url, before, await read_figures(url, since))),
         err=True,
@@ -451,7 +453,7 @@ async def _run_behind(
     return code
 
 
-async def _start(
+async def _run_client(
     row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool
 ) -> int:
     """Run it on this terminal. Ctrl-C is for it alone."""

@@ -30,9 +30,7 @@ from everthread.compaction.summary import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary_message import (
-    without_pins,
-)
+from everthread.compaction.summary_message import without_pins
 from everthread.compaction.user_quotes import Count
 from everthread.core.messages import Messages
 from everthread.core.transcript import defuse, is_user_message, spans, without_summary

@@ -23,11 +23,11 @@ from everthread.compaction.summarizers.prompts import (
     RecordEntry,
     SummaryAnswer,
     SummaryPrompt,
+    as_inert_text,
     block,
     cut,
     fill,
     fit,
-    inert,
     instructions,
     judge,
     pack,
@@ -137,14 +137,16 @@ class Writer:
         repeated.
         """
         answers: list[SummaryAnswer] = []
-        prompt = question.firmer(fault, self.template) if fault else question
+        prompt = (
+            question.repeat_with_reason(fault, self.template) if fault else question
+        )
         while True:
             reply = await self._call(prompt.request, ledger)
             answers.append(judge(reply, question, self.counter.text, self.template))
             if not answers[-1].fault or fault or len(answers) == MAX_ANSWERS:
                 break
             ledger.was_repeated = True
-            prompt = question.firmer(answers[-1].fault, self.template)
+            prompt = question.repeat_with_reason(answers[-1].fault, self.template)
         usable = [answer for answer in answers if answer.usable]
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
@@ -426,7 +428,7 @@ class _Work:
     def _previous(self) -> str:
         if not self.request.previous:
             return ""
-        return inert(
+        return as_inert_text(
             render_sections(
                 self.request.previous, template=self.writer.template, brief=True
             )
@@ -434,7 +436,7 @@ class _Work:
 
     def _open(self) -> list[str]:
         """Return the user's open request, cut to a small part of the window: it is quoted word for word elsewhere."""
-        text = inert(self.request.task.strip())
+        text = as_inert_text(self.request.task.strip())
         half = self.window // 32
         if len(text) > 2 * half:
             text = f"{text[:half]}\n[…]\n{text[-half:]}"
@@ -446,7 +448,7 @@ class _Work:
             for sections in notes
         )
         return [
-            RecordEntry(f"notes {number}", inert(text))
+            RecordEntry(f"notes {number}", as_inert_text(text))
             for number, text in enumerate(texts, start=1)
         ]
 
@@ -608,4 +610,4 @@ def _quote(message: Message) -> str:
     words = text_of(message) or " ".join(
         f"{call.name} {call.arguments}" for call in calls_of(message)
     )
-    return clip(one_line(inert(f"{message['role']}: {words}")), _QUOTED)
+    return clip(one_line(as_inert_text(f"{message['role']}: {words}")), _QUOTED)

@@ -56,7 +56,7 @@ _MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})
 _NAME = 80
 
 
-def inert(text: str) -> str:
+def as_inert_text(text: str) -> str:
     """Return the text as material: without secrets and marker signs."""
     return redact(text).translate(_MATERIAL)
 
@@ -67,7 +67,7 @@ def line(label: str) -> str:
 
 
 def block(name: str, material: str) -> str:
-    """Return material between two marker lines. Pass it through `inert` or `RecordEntry` first."""
+    """Return material between two marker lines. Pass it through `as_inert_text` or `RecordEntry` first."""
     return f"{line(name)}\n{material}\n{line(f'end of {name}')}"
 
 
@@ -104,15 +104,16 @@ def _entries(
     names |= {call.id: call.name for call in calls}
     for who, text in _spoken_parts(message):
         if text.strip():
-            yield RecordEntry(f"{number} {who}", inert(text.strip()))
+            yield RecordEntry(f"{number} {who}", as_inert_text(text.strip()))
     for call in calls:
         yield RecordEntry(
-            f"{number} assistant calls {_name(call.name)}", inert(call.arguments)
+            f"{number} assistant calls {_name(call.name)}",
+            as_inert_text(call.arguments),
         )
     for result in results:
         name = _name(result.name or names.get(result.call_id, ""))
         yield RecordEntry(
-            f"{number} result of {name}", inert(_render_content(result.content))
+            f"{number} result of {name}", as_inert_text(_render_content(result.content))
         )
 
 
@@ -169,7 +170,7 @@ def _words(part: Part) -> str:
 
 def _name(name: Any) -> str:
     """Return a role, kind or tool for a marker line: short, on one line, without marker signs."""
-    return clip(one_line(inert(str(name or "something"))), _NAME)
+    return clip(one_line(as_inert_text(str(name or "something"))), _NAME)
 
 
 Count = Callable[[str], int]
@@ -298,7 +299,7 @@ class SummaryPrompt:
     material: int
     """Tokens of the material: a longer answer does not count as a summary."""
 
-    def firmer(self, reason: str, template: TemplateName) -> SummaryPrompt:
+    def repeat_with_reason(self, reason: str, template: TemplateName) -> SummaryPrompt:
         """Return the prompt again, with the reason why the answer was refused."""
         instruction = fill(
             "firmer",
@@ -332,7 +333,7 @@ def instructions(template: TemplateName) -> str:
 def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
     """Return the instruction that follows the material; `name` is one of the tasks in `texts/`."""
     instruction = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
-    topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
+    topic = clip(one_line(as_inert_text(focus)), _TOPIC) if focus else ""
     return f"{instruction}\n\n{fill('focus', focus=topic)}" if topic else instruction
 
 
@@ -388,7 +389,7 @@ def judge(
     sections = _clean(parse_sections(without_fence(marked)))
     truncated = reply.stop in ("length", "content_filter")
     if len(found_headings) < MIN_HEADINGS:
-        return SummaryAnswer({}, _why_none(reply, raw, text), usable=False)
+        return SummaryAnswer({}, _explain_unusable(reply, raw, text), usable=False)
     if not sections:
         return SummaryAnswer({}, HOLLOW, usable=False)
     if truncated and 2 * len(found_headings) < len(headings(template)):
@@ -400,7 +401,7 @@ def judge(
     return SummaryAnswer(sections, fault, truncated=truncated)
 
 
-def _why_none(reply: Reply, raw: str, text: str) -> str:
+def _explain_unusable(reply: Reply, raw: str, text: str) -> str:
     if reply.stop in ("refusal", "content_filter") or reply.message.get("refusal"):
         return REFUSED
     if calls_of(reply.message):

@@ -15,7 +15,7 @@ from everthread.core.search.terms import (
     stop_words,
 )
 
-MAX_SOUGHT = 24
+MAX_SEARCH_WORDS = 24
 """Most words of a question: identifiers first, then the longest words, which are rare."""
 MAX_PHRASE_TERMS = 8
 """Most terms of a question that is also searched for as typed."""
@@ -60,7 +60,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         SearchWord(variants)
         for variants in sorted(subjects, key=lambda variants: -len(variants[0]))
     )
-    sought = sorted(sought[:MAX_SOUGHT], key=lambda item: -item.weight)
+    sought = sorted(sought[:MAX_SEARCH_WORDS], key=lambda item: -item.weight)
     sought += (SearchWord((word,), counted=False) for word in of_dates)
     return Question(tuple(sought), tuple(spans), _phrases(rest))
 

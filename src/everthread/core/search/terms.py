@@ -96,10 +96,7 @@ def index_terms(text: str) -> str:
     The same as `encode_term` for each of `terms`, but several times as fast: no term reaches over white space, so the
     terms of what is between are cached, and most of it is read as ASCII words and single characters.
     """
-    found = [
-        _cached_terms(chunk) if len(chunk) <= MAX_CACHED_CHARS else _chunk_terms(chunk)
-        for chunk in text.split()
-    ]
+    found = list(map(_CHUNKS.__getitem__, text.split()))
     run = [words for words, _ in found if words]
     run += [parts for _, parts in found if parts]
     return " ".join(run)
@@ -107,10 +104,18 @@ def index_terms(text: str) -> str:
 
 MAX_CACHED_CHARS = 64
 """Longer chunks are rarely met twice."""
+MAX_CACHED_CHUNKS = 1 << 15
+_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+"""Not part of a term at the beginning or end of a chunk."""
 
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
     """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
+    bare = chunk.strip(_PUNCTUATION)
+    if bare.isascii() and bare.isalnum() and len(bare) <= MAX_TERM:
+        is_plain = bare[1:].islower() or bare.isdigit() or len(bare) == 1
+        if is_plain:  # most chunks: a word without parts
+            return bare.lower(), ""
     simple = _simplify(chunk)
     if simple is None:
         patterns = _unicode()
@@ -120,14 +125,31 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
         for token in patterns.extra.findall(chunk):
             parts += _list_pairs(token) or _parts(token)
         return _join_encoded(words), _join_encoded(parts)
-    found = [_token_terms(token) for token in _SIMPLE_TOKEN.findall(simple)]
+    found = [
+        _cached_token_terms(token)
+        if len(token) <= MAX_CACHED_CHARS
+        else _token_terms(token)
+        for token in _SIMPLE_TOKEN.findall(simple)
+    ]
     return (
         " ".join(words for words, _ in found),
         " ".join(parts for _, parts in found if parts),
     )
 
 
-_cached_terms = functools.lru_cache(maxsize=1 << 15)(_chunk_terms)
+class _ChunkTerms(dict[str, tuple[str, str]]):
+    """The terms of chunks, computed when first asked for. Cheaper to ask than `functools.lru_cache`."""
+
+    def __missing__(self, chunk: str) -> tuple[str, str]:
+        found = _chunk_terms(chunk)
+        if len(chunk) <= MAX_CACHED_CHARS:
+            if len(self) >= MAX_CACHED_CHUNKS:
+                self.clear()
+            self[chunk] = found
+        return found
+
+
+_CHUNKS = _ChunkTerms()
 
 
 def _simplify(text: str) -> str | None:
@@ -144,7 +166,7 @@ def _simplify(text: str) -> str | None:
 
 
 def _token_terms(token: str) -> tuple[str, str]:
-    """Return the terms that a simple token adds to the reading run and to the extra run, encoded."""
+    """Return the encoded terms of a token: those in reading order, and those added for the search."""
     if not token.isascii():
         pairs = map(operator.add, token, token[1:])
         if encode_term(token) == token:
@@ -157,6 +179,9 @@ def _token_terms(token: str) -> tuple[str, str]:
     ]
     parts = _parts(token) if _HAS_PARTS.match(token) else ()
     return " ".join(words), _join_encoded(parts)
+
+
+_cached_token_terms = functools.lru_cache(maxsize=1 << 14)(_token_terms)
 
 
 def _join_encoded(found: Iterable[str]) -> str:

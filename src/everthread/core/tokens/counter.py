@@ -8,8 +8,9 @@ message, decoded anew or not.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.core.messages import (
@@ -56,7 +57,8 @@ _UNCOUNTED_FIELDS = frozenset(
 class Format:
     """The tokens that a provider adds around the text; measured on reported usage.
 
-    `call` includes the wrapping of the call's result; `first_call` is added once to a message with calls. `parameter`
+    `call` includes the wrapping of the call's result; `first_call` is added once to a message with calls, `parallel`
+    once to one with several, `text_with_calls` once to one that also has text. `parameter`
     is the price of one argument if arguments are written one by one; if it is 0, they are counted as JSON.
     `name_repeats`: how often a call's name is written, for the call and its result. `tools` is the price of offering
     any, `declared` whether they are written as type declarations or as JSON, `schema` a factor on that JSON: it is
@@ -66,6 +68,8 @@ class Format:
     message: float
     call: float
     first_call: float = 0.0
+    parallel: float = 0.0
+    text_with_calls: float = 0.0
     parameter: float = 0.0
     name_repeats: int = 1
     tools: int = 0
@@ -75,9 +79,14 @@ class Format:
 
 
 OPENAI = Format(message=4, call=5, name_repeats=2, tools=11, declared=True)
-CLAUDE = Format(
-    message=3, call=90, first_call=-46, parameter=12.5, tools=346, schema=0.91
+OPENAI_REASONING = replace(
+    OPENAI, call=10, first_call=2, parallel=16, text_with_calls=7
 )
+"""OpenAI's models from GPT-5 on."""
+CLAUDE = Format(
+    message=3, call=55, first_call=-7, parameter=14.5, tools=346, schema=0.91
+)
+_REASONING_NAME = re.compile(r"gpt-?[5-9]|codex")
 TEMPLATE = Format(message=5, call=10, tools=4)
 """Open models: a chat template that writes tools and calls as JSON."""
 
@@ -87,7 +96,7 @@ def format_for(model: str | None) -> Format:
     if "claude" in name:
         return CLAUDE
     if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
-        return OPENAI
+        return OPENAI_REASONING if _REASONING_NAME.search(name) else OPENAI
     return TEMPLATE
 
 
@@ -206,8 +215,9 @@ class TokenCounter:
         if message.get("role") != "tool" and message.get("name"):
             total += 1 + self._text(message["name"])
         calls = message.get("tool_calls")
-        for index, call in enumerate(calls if isinstance(calls, list) else []):
-            total += 0 if index else self._format.first_call
+        calls = calls if isinstance(calls, list) else []
+        total += self._around_calls(len(calls), has_text=bool(message.get("content")))
+        for call in calls:
             holder = (
                 call.get("function") or call.get("custom")
                 if isinstance(call, Mapping)
@@ -228,13 +238,22 @@ class TokenCounter:
             )
         if depth > _MAX_DEPTH:
             return 0.0
-        calls = any(
-            isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS
+        kinds = [
+            str(part.get("type")) if isinstance(part, Mapping) else "text"
             for part in content
+        ]
+        around = self._around_calls(
+            sum(kind in CALL_BLOCKS for kind in kinds), has_text="text" in kinds
         )
-        return sum(self._part(part, depth) for part in content) + (
-            self._format.first_call if calls else 0
-        )
+        return sum(self._part(part, depth) for part in content) + around
+
+    def _around_calls(self, count: int, *, has_text: bool) -> float:
+        """Return the tokens around the calls of one message."""
+        if not count:
+            return 0.0
+        total = self._format.first_call
+        total += self._format.parallel if count > 1 else 0.0
+        return total + (self._format.text_with_calls if has_text else 0.0)
 
     def _part(self, part: Any, depth: int) -> float:
         if not isinstance(part, Mapping):

@@ -7,290 +7,36 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.agent import commands
-from everthread.agent.loop import Agent
-from everthread.conversation.answers import INTERRUPTED, Answer
 from everthread.conversation.cancellation import finish
 from everthread.conversation.given_messages import Given, as_messages
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.redaction import redact
-from everthread.core.types import StreamDelta
 from everthread.errors import (
-    ConfigError,
-    ContextOverflowError,
     EverthreadError,
-    InputError,
     LeaseLostError,
-    ModelError,
     StoreError,
     UnknownIdError,
 )
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.api.agents import AgentPool, AgentSlot, NewThread, OpenAgent
+from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent
+from everthread.gateway.api.lost_turns import PROCESS_ENDED, settle
+from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
+from everthread.gateway.api.turn_failures import failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     KeyUse,
     Lease,
-    NewMessage,
     NewQueuedTurn,
     QueuedTurn,
     Session,
-    StoredMessage,
     TurnState,
     new_id,
 )
 from everthread.store.store import Store
-from everthread.thread.events import CompactionFailed, Event, UsageRecorded
-
-_CODES: tuple[tuple[type[EverthreadError], str], ...] = (
-    (ModelError, "model_failed"),
-    (ContextOverflowError, "context_overflow"),
-    (ConfigError, "misconfigured"),
-    (InputError, "invalid_message"),
-    (StoreError, "store_failed"),
-)
-STATUS_BY_CODE = {
-    "model_failed": 502,
-    "context_overflow": 413,
-    "misconfigured": 503,
-    "invalid_message": 400,
-    "store_failed": 503,
-    "cancelled": 409,
-    "interrupted": 503,
-    "failed": 502,
-    "internal": 500,
-    "command_failed": 409,
-}
-"""HTTP status by the code of a turn that ended without an answer."""
-
-
-def failure(error: BaseException) -> dict[str, Any]:
-    """Return a code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
-    if isinstance(error, Refused):
-        return {"code": error.code, "message": error.message}
-    if isinstance(error, EverthreadError):
-        code = next(
-            (code for kind, code in _CODES if isinstance(error, kind)), "failed"
-        )
-        return {"code": code, "message": redact(str(error))}
-    return {
-        "code": "internal",
-        "message": "Something went wrong here; the gateway's log tells what.",
-    }
-
-
-UNKNOWN_OUTCOME = (
-    "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
-    "look before you do it again.]"
-)
-PROCESS_ENDED = (
-    "The process that answered it ended in the middle; it was not begun again."
-)
-
-
-async def settle(
-    store: Store, turn: QueuedTurn, lease: Lease
-) -> tuple[TurnState, dict[str, Any]]:
-    """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
-    content = turn.message.get("content")
-    interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
-    if isinstance(content, str) and commands.parse(content):
-        return "interrupted", interrupted
-    own = f"{turn.id}.0"  # as a conversation names the message of this event
-    tip = await store.get_compression_tip(turn.thread)
-    stored = await store.messages(tip)
-    is_new = not any(item.event == own for item in stored)
-    if is_new:  # in view; a compaction may have covered it since
-        is_new = not any(item.event == own for item in await store.history(tip))
-    last = stored[-1] if stored and not is_new else None
-    if (
-        last is not None
-        and last.body["role"] == "assistant"
-        and not calls_of(last.body)
-    ):
-        text = text_of(last.body)
-        if text.endswith(INTERRUPTED):  # the interruption is stored already
-            return "interrupted", interrupted
-        return "answered", {
-            "text": text,
-            "message_id": last.id,
-            "session": tip,
-            "stop": None,
-        }
-    body: Any = dict(turn.message)
-    results = [
-        NewMessage(
-            {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
-            event=f"{turn.id}/unknown/{call}",
-        )
-        for call in _open_calls(stored)
-    ]
-    end: Message = {"role": "assistant", "content": INTERRUPTED}
-    # Calls that are open came before a message that is new, and after one that was stored.
-    message = NewMessage(body, event=own)
-    new = [*results, message] if is_new else [message, *results]
-    await store.append(
-        tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease
-    )
-    return "interrupted", interrupted
-
-
-def _open_calls(stored: list[StoredMessage]) -> list[str]:
-    calls: dict[str, None] = {}
-    for item in stored:
-        for result in results_of(item.body):
-            calls.pop(result.call_id, None)
-        calls |= dict.fromkeys(call.id for call in calls_of(item.body))
-    return list(calls)
-
-
-TEXT_DELTAS = ("text", "reasoning", "refusal")
-"""The kinds of deltas that are passed on; calls are reported by the tools' own events."""
-
-
-@dataclass(slots=True)
-class TurnUsage:
-    """Usage of the calls of a turn."""
-
-    used: CanonicalUsage = field(default_factory=CanonicalUsage)
-    calls: int = 0
-    unpriced: int = 0
-    dollars: Decimal = Decimal(0)
-
-    def add(self, event: UsageRecorded) -> None:
-        self.used += event.usage
-        self.calls += 1
-        if event.cost is None:
-            self.unpriced += 1
-        else:
-            self.dollars += event.cost
-
-    def figures(self) -> dict[str, Any]:
-        used = self.used
-        return {
-            "calls": self.calls,
-            "input": used.input_tokens,
-            "output": used.output_tokens,
-            "cache_read": used.cache_read_tokens,
-            "cache_write": used.cache_write_tokens,
-            "reasoning": used.reasoning_tokens,
-            "cost": None if self.unpriced else float(self.dollars),
-        }
-
-
-class MessageRunner:
-    """Answers one message and writes its events to the log."""
-
-    def __init__(
-        self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage
-    ) -> None:
-        if slot.agent is None:
-            raise AssertionError("a slot that was taken has an agent")
-        self._pool = pool
-        self._slot = slot
-        self._log = log
-        self._spent = spent
-        self._agent: Agent = slot.agent
-        self._reading = False
-
-    async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
-        """Answer the message and return the result as JSON values."""
-        self._slot.tell = self._on_event
-        try:
-            content = turn.message.get("content")
-            if isinstance(content, str) and commands.parse(content):
-                return await self._command(turn, content)
-            await self._run_hygiene()
-            answer = await self._turn(turn)
-        finally:
-            self._slot.tell = None
-        return {
-            "text": answer.text,
-            "message_id": answer.id,
-            "session": self._agent.conversation.session.id,
-            "stop": answer.stop,
-            "usage": self._spent.figures(),
-        }
-
-    # A command
-
-    async def _command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
-        name, argument = commands.parse(line) or ("", "")
-        agent = self._agent
-        try:
-            if name == "model" and argument:
-                self._pool.check_model(argument)
-            result = await commands.run(agent, agent.conversation.store, line)
-        except Refused as refused:
-            result = commands.CommandResult(
-                f"/{name} failed: {refused.message}", failed=True
-            )
-        if name == "model" and argument and not result.failed:
-            await self._pool.choose_model(turn.thread, argument)
-        thread = turn.thread
-        if result.switch is not None:
-            thread = (await agent.conversation.store.session(result.switch)).thread
-            await self._pool.inherit(turn.thread, thread)
-        return {
-            "text": result.text,
-            "command": name,
-            "data": dict(result.data),
-            "failed": result.failed,
-            "thread": thread,
-            "usage": self._spent.figures(),
-        }
-
-    # A message
-
-    async def _run_hygiene(self) -> None:
-        """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
-        talk = self._agent.conversation
-        try:
-            await talk.hygiene()
-        except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
-            self._on_event(
-                CompactionFailed(
-                    talk.session.id, redact(f"{type(error).__name__}: {error}")
-                )
-            )
-
-    async def _turn(self, turn: QueuedTurn) -> Answer:
-        async with contextlib.aclosing(
-            self._agent.turn(dict(turn.message), event=turn.id)
-        ) as items:
-            try:
-                self._reading = True
-                async for item in items:
-                    if isinstance(item, Answer):
-                        return item
-                    if not isinstance(item, StreamDelta):
-                        self._report(item)
-                    elif item.kind in TEXT_DELTAS and item.text:
-                        self._log.append(
-                            "delta",
-                            {"event": "delta", "kind": item.kind, "text": item.text},
-                        )
-            finally:
-                self._reading = False  # later events are reported by `_on_event`
-        raise AssertionError("a turn ends with its answer or an error")
-
-    def _on_event(self, event: Event) -> None:
-        """Report an event outside a turn; within one, events come in order with the deltas."""
-        if not self._reading:
-            self._report(event)
-
-    def _report(self, event: Event) -> None:
-        if isinstance(event, UsageRecorded):
-            self._spent.add(event)
-        self._log.append(event.kind, event.as_dict())
-
 
 _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]
@@ -327,7 +73,7 @@ class TurnQueue:
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """A task for each thread with open turns, and the event that wakes it."""
-        self._bells: dict[str, asyncio.Event] = {}
+        self._wake_events: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
         """Leases of the threads that this process answers; renewed regularly."""
@@ -337,7 +83,7 @@ class TurnQueue:
     async def start(self) -> None:
         """Start to answer messages whose process has ended."""
         self._sweeping = asyncio.create_task(self._sweep())
-        self.store.listen(self._ring)
+        self.store.listen(self._wake_waiters)
 
     async def close(self, patience: float = 0.0) -> None:
         """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
@@ -345,7 +91,7 @@ class TurnQueue:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
-        for bell in self._bells.values():
+        for bell in self._wake_events.values():
             bell.set()
         for seconds in (patience, LAST_SECONDS):
             if tasks := list(self._tasks.values()):
@@ -483,15 +229,15 @@ class TurnQueue:
     def _wake(self, thread: str) -> None:
         """Wake the worker of a thread: there may be something to do."""
         if thread in self._tasks:
-            self._bells[thread].set()
+            self._wake_events[thread].set()
         elif not self._closing:
-            self._bells[thread] = asyncio.Event()
+            self._wake_events[thread] = asyncio.Event()
             self._tasks[thread] = asyncio.create_task(self._work(thread))
 
-    def _ring(self, thread: str) -> None:
+    def _wake_waiters(self, thread: str) -> None:
         """Wake the waiters of a queue that another process changed; of all queues if the name is empty."""
-        for name in (thread,) if thread else tuple(self._bells):
-            if bell := self._bells.get(name):
+        for name in (thread,) if thread else tuple(self._wake_events):
+            if bell := self._wake_events.get(name):
                 bell.set()
 
     async def _sweep(self) -> None:
@@ -508,7 +254,7 @@ class TurnQueue:
             await asyncio.sleep(self.options.sweep_seconds)
 
     async def _work(self, thread: str) -> None:
-        bell = self._bells[thread]
+        bell = self._wake_events[thread]
         try:
             while not self._closing:
                 bell.clear()
@@ -517,7 +263,7 @@ class TurnQueue:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), self.options.poll_seconds)
         finally:
-            del self._tasks[thread], self._bells[thread]
+            del self._tasks[thread], self._wake_events[thread]
 
     async def _serve_thread(self, thread: str) -> bool:
         """Answer the waiting turns if this process holds the lease; return True when none is open."""

@@ -14,7 +14,7 @@ from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread, PreviewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, stream
-from everthread.gateway.api.queue import STATUS_BY_CODE, TurnQueue
+from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.schemas import (
     Branch,
     Cancel,
@@ -47,6 +47,7 @@ from everthread.gateway.api.schemas import (
     thread_view,
     turn_view,
 )
+from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
 from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row

@@ -104,7 +104,9 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
         compactions = count_noun(insights.compactions, "compaction")
         tokens = short(insights.tokens_saved)
         removed = f"{compactions} took {tokens} tokens out of the prompts"
-    kept = Figure(f"{insights.messages:,}", _stored(insights.messages), removed)
+    kept = Figure(
+        f"{insights.messages:,}", _describe_stored(insights.messages), removed
+    )
     cost = total.cost if total.unpriced < total.calls else None
     return [
         lead,
@@ -121,10 +123,10 @@ def _describe_kept(kept: KeptMessages) -> Figure:
         detail = "search and recall find those that left the prompt"
     else:
         detail = "all of them still in the prompt"
-    return Figure(f"{kept.stored:,}", _stored(kept.stored), detail)
+    return Figure(f"{kept.stored:,}", _describe_stored(kept.stored), detail)
 
 
-def _stored(messages: int) -> str:
+def _describe_stored(messages: int) -> str:
     return f"message{'' if messages == 1 else 's'} stored, searchable"
 
 

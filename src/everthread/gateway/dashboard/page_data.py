@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.thread_facts import ThreadState, state_of
 from everthread.core.messages import Message, text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.core.redaction import redact
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
@@ -135,7 +135,7 @@ class PageReader:
         self._window = window
         self._ttl = ttl
         self._wall = wall
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._accounts: RecentDict[str, _Account] = RecentDict(MAX_CACHED_THREADS)
 
     # The list
 
@@ -422,12 +422,8 @@ class PageReader:
         mark = f"{await self.store.last_change(thread=thread)} {sorted(limits.items())}"
         account = self._accounts.get(thread)
         if account is None or account.mark != mark:
-            account = self._accounts[thread] = await self._compute_account(
-                row, limits, mark
-            )
-        self._accounts.move_to_end(thread)
-        while len(self._accounts) > MAX_CACHED_THREADS:
-            self._accounts.popitem(last=False)
+            account = await self._compute_account(row, limits, mark)
+        self._accounts[thread] = account
         return account
 
     async def _compute_account(

@@ -201,7 +201,7 @@ class Dashboard:
         async def answer(request: Request) -> Response:
             viewer = await self.access.viewer(request.cookies)
             if viewer is None:
-                return self._way_in(request)
+                return self._show_login(request)
             try:
                 return await page(request, viewer)
             except NotFoundError:
@@ -245,7 +245,7 @@ class Dashboard:
 
         return self._for_viewer(changed, "That could not be done now.")
 
-    def _way_in(
+    def _show_login(
         self, request: Request, problem: str = "", status: int = 401
     ) -> Response:
         """Return the login page. On a personal gateway, also print a new link in its terminal."""
@@ -276,7 +276,7 @@ class Dashboard:
                 return RedirectResponse("/", 303)
             cookie = self.access.use_link(code)
             if cookie is None:
-                return self._way_in(
+                return self._show_login(
                     request, "This link was used already, or is not from here.", 403
                 )
         else:
@@ -284,7 +284,7 @@ class Dashboard:
             cookie = await self.access.use_key(form.get("key", ""))
             if cookie is None:
                 _LOG.warning("the dashboard was asked for with a key that is not known")
-                return self._way_in(
+                return self._show_login(
                     request, "This key is not known here, or was revoked.", 403
                 )
         # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.

@@ -108,7 +108,7 @@ class _RecallFilter(Filter):
                 refusal = await following.read_error() or b""
                 yield error_event(self._api, following.status, refusal)
                 return
-            merged.go_on()
+            merged.continue_round()
             stream = following.pieces.all()
 
     async def _merge_whole(self, pieces: Pieces) -> bytes:

@@ -12,7 +12,7 @@ are described apart from the messages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from everthread.lab.importers.log import (
     Lines,
     Log,
     LoggedMessage,
+    LogStream,
     count_in,
     describe_gaps,
     first_model,
@@ -65,17 +66,14 @@ def is_entry(value: Mapping[str, Any]) -> bool:
 
 def read(lines: Lines, source: str, warnings: list[str]) -> Log:
     """Read the last branch of the conversation."""
-    tree = _LineTree.of(value for _, value in lines)
-    reading = _Reading(tree.abandoned, tree.preserved)
-    for number, value in lines:
-        reading.read_line(number, value)
-    reading.end_context()
-    messages = reading.messages
-    model = first_model(messages)
+    tree = _LineTree.of(lines)
+    reading = _Reading(tree)
+    entries = list(reading.read_entries(lines))
+    model = first_model(entries)
     return Log(
         source,
         "claude-code",
-        messages,
+        entries,
         model=model.removesuffix("[1m]"),
         warnings=[*warnings, *describe_gaps(reading.bad, reading.left_out)],
         session=tree.session,
@@ -83,6 +81,27 @@ def read(lines: Lines, source: str, warnings: list[str]) -> Log:
         window=_find_window(model, reading.compactions),
         compactions=reading.compactions,
     )
+
+
+def stream(lines: Lines, source: str, warnings: list[str]) -> LogStream:
+    """Read the last branch of the conversation while it is stored; the lines are read once before."""
+    tree = _LineTree.of(lines)
+    log = Log(
+        source,
+        "claude-code",
+        [],
+        model=tree.model.removesuffix("[1m]"),
+        warnings=[*warnings],
+        session=tree.session,
+        title=tree.title,
+    )
+
+    def read_entries() -> Iterator[LoggedMessage]:
+        reading = _Reading(tree)
+        yield from reading.read_entries(lines)
+        log.warnings.extend(describe_gaps(reading.bad, reading.left_out))
+
+    return LogStream(log, read_entries())
 
 
 def _title_in(value: Mapping[str, Any]) -> str:
@@ -123,30 +142,53 @@ class _Boundary:
 
 @dataclass
 class _Reading:
-    abandoned: set[str]
-    """Ids of lines in branches that were given up."""
-    preserved: set[str]
-    """Ids of lines that a compaction preserves."""
+    tree: _LineTree
+    finished: int = 0
+    """Number of messages that were handed out."""
     messages: list[LoggedMessage] = field(default_factory=list)
+    """The messages after them."""
     compactions: list[ClientCompaction] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     bad: list[int] = field(default_factory=list)
     answers: dict[str, tuple[int, _Answer]] = field(default_factory=dict)
-    """Answers by message id, each with the index of its entry."""
+    """Answers of which more lines follow, by message id, each with the number of messages before it."""
     boundary: _Boundary | None = None
     texts: dict[str, str] = field(default_factory=dict)
     """The texts of preserved lines, by id."""
 
-    def read_line(self, number: int, value: Mapping[str, Any]) -> None:
+    def read_entries(self, lines: Lines) -> Iterator[LoggedMessage]:
+        """Yield the messages in order, each when no later line can change it."""
+        for number, value in lines:
+            self._read_line(number, value)
+            yield from self._take_finished()
+        self.end_context()
+        self.answers.clear()
+        yield from self._take_finished()
+
+    def _take_finished(self) -> list[LoggedMessage]:
+        first_open = min(
+            (before for before, _ in self.answers.values()), default=self._count
+        )
+        finished = self.messages[: first_open - self.finished]
+        del self.messages[: len(finished)]
+        self.finished = first_open
+        return finished
+
+    @property
+    def _count(self) -> int:
+        return self.finished + len(self.messages)
+
+    def _read_line(self, number: int, value: Mapping[str, Any]) -> None:
+        uuid = text_in(value, "uuid")
+        if uuid and text_in(value, "parentUuid") in self.tree.abandoned:
+            self.tree.abandoned.add(uuid)
         if value.get("isSidechain") is True:
             self.left_out["a subagent's own conversation"] += is_entry(value)
-        elif text_in(value, "uuid") in self.abandoned:
+        elif uuid in self.tree.abandoned:
             self.left_out["a branch that was given up"] += is_entry(value)
         elif value.get("subtype") == "compact_boundary":
             self.end_context()
-            self.boundary = _Boundary(
-                value, len(self.messages), self._preserved_texts(value)
-            )
+            self.boundary = _Boundary(value, self._count, self._preserved_texts(value))
         elif kind_of(value) == "attachment":
             self._read_attachment(value)
         elif is_entry(value):
@@ -192,13 +234,13 @@ class _Reading:
         message = dict(value["message"])
         if value.get("isCompactSummary") is True:
             if self.boundary is None:  # the boundary's line is damaged
-                self.boundary = _Boundary(value, len(self.messages), [])
+                self.boundary = _Boundary(value, self._count, [])
             self.boundary.summary = _text_of(message)
             return
         if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC:
             self.left_out["a notice of the client, not of the model"] += 1
             return
-        if text_in(value, "uuid") in self.preserved:
+        if text_in(value, "uuid") in self.tree.preserved:
             self.texts[text_in(value, "uuid")] = _text_of(message)
         if value["type"] == "assistant":
             self._read_answer(number, value, message)
@@ -226,12 +268,13 @@ class _Reading:
             if isinstance(message.get("usage"), Mapping)
             else None
         )
-        known = self.answers.get(text_in(message, "id"))
+        name = text_in(message, "id")
+        known = self.answers.get(name)
         if known is None:
             answer = _Answer(
                 [number], message, parse_time(value.get("timestamp")), usage
             )
-            index = len(self.messages)
+            index = self._count
         else:
             index, before = known
             blocks = _blocks(before.message)
@@ -246,13 +289,14 @@ class _Reading:
         entry = _decode_answer(answer)
         if entry is None:
             self.bad.append(number)
-            return
-        if known is None:
+        elif known is None:
             self.messages.append(entry)
         else:
-            self.messages[index] = entry
-        if text_in(message, "id"):
-            self.answers[text_in(message, "id")] = index, answer
+            self.messages[index - self.finished] = entry
+        if number >= self.tree.last_lines.get(name, 0):
+            self.answers.pop(name, None)
+        elif entry is not None:
+            self.answers[name] = index, answer
 
 
 def _larger_output(
@@ -391,30 +435,38 @@ class _LineTree:
     session: str = ""
     title: str = ""
     abandoned: set[str] = field(default_factory=set)
-    """Ids of lines in abandoned branches: of several prompts after the same line the last one counts."""
+    """Prompts that begin an abandoned branch: of several prompts after the same line the last one counts. Lines that
+    continue them are added as they are read."""
     preserved: set[str] = field(default_factory=set)
     """Ids of lines that a compaction preserves."""
+    last_lines: dict[str, int] = field(default_factory=dict)
+    """The number of the last line of each answer that has several, by message id."""
+    model: str = ""
 
     @classmethod
-    def of(cls, values: Iterable[Mapping[str, Any]]) -> Self:
+    def of(cls, lines: Lines) -> Self:
         tree = cls()
-        parents: dict[str, str] = {}
         prompts: dict[str, str] = {}
-        for value in values:
+        answers: set[str] = set()
+        for number, value in lines:
             tree.session = tree.session or text_in(value, "sessionId")
             tree.title = tree.title or _title_in(value)
             tree.preserved.update(_preserved_ids(value))
             uuid = text_in(value, "uuid")
             parent = text_in(value, "parentUuid")
-            if uuid:
-                parents[uuid] = parent
+            if value.get("type") == "assistant" and not value.get("isSidechain"):
+                message = object_in(value, "message")
+                name = text_in(message, "id")
+                if name in answers:
+                    tree.last_lines[name] = number
+                elif name:
+                    answers.add(name)
+                if text_in(message, "model") != _SYNTHETIC:
+                    tree.model = tree.model or text_in(message, "model")
             if parent and _is_prompt(value):
                 if parent in prompts:
                     tree.abandoned.add(prompts[parent])
                 prompts[parent] = uuid
-        for uuid, parent in parents.items():  # a line comes after the one it continues
-            if parent in tree.abandoned:
-                tree.abandoned.add(uuid)
         return tree
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
+
+import msgspec
 
 from everthread.errors import TranscriptError
 
@@ -68,8 +71,11 @@ class LineFile:
 
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:
+    value: Any = None
     try:
-        value = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+        value = msgspec.json.decode(line)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        # Stricter than the standard library: broken UTF-8, NaN and lone surrogates are read below.
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(line.decode("utf-8", "replace"))
     return value if isinstance(value, dict) else None

@@ -88,6 +88,15 @@ class Log:
         return [entry.message for entry in self.entries]
 
 
+@dataclass(frozen=True, slots=True)
+class LogStream:
+    """A recorded conversation whose messages are read one at a time, so that it is never in memory as a whole."""
+
+    log: Log
+    """The conversation without its messages. Warnings are added when all of them have been read."""
+    entries: Iterable[LoggedMessage]
+
+
 # Values of a log, which may be of any type
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ from everthread.lab.importers.log import (
     Lines,
     Log,
     LoggedMessage,
+    LogStream,
     format_line_numbers,
     parse_time,
     read_transcript,
@@ -98,6 +100,17 @@ def parse_lines(lines: LineFile, source: str) -> Log:
             reason if reason.startswith(source) else f"{source}: {reason}"
         ) from error
     return replace(log, warnings=[*_describe_bad(lines.bad), *log.warnings])
+
+
+def stream_log(lines: LineFile, source: str) -> LogStream:
+    """Return the conversation in a file of lines, to be read while it is stored."""
+    first = lines.first
+    if first.get("type") == EXPORT or _find_reader(lines) is not claude_code.read:
+        log = parse_lines(lines, source)
+        return LogStream(log, log.entries)
+    streamed = claude_code.stream(lines, source, [])
+    streamed.log.warnings.extend(_describe_bad(lines.bad))
+    return streamed
 
 
 def _describe_bad(bad: Iterable[int]) -> list[str]:
@@ -383,12 +396,22 @@ async def import_log(
     store: Store, log: Log, *, tenant: str | None = None
 ) -> tuple[str, int]:
     """Store a conversation as a thread; return its id and the number of new messages."""
+    return await import_stream(store, LogStream(log, log.entries), tenant=tenant)
+
+
+async def import_stream(
+    store: Store, stream: LogStream, *, tenant: str | None = None
+) -> tuple[str, int]:
+    """Store and index a conversation as it is read; return its thread's id and the number of new messages."""
+    log = stream.log
     session = thread_id(log)
-    times = [entry.at for entry in log.entries if entry.at is not None]
+    batches = _split_batches(stream.entries)
+    first = next(batches, [])
+    times = [entry.at for entry in first if entry.at is not None]
     new = NewSession(
         id=session,
         platform=log.kind,
-        title=log.title or _title(log),
+        title=log.title or _title(first),
         model=log.model,
         system=log.system,
         started=min(times, default=None),
@@ -399,14 +422,15 @@ async def import_log(
     await store.create_session(new)
     before = (await store.session(session)).messages
     at: float | None = None
-    counter = TokenCounter(log.model or None)
-    for start in range(0, len(log.entries), IMPORT_BATCH):
+    numbers = itertools.count()
+    for batch in itertools.chain([first], batches):
         messages: list[NewMessage] = []
         usage: list[NewUsage] = []
-        entries = log.entries[start : start + IMPORT_BATCH]
-        for number, entry in enumerate(entries, start):
+        # A new one for each batch: a counter keeps the messages that it has counted.
+        counter = TokenCounter(log.model or None)
+        for entry in batch:
             at = entry.at or at
-            event = f"{session}:{number}"
+            event = f"{session}:{next(numbers)}"
             tokens = counter.message(entry.message)
             messages.append(
                 NewMessage(entry.message, event=event, tokens=tokens, created=at)
@@ -425,9 +449,15 @@ IMPORT_BATCH = 200
 """Messages that are stored and indexed together."""
 
 
-def _title(log: Log) -> str:
+def _split_batches(entries: Iterable[LoggedMessage]) -> Iterator[list[LoggedMessage]]:
+    rest = iter(entries)
+    while batch := list(itertools.islice(rest, IMPORT_BATCH)):
+        yield batch
+
+
+def _title(entries: Iterable[LoggedMessage]) -> str:
     first = next(
-        (words for entry in log.entries if (words := user_text(entry.message).strip())),
+        (words for entry in entries if (words := user_text(entry.message).strip())),
         "",
     )
     line = " ".join(first.split())

@@ -139,7 +139,7 @@ class AnswerApp:
     async def _wait(self, receive: Receive, seconds: float) -> bool:
         """Return whether the client is still connected after this many seconds."""
         if self._gone is None:
-            self._gone = asyncio.create_task(_until_gone(receive))
+            self._gone = asyncio.create_task(_until_client_gone(receive))
         closing = asyncio.create_task(self._provider.closing.wait())
         await asyncio.wait(
             {self._gone, closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -177,7 +177,7 @@ def _start(out: ProviderAnswer, headers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_client_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

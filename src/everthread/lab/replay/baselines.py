@@ -8,7 +8,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from everthread.core.cache_control import apply_cache_control, mark_system, marks_begin
+from everthread.core.cache_control import (
+    apply_cache_control,
+    first_markable_index,
+    mark_system,
+)
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, with_content
 from everthread.core.prices import cost, prices_for
@@ -175,7 +179,7 @@ class CacheMarker:
             if self._last is not None and self._last >= len(messages)
             else self._last
         )
-        start = marks_begin(len(messages), last)
+        start = first_markable_index(len(messages), last)
         near = apply_cache_control(
             messages[start:],
             ttl=self._ttl,

@@ -139,7 +139,7 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
             raise InputError(f"the id {new.link.thread!r} is taken by another session")
         if row[1] == new.session.kind == "side":
             promote_side_call(tx, new.link.thread, row[2])
-        elif row[1] == "side" and _goes_on_as_conversation(tx, new):
+        elif row[1] == "side" and _becomes_conversation(tx, new):
             tx.run(
                 "UPDATE sessions SET kind = 'branch' WHERE id = ?", (new.link.thread,)
             )
@@ -162,7 +162,7 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
         adopt_side_calls(tx, session.id)
 
 
-def _goes_on_as_conversation(tx: Tx, new: NewThreadLink) -> bool:
+def _becomes_conversation(tx: Tx, new: NewThreadLink) -> bool:
     """Return whether the user speaks again in a side call that shares a conversation's beginning."""
     if not any(message.body["role"] == "user" for message in new.messages):
         return False
@@ -454,7 +454,7 @@ def match_rewrites(
     if not tx.dialect.newest:
         return _match_rewrites(tx, tenant, engines, digests, skeletons, start=0), None
     newest = tx.one(tx.dialect.newest.format("rewrites"))
-    if before is not None and _goes_on(before, engines, digests, newest):
+    if before is not None and _continues_search(before, engines, digests, newest):
         shorter = [*before.chains, *digests[before.length :]]
         matches = _match_rewrites(
             tx, tenant, engines, shorter, skeletons, start=before.length
@@ -491,7 +491,7 @@ def _match_rewrites(
     return matches
 
 
-def _goes_on(
+def _continues_search(
     before: RewriteSearch,
     engines: Sequence[str],
     digests: Sequence[str],

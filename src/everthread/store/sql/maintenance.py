@@ -133,7 +133,7 @@ def delete_thread(tx: Tx, thread: str) -> int:
     for some in chunks([row[0] for row in orphans]):
         _unindex_messages(tx, some)
         tx.run(f"DELETE FROM messages WHERE id IN ({placeholders(some)})", some)
-    _give_to_branches(tx, threads)
+    _hand_shared_to_branches(tx, threads)
     _delete_outputs(tx, threads)
     for table in (
         "compactions",
@@ -177,7 +177,7 @@ def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
     return list(locked)
 
 
-def _give_to_branches(tx: Tx, threads: list[str]) -> None:
+def _hand_shared_to_branches(tx: Tx, threads: list[str]) -> None:
     """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
     shared = tx.all(
         "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "

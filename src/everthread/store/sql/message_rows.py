@@ -10,7 +10,15 @@ from typing import Any
 from everthread.core.messages import Call, calls_of, results_of
 from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import MAX_ID, Query, Row, Tx, chunks, placeholders
+from everthread.store.database import (
+    MAX_ID,
+    Query,
+    Row,
+    Tx,
+    chunks,
+    placeholders,
+    read_ids,
+)
 from everthread.store.records import Lease, NewMessage, StoredMessage
 from everthread.store.sql.session_rows import (
     IS_TIP,
@@ -294,7 +302,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
     tips, ids, *rest = tx.ask(
         [
             (SELECT_TIPS.format(placeholders(names)), names),
-            (tx.dialect.new_ids.format("messages"), (count,)),
+            (tx.dialect.select_new_ids.format("messages"), (count,)),
             *((fence, (thread,)) for thread in leased),
             *_event_queries(requests),
         ]
@@ -309,7 +317,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
         {row[0]: ThreadTip(*row[1:]) for row in tips},
         fences,
         events,
-        iter([int(row[0]) for row in ids]),
+        iter(read_ids(ids, count)),
     )
 
 

@@ -157,7 +157,9 @@ def _load_candidates(
         weights |= spoken
         rare = weights.keys() & _rarest_pieces(words)
         certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
-    phrased = _find_phrased(tx, scope, question) if query.as_page else frozenset()
+    phrased = (
+        _find_pieces_with_phrase(tx, scope, question) if query.as_page else frozenset()
+    )
     weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
     certain += sorted(phrased)
     pieces = _load_with_neighbours(
@@ -231,7 +233,9 @@ def _weigh_roles(
     }
 
 
-def _find_phrased(tx: Tx, scope: IndexQuery, question: Question) -> frozenset[int]:
+def _find_pieces_with_phrase(
+    tx: Tx, scope: IndexQuery, question: Question
+) -> frozenset[int]:
     """The pieces that hold the longest phrase of the question as typed; none if the phrase is in many pieces."""
     for phrase in question.phrases:
         pieces = tx.match_ids(
@@ -413,7 +417,7 @@ def _share_scores(
         list(group)
         for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)
     ]
-    sittings = list(_number_sittings(text[0] for text in texts))
+    sittings = list(_number_conversations(text[0] for text in texts))
     best = [
         max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
         for text in texts
@@ -439,7 +443,7 @@ def _sum_with_others(own: WordScores, others: WordScores) -> float:
     return _sum_scores(own) + sum(added)
 
 
-def _number_sittings(pieces: Iterable[Piece]) -> Iterator[int]:
+def _number_conversations(pieces: Iterable[Piece]) -> Iterator[int]:
     """A number for each piece, the same for those of one thread without a long silence between them."""
     number = 0
     thread = ""

@@ -90,7 +90,7 @@ def _complete_postings(
     )
     more: dict[int, set[int]] = {id(word): set() for word in frequent}
 
-    def hold_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
+    def require_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
         wanted = replace(
             scope, one_of=(*(_encode_forms(word.sought) for word in some), *others)
         )
@@ -99,11 +99,11 @@ def _complete_postings(
             more[id(word)].update(pieces)
 
     for word in frequent if rare else ():
-        hold_together([word], rare)
+        require_together([word], rare)
     if len(frequent) > 1:
-        hold_together(frequent)
+        require_together(frequent)
         for without in frequent if len(frequent) > 2 else ():
-            hold_together([word for word in frequent if word is not without])
+            require_together([word for word in frequent if word is not without])
     return [
         replace(word, pieces=word.pieces | more.get(id(word), set())) for word in words
     ]

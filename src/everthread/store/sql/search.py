@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.store.database import Row, Tx
+from everthread.store.database import Tx
 from everthread.store.index_pieces import LONG_TEXT, filter_name
 from everthread.store.index_query import (
     IndexMatch,
@@ -18,7 +18,7 @@ from everthread.store.index_query import (
     QueryPhrase,
     parse_query,
 )
-from everthread.store.records import SearchHit, SearchQuery
+from everthread.store.records import RecallPassage, SearchHit, SearchQuery
 from everthread.store.sql.message_rows import HOME_FIRST
 from everthread.store.sql.pieces import Piece, TextKey, load_pieces, read_pieces
 from everthread.store.sql.search_scope import find_path_calls, is_of_path, search_scope
@@ -176,13 +176,7 @@ def _match_spread(
 def _make_hits(
     tx: Tx, matches: Sequence[ScoredPiece], parsed: ParsedQuery, session: str | None
 ) -> list[SearchHit]:
-    ids = [piece.message for _, piece in matches if piece.message is not None]
-    rows = tx.all_in(
-        "SELECT m.id, s.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
-        f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({{}}) ORDER BY {HOME_FIRST}",
-        ids,
-    )
-    homes: dict[int | None, Row] = {row[0]: row[1:] for row in reversed(rows)}
+    homes = _find_homes(tx, [piece.message for _, piece in matches])
     hits = []
     for (score, piece), text in zip(
         matches, read_pieces(tx, [piece for _, piece in matches]), strict=True
@@ -200,3 +194,38 @@ def _make_hits(
         )
         hits.append(SearchHit(*found, snippet, score))
     return hits
+
+
+def _find_homes(
+    tx: Tx, messages: Sequence[int | None]
+) -> dict[int | None, tuple[str, str]]:
+    """Return the session in which each message was said, and its thread."""
+    rows = tx.all_in(
+        "SELECT m.id, s.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
+        f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({{}}) ORDER BY {HOME_FIRST}",
+        [message for message in messages if message is not None],
+    )
+    return {message: (session, thread) for message, session, thread in reversed(rows)}
+
+
+def as_hits(tx: Tx, found: Sequence[SearchHit | RecallPassage]) -> list[SearchHit]:
+    """Return the hits, and the passages as hits in the sessions in which they were said."""
+    passages = [one for one in found if isinstance(one, RecallPassage)]
+    homes = _find_homes(tx, [passage.message for passage in passages])
+    return [
+        one
+        if isinstance(one, SearchHit)
+        else SearchHit(
+            one.message,
+            one.output,
+            thread=one.thread,
+            session=homes.get(one.message, (one.thread, ""))[0],
+            role=one.role,
+            tool=one.tool,
+            created=one.created,
+            snippet=one.text,
+            score=one.score,
+            is_passage=True,
+        )
+        for one in found
+    ]

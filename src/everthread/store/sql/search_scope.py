@@ -28,19 +28,7 @@ OF_SESSION = (
 
 def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     """Return the bounds of a search, without its words; None if nothing can be within them."""
-    tenants = [query.tenant]
-    if query.tenant is None:
-        tenants = [
-            row[0]
-            for row in tx.all(
-                "SELECT DISTINCT tenant FROM sessions ORDER BY 1 LIMIT 500"
-            )
-        ]
-        if not tenants:
-            return None
-    names = [
-        tuple(filter_name("tenant", tenant) for tenant in tenants if tenant is not None)
-    ]
+    names = [_tenant_names(tx, query.tenant)]
     spoken = (("role", query.role), ("tool", query.tool))
     names += [
         (filter_name(kind, clean_text(value)),)
@@ -86,6 +74,16 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         where=" AND ".join(where),
         values=tuple(values),
     )
+
+
+def _tenant_names(tx: Tx, tenant: str | None) -> tuple[str, ...]:
+    """Return the name to search for a tenant; none if that is the whole store, as looking it up has a cost."""
+    whole = tx.one(
+        "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
+    )
+    if tenant is None or whole == (tenant, tenant):
+        return ()
+    return (filter_name("tenant", tenant),)
 
 
 def _scope_session(tx: Tx, session_id: str, tenant: str | None) -> Row:

@@ -138,10 +138,10 @@ def _effective_limits(
     own = [limit for limit in of_kind if limit.tenant == tenant]
     if own:
         return [max(own, key=lambda limit: (limit.learnt, -limit.limit))]
-    met: dict[int, list[ModelLimit]] = {}
+    by_size: dict[int, list[ModelLimit]] = {}
     for limit in of_kind:
-        met.setdefault(limit.limit, []).append(limit)
-    most = max(met.values(), key=len, default=[])
+        by_size.setdefault(limit.limit, []).append(limit)
+    most = max(by_size.values(), key=len, default=[])
     return (
         [max(most, key=lambda limit: limit.learnt)]
         if len({limit.credential for limit in most}) > 1

@@ -298,7 +298,7 @@ class CallerContext:
         """
         call = self._call
         frames = (
-            (call.frame.equipped, call.frame.request)
+            (call.frame.request_with_recall, call.frame.request)
             if call.frame.recall_tool is not None
             else (call.frame.request,)
         )

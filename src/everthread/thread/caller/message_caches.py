@@ -5,12 +5,12 @@ Both caches are safe to use from several threads.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b, sha256
 from threading import Lock
 from typing import Any, Protocol
 
+from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.thread.history import MAX_KNOWN, MessageIdentity, identify
@@ -33,8 +33,7 @@ class IdentityCache:
     """The identities of the messages seen last."""
 
     def __init__(self, most: int = MAX_KNOWN) -> None:
-        self._identities: OrderedDict[bytes, MessageIdentity] = OrderedDict()
-        self._most = most
+        self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(most)
         self._lock = Lock()
 
     def read(self, api: Api, message: RawMessage) -> MessageIdentity:
@@ -44,9 +43,6 @@ class IdentityCache:
             identity = identify(api, message.value, key)
         with self._lock:
             self._identities[key] = identity
-            self._identities.move_to_end(key)
-            if len(self._identities) > self._most:
-                self._identities.popitem(last=False)
         return identity
 
 
@@ -54,8 +50,7 @@ class SizeCache:
     """Tokens of messages."""
 
     def __init__(self, most: int = MAX_SIZES) -> None:
-        self._tokens: OrderedDict[tuple[str, Any], int] = OrderedDict()
-        self._most = most
+        self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(most)
         self._lock = Lock()
 
     def pieces(
@@ -93,7 +88,4 @@ class SizeCache:
             tokens = count()
         with self._lock:
             self._tokens[key] = tokens
-            self._tokens.move_to_end(key)
-            if len(self._tokens) > self._most:
-                self._tokens.popitem(last=False)
         return tokens

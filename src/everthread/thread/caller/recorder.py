@@ -30,6 +30,8 @@ from everthread.thread.wire_messages import decode_messages, encode_messages
 
 _DELAY_SECONDS = 1.0
 """Seconds that a request waits for its answer, to be stored with it."""
+MAX_MESSAGES_ON_LOOP = 32
+"""More new messages than these are decoded in a thread."""
 
 
 class PendingAnswer:
@@ -195,7 +197,7 @@ class ThreadRecorder:
     ) -> None:
         """Store the request and its answer; find the thread again if another process was first."""
         while True:
-            requests = [] if call.storage.is_stored else _request_steps(call)
+            requests = [] if call.storage.is_stored else await _make_steps(call)
             reply = (
                 _answer_step(call, answer)
                 if answer is not None and not call.match.is_inside
@@ -236,6 +238,14 @@ class ThreadRecorder:
         match = call.match
         self._threads.forget(match)
         return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
+
+
+async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
+    """List the steps of a request; off the event loop if it has many new messages."""
+    new = len(call.sent.history) - call.match.matched
+    if new <= MAX_MESSAGES_ON_LOOP:
+        return _request_steps(call)
+    return await asyncio.to_thread(_request_steps, call)
 
 
 def _request_steps(call: PreparedCall) -> list[ThreadStep]:

@@ -43,7 +43,7 @@ def cover(
 def name_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
-    """Return the cover with the client's reading tool named in our blocks; the client's own messages stay unchanged."""
+    """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
     named = [
         name
         for name in reading_tools(tools)

@@ -243,7 +243,7 @@ class RewriteStore:
         pins = [pin.text for pin in await self._store.pins(task.thread)]
         job = CompressionJob(
             api=task.frame.api,
-            frame=task.frame.equipped,
+            frame=task.frame.request_with_recall,
             values=values,
             tokens=task.aimed_tokens,
             level=task.order.level,
@@ -304,7 +304,7 @@ class RewriteStore:
         before = task.base_state
         job = PruningJob(
             api=task.frame.api,
-            frame=task.frame.equipped,
+            frame=task.frame.request_with_recall,
             values=messages.values,
             tokens=task.tokens,
             state=before.engine,
@@ -348,7 +348,7 @@ class RewriteStore:
             or not cut.replacement
         ):
             return None
-        cut = name_tool(cut, values, task.frame.equipped.tools)
+        cut = name_tool(cut, values, task.frame.request_with_recall.tools)
         await self._store_outputs(task.thread, bodies, to_store)
         state = replace(task.base_state, model="", tokens=0).dump()
         new = replace(

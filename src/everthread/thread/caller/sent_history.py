@@ -151,7 +151,7 @@ class CallFrame:
         return self.request.model
 
     @property
-    def equipped(self) -> Request:
+    def request_with_recall(self) -> Request:
         """Model, system prompt and tools, with our own tool if this caller gets it."""
         if self.recall_tool is None:
             return self.request

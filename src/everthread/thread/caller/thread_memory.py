@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
 from everthread.store.records import RewriteSearch
 from everthread.thread.caller.rewrites import RewriteDraft, RewriteKey
@@ -46,7 +46,7 @@ class ThreadMemory:
 
 class ThreadMemories:
     def __init__(self) -> None:
-        self._memories: OrderedDict[str, ThreadMemory] = OrderedDict()
+        self._memories: RecentDict[str, ThreadMemory] = RecentDict(MAX_THREADS)
 
     def get(self, thread: str) -> ThreadMemory | None:
         memory = self._memories.get(thread)
@@ -61,8 +61,6 @@ class ThreadMemories:
         memory = self._memories[thread] = ThreadMemory(
             ContextState.load(state), is_stored=is_stored
         )
-        while len(self._memories) > MAX_THREADS:
-            self._memories.popitem(last=False)
         return memory
 
     async def wait_for_preparations(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
+from everthread.core.recent_dict import RecentDict
 from everthread.store.records import ThreadLink, ThreadLinkMatch
 from everthread.thread.finding.thread_match import Family, Point
 from everthread.thread.history import History
@@ -12,7 +12,7 @@ from everthread.thread.identity import (
     MIN_STRETCH,
     KnownPoint,
     end_skeletons,
-    follows_stretch,
+    follows_thread_end,
     names_thread,
 )
 
@@ -21,15 +21,14 @@ _MAX_PASSED = 4_000
 
 
 class PointCache:
-    """The last point of each thread used last, and points that threads have passed."""
+    """Remembers the last point of recently used threads, and points that threads have passed."""
 
     def __init__(self, most: int = MAX_POINTS) -> None:
-        self._most = most
-        self._tips: OrderedDict[Point, ThreadLinkMatch] = OrderedDict()
+        self._tips: RecentDict[Point, ThreadLinkMatch] = RecentDict(most)
         """The last known point of threads, by digest and by skeleton."""
-        self._passed: OrderedDict[Point, ThreadLinkMatch] = OrderedDict()
+        self._passed: RecentDict[Point, ThreadLinkMatch] = RecentDict(_MAX_PASSED)
         """Earlier points by digest: a request that is sent again ends at one."""
-        self._named_ends: OrderedDict[str, str] = OrderedDict()
+        self._named_ends: RecentDict[str, str] = RecentDict(most)
         """The digest of the last known point of threads that clients name."""
         self._ends = _ThreadEnds(most)
 
@@ -82,20 +81,13 @@ class PointCache:
             del self._tips[key]
             if passed.link.digest == key[2] != link.digest:
                 self._passed[key] = ThreadLinkMatch(passed.link, link.digest, "")
-        while len(self._passed) > _MAX_PASSED:
-            self._passed.popitem(last=False)
         point = ThreadLinkMatch(link, None, history.results(0, link.length))
         self._tips[link.tenant, link.scope, link.digest] = point
         if link.skeleton:
             self._tips[link.tenant, link.scope, link.skeleton] = point
-        while len(self._tips) > self._most:
-            self._tips.popitem(last=False)
         self._ends.remember(link, history)
         if names_thread(link.scope):
             self._named_ends[link.thread] = link.digest
-            self._named_ends.move_to_end(link.thread)
-            while len(self._named_ends) > self._most:
-                self._named_ends.popitem(last=False)
 
     def _replace(self, link: ThreadLink) -> bool:
         """Replace a remembered last point by the same point as it is stored; return False if it is not remembered."""
@@ -130,8 +122,7 @@ class _ThreadEnds:
     """The last messages of threads, by which a part of a conversation is recognised."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._ends: OrderedDict[Point, tuple[str, tuple[str, ...]]] = OrderedDict()
+        self._ends: RecentDict[Point, tuple[str, tuple[str, ...]]] = RecentDict(most)
         """For the last message of a thread: the digest of the point and all that is kept."""
 
     def remember(self, link: ThreadLink, history: History) -> None:
@@ -140,9 +131,6 @@ class _ThreadEnds:
             return
         key = (link.tenant, link.scope, stretch[-1])
         self._ends[key] = link.digest, stretch
-        self._ends.move_to_end(key)
-        if len(self._ends) > self._most:
-            self._ends.popitem(last=False)
 
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
         """Return the digest of a thread's last point, and its position in a history."""
@@ -155,7 +143,7 @@ class _ThreadEnds:
         for end in range(len(said) - 1, 0, -1):
             place, last = said[end - 1]
             known = self._ends.get((*family, last))
-            if known is not None and follows_stretch(skeletons, end, known[1]):
+            if known is not None and follows_thread_end(skeletons, end, known[1]):
                 return known[0], place
         return None
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.core.messages import text_of
+from everthread.core.recent_dict import RecentDict
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewUsage, ThreadLinkMatch
 from everthread.store.store import Store
@@ -99,7 +99,7 @@ class ThreadIndex:
         self._pending = PendingPoints()
         self._roles = ThreadRoles(store)
         self._named: dict[Family, str] = {}
-        self._replacements: OrderedDict[Point, str] = OrderedDict()
+        self._replacements: RecentDict[Point, str] = RecentDict(most)
         """For the name of a compaction: the digest of the history that it replaces."""
         self._new_replacements: list[Point] = []
         self._reminders: dict[str, Sequence[Reminder]] = {}
@@ -471,8 +471,6 @@ class ThreadIndex:
         key = (*match.family, name)
         self._replacements[key] = history.digest(len(history))
         self._new_replacements.append(key)
-        if len(self._replacements) > self._most:
-            self._replacements.popitem(last=False)
 
     async def keep_replacements(self) -> None:
         """Store the replacements that are expected, for other processes."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from everthread.core.messages import content_text, tool_names
+from everthread.core.recent_dict import RecentDict
 from everthread.core.types import Request, System
 from everthread.store.store import Store
-from everthread.thread.identity import Role, is_same_role, sketch_role
+from everthread.thread.identity import Role, describe_role, is_same_role
 
 MAX_ROLES = 2_000
 
@@ -17,7 +16,7 @@ class ThreadRoles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._roles: OrderedDict[str, tuple[int, Role]] = OrderedDict()
+        self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
     async def fits(self, thread: str, frame: Request) -> bool:
@@ -26,7 +25,7 @@ class ThreadRoles:
         known = self._roles.get(thread)
         if known is None:
             session = await self._store.session(thread)
-            role = sketch_role(_system_text(session.system))
+            role = describe_role(_system_text(session.system))
         elif known[0] == hash(system):
             return True
         else:
@@ -39,15 +38,13 @@ class ThreadRoles:
         key = hash(system)
         known = self._roles.get(thread)
         if known is None or known[0] != key:
-            self._roles[thread] = key, _role_of(frame, system)
-        self._roles.move_to_end(thread)
-        if len(self._roles) > MAX_ROLES:
-            self._roles.popitem(last=False)
+            known = key, _role_of(frame, system)
+        self._roles[thread] = known
 
 
 def _role_of(frame: Request, system: str) -> Role:
     names = {name for tool in frame.tools or () for name in tool_names(tool)}
-    return sketch_role(system, frozenset(names))
+    return describe_role(system, frozenset(names))
 
 
 def _system_text(system: System) -> str:

@@ -23,7 +23,7 @@ from everthread.core.messages import (
     content_text,
     kind_of,
     parts_of,
-    simplest,
+    simplify_parts,
 )
 from everthread.core.types import System
 from everthread.core.validation import OPENING
@@ -120,7 +120,9 @@ def arguments_object(text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         return {}
     try:
-        value = json.loads(text, parse_constant=_no_constant) if text.strip() else None
+        value = (
+            json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
+        )
     except (ValueError, RecursionError):
         return {INVALID_JSON: text}
     if isinstance(value, dict):
@@ -128,7 +130,7 @@ def arguments_object(text: Any) -> dict[str, Any]:
     return {} if value is None else {INVALID_JSON: text}
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
@@ -239,7 +241,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
         for block in blocks
         if kind_of(block) not in REASONING | {"tool_use"}
     ]
-    message: Message = {"role": "assistant", "content": simplest(parts)}
+    message: Message = {"role": "assistant", "content": simplify_parts(parts)}
     calls = [
         _call(block, f"{where}.content[{at}]")
         for at, block in enumerate(blocks)
@@ -392,7 +394,7 @@ def encode_messages(
     wire = reused.wire[:]
     calls = reused.calls.copy()
     at = len(reused.messages)
-    settled = _settled_length(messages, at) if written else at
+    settled = _count_settled(messages, at) if written else at
     if written and settled > at:
         wire += _wire(messages[at:settled], model, calls, begins=not at)
         written.messages = messages[:settled]
@@ -422,19 +424,19 @@ def _wire(
     return wire
 
 
-def _settled_length(messages: Messages, at: int) -> int:
+def _count_settled(messages: Messages, at: int) -> int:
     """Return how many messages will hardly change any more; the cut is between two messages that are never joined."""
     if len(messages) - at < _NEAR_END_MESSAGES + _SETTLED_AT_ONCE:
         return at
     for cut in range(len(messages) - _NEAR_END_MESSAGES, at, -1):
-        before = _sure_role(messages[cut - 1])
-        after = _sure_role(messages[cut])
+        before = _certain_wire_role(messages[cut - 1])
+        after = _certain_wire_role(messages[cut])
         if before and after and before != after:
             return cut
     return at
 
 
-def _sure_role(message: Message) -> str:
+def _certain_wire_role(message: Message) -> str:
     """Return the role on the wire of a message that certainly adds a block; empty if that is not certain."""
     if message["role"] == "tool":
         return "user"

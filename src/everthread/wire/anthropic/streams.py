@@ -10,9 +10,7 @@ from typing import Any, Literal
 from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.wire.anthropic.message_codec import (
-    arguments_object,
-)
+from everthread.wire.anthropic.message_codec import arguments_object
 from everthread.wire.anthropic.request_codec import decode_reply, encode_reply, stop_of
 from everthread.wire.common import (
     error_delta,

@@ -26,7 +26,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
     results_of,
-    simplest,
+    simplify_parts,
 )
 from everthread.core.validation import OPENING
 from everthread.errors import WireError
@@ -158,7 +158,10 @@ def _assistant(
         for part in parts
         if not part.get("thought") and object_of(part, "functionCall") is None
     ]
-    message: Message = {"role": "assistant", "content": simplest(_join_texts(spoken))}
+    message: Message = {
+        "role": "assistant",
+        "content": simplify_parts(_join_texts(spoken)),
+    }
     called = [
         _call(call, calls, where)
         for part in parts

@@ -1,0 +1,81 @@
+"""Repair the history of a turn whose process has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.agent import commands
+from everthread.conversation.answers import INTERRUPTED
+from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.store.records import (
+    Lease,
+    NewMessage,
+    QueuedTurn,
+    StoredMessage,
+    TurnState,
+)
+from everthread.store.store import Store
+
+UNKNOWN_OUTCOME = (
+    "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
+    "look before you do it again.]"
+)
+PROCESS_ENDED = (
+    "The process that answered it ended in the middle; it was not begun again."
+)
+
+
+async def settle(
+    store: Store, turn: QueuedTurn, lease: Lease
+) -> tuple[TurnState, dict[str, Any]]:
+    """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
+    content = turn.message.get("content")
+    interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
+    if isinstance(content, str) and commands.parse(content):
+        return "interrupted", interrupted
+    own = f"{turn.id}.0"  # as a conversation names the message of this event
+    tip = await store.get_compression_tip(turn.thread)
+    stored = await store.messages(tip)
+    is_new = not any(item.event == own for item in stored)
+    if is_new:  # in view; a compaction may have covered it since
+        is_new = not any(item.event == own for item in await store.history(tip))
+    last = stored[-1] if stored and not is_new else None
+    if (
+        last is not None
+        and last.body["role"] == "assistant"
+        and not calls_of(last.body)
+    ):
+        text = text_of(last.body)
+        if text.endswith(INTERRUPTED):  # the interruption is stored already
+            return "interrupted", interrupted
+        return "answered", {
+            "text": text,
+            "message_id": last.id,
+            "session": tip,
+            "stop": None,
+        }
+    body: Any = dict(turn.message)
+    results = [
+        NewMessage(
+            {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
+            event=f"{turn.id}/unknown/{call}",
+        )
+        for call in _open_calls(stored)
+    ]
+    end: Message = {"role": "assistant", "content": INTERRUPTED}
+    # Calls that are open came before a message that is new, and after one that was stored.
+    message = NewMessage(body, event=own)
+    new = [*results, message] if is_new else [message, *results]
+    await store.append(
+        tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease
+    )
+    return "interrupted", interrupted
+
+
+def _open_calls(stored: list[StoredMessage]) -> list[str]:
+    calls: dict[str, None] = {}
+    for item in stored:
+        for result in results_of(item.body):
+            calls.pop(result.call_id, None)
+        calls |= dict.fromkeys(call.id for call in calls_of(item.body))
+    return list(calls)

@@ -1,0 +1,160 @@
+"""Answer one message of a thread and report its events."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from everthread.agent import commands
+from everthread.agent.loop import Agent
+from everthread.conversation.answers import Answer
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.redaction import redact
+from everthread.core.types import StreamDelta
+from everthread.gateway.api.agents import AgentPool, AgentSlot
+from everthread.gateway.api.turn_log import TurnLog
+from everthread.gateway.error_answers import Refused
+from everthread.store.records import QueuedTurn
+from everthread.thread.events import CompactionFailed, Event, UsageRecorded
+
+TEXT_DELTAS = ("text", "reasoning", "refusal")
+"""The kinds of deltas that are passed on; calls are reported by the tools' own events."""
+
+
+@dataclass(slots=True)
+class TurnUsage:
+    """Usage of the calls of a turn."""
+
+    used: CanonicalUsage = field(default_factory=CanonicalUsage)
+    calls: int = 0
+    unpriced: int = 0
+    dollars: Decimal = Decimal(0)
+
+    def add(self, event: UsageRecorded) -> None:
+        self.used += event.usage
+        self.calls += 1
+        if event.cost is None:
+            self.unpriced += 1
+        else:
+            self.dollars += event.cost
+
+    def figures(self) -> dict[str, Any]:
+        used = self.used
+        return {
+            "calls": self.calls,
+            "input": used.input_tokens,
+            "output": used.output_tokens,
+            "cache_read": used.cache_read_tokens,
+            "cache_write": used.cache_write_tokens,
+            "reasoning": used.reasoning_tokens,
+            "cost": None if self.unpriced else float(self.dollars),
+        }
+
+
+class MessageRunner:
+    """Answers one message and writes its events to the log."""
+
+    def __init__(
+        self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage
+    ) -> None:
+        if slot.agent is None:
+            raise AssertionError("a slot that was taken has an agent")
+        self._pool = pool
+        self._slot = slot
+        self._log = log
+        self._spent = spent
+        self._agent: Agent = slot.agent
+        self._reading = False
+
+    async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
+        """Answer the message and return the result as JSON values."""
+        self._slot.tell = self._on_event
+        try:
+            content = turn.message.get("content")
+            if isinstance(content, str) and commands.parse(content):
+                return await self._command(turn, content)
+            await self._run_hygiene()
+            answer = await self._turn(turn)
+        finally:
+            self._slot.tell = None
+        return {
+            "text": answer.text,
+            "message_id": answer.id,
+            "session": self._agent.conversation.session.id,
+            "stop": answer.stop,
+            "usage": self._spent.figures(),
+        }
+
+    # A command
+
+    async def _command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
+        name, argument = commands.parse(line) or ("", "")
+        agent = self._agent
+        try:
+            if name == "model" and argument:
+                self._pool.check_model(argument)
+            result = await commands.run(agent, agent.conversation.store, line)
+        except Refused as refused:
+            result = commands.CommandResult(
+                f"/{name} failed: {refused.message}", failed=True
+            )
+        if name == "model" and argument and not result.failed:
+            await self._pool.choose_model(turn.thread, argument)
+        thread = turn.thread
+        if result.switch is not None:
+            thread = (await agent.conversation.store.session(result.switch)).thread
+            await self._pool.inherit(turn.thread, thread)
+        return {
+            "text": result.text,
+            "command": name,
+            "data": dict(result.data),
+            "failed": result.failed,
+            "thread": thread,
+            "usage": self._spent.figures(),
+        }
+
+    # A message
+
+    async def _run_hygiene(self) -> None:
+        """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
+        talk = self._agent.conversation
+        try:
+            await talk.hygiene()
+        except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
+            self._on_event(
+                CompactionFailed(
+                    talk.session.id, redact(f"{type(error).__name__}: {error}")
+                )
+            )
+
+    async def _turn(self, turn: QueuedTurn) -> Answer:
+        async with contextlib.aclosing(
+            self._agent.turn(dict(turn.message), event=turn.id)
+        ) as items:
+            try:
+                self._reading = True
+                async for item in items:
+                    if isinstance(item, Answer):
+                        return item
+                    if not isinstance(item, StreamDelta):
+                        self._report(item)
+                    elif item.kind in TEXT_DELTAS and item.text:
+                        self._log.append(
+                            "delta",
+                            {"event": "delta", "kind": item.kind, "text": item.text},
+                        )
+            finally:
+                self._reading = False  # later events are reported by `_on_event`
+        raise AssertionError("a turn ends with its answer or an error")
+
+    def _on_event(self, event: Event) -> None:
+        """Report an event outside a turn; within one, events come in order with the deltas."""
+        if not self._reading:
+            self._report(event)
+
+    def _report(self, event: Event) -> None:
+        if isinstance(event, UsageRecorded):
+            self._spent.add(event)
+        self._log.append(event.kind, event.as_dict())

@@ -1,0 +1,52 @@
+"""What a client is told about a turn that ended without an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.core.redaction import redact
+from everthread.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EverthreadError,
+    InputError,
+    ModelError,
+    StoreError,
+)
+from everthread.gateway.error_answers import Refused
+
+_CODES: tuple[tuple[type[EverthreadError], str], ...] = (
+    (ModelError, "model_failed"),
+    (ContextOverflowError, "context_overflow"),
+    (ConfigError, "misconfigured"),
+    (InputError, "invalid_message"),
+    (StoreError, "store_failed"),
+)
+STATUS_BY_CODE = {
+    "model_failed": 502,
+    "context_overflow": 413,
+    "misconfigured": 503,
+    "invalid_message": 400,
+    "store_failed": 503,
+    "cancelled": 409,
+    "interrupted": 503,
+    "failed": 502,
+    "internal": 500,
+    "command_failed": 409,
+}
+"""HTTP status by the code of a turn that ended without an answer."""
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Return a code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
+    if isinstance(error, Refused):
+        return {"code": error.code, "message": error.message}
+    if isinstance(error, EverthreadError):
+        code = next(
+            (code for kind, code in _CODES if isinstance(error, kind)), "failed"
+        )
+        return {"code": code, "message": redact(str(error))}
+    return {
+        "code": "internal",
+        "message": "Something went wrong here; the gateway's log tells what.",
+    }

@@ -1,0 +1,114 @@
+"""Indexing in a process of its own: killed, failing, or beside another one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import signal
+
+import pytest
+
+from everthread.errors import StoreError
+from everthread.store.database import Database
+from everthread.store.index_process import index_waiting
+from everthread.store.records import SearchQuery
+from everthread.store.sqlite import SqliteDatabase
+from everthread.store.store import Store
+from everthread.thread.worker import WorkerProcesses
+from tests.store.messages import new_thread, user_messages
+
+WORDS = [f"needle {number}" for number in range(30)]
+
+
+async def count_waiting(store: Store) -> int:
+    return int(await store._read(lambda tx: tx.value("SELECT count(*) FROM unindexed")))
+
+
+async def until_indexed(store: Store) -> None:
+    """Wait until the indexing in the background has ended."""
+    assert store._indexing is not None
+    await store._indexing
+    assert not await count_waiting(store)
+
+
+def copy_of(database: Database) -> Database:
+    """Return the database as another process gets it."""
+    copy: Database = pickle.loads(pickle.dumps(database))  # noqa: S301 - our own
+    return copy
+
+
+def index_all(store: Store) -> None:
+    while index_waiting(copy_of(store.database), 5):
+        pass
+
+
+def find_own_id(database: Database, seconds: float) -> int:
+    return os.getpid()
+
+
+async def test_another_process_indexes_what_is_appended(store: Store) -> None:
+    processes = WorkerProcesses(1)
+    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    await new_thread(store, *user_messages(*WORDS))
+    await until_indexed(store)
+    found = await store.search(SearchQuery("needle", limit=100))
+    assert len(found) == len(WORDS)
+    await processes.close(10)
+
+
+async def test_indexing_continues_after_its_process_was_killed(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = WorkerProcesses(1)
+    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    await new_thread(store, *user_messages(*WORDS))
+    await until_indexed(store)
+    os.kill(await processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    await new_thread(store, *user_messages(*WORDS))
+    await until_indexed(store)
+    assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
+    assert all("in the process of the requests" in one for one in caplog.messages)
+    await processes.close(10)
+
+
+async def test_a_failing_process_is_replaced_by_this_one(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_database: Database, _seconds: float) -> bool:
+        raise StoreError("the folder is gone")
+
+    store.index_elsewhere(fail)
+    await new_thread(store, *user_messages(*WORDS))
+    await until_indexed(store)
+    assert "indexing in the process of the requests: the folder is gone" in caplog.text
+
+
+async def test_one_process_at_a_time_prepares_the_texts_of_a_file(
+    store: Store,
+) -> None:
+    await new_thread(store, *user_messages(*WORDS))
+    with store.database.lock_indexing() as is_ours:
+        assert is_ours
+        if isinstance(store.database, SqliteDatabase):
+            assert index_waiting(copy_of(store.database), 5)
+            assert await count_waiting(store)
+    index_all(store)
+    assert not await count_waiting(store)
+
+
+async def test_an_error_is_explained_and_the_next_try_indexes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await new_thread(store, *user_messages(*WORDS))
+
+    def refuse(*_given: object) -> None:
+        raise OSError("input/output error")
+
+    module = "everthread.store.index_process.prepare_index"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, refuse)
+        with pytest.raises((StoreError, OSError), match="input/output error"):
+            index_waiting(copy_of(store.database), 5)
+    index_all(store)
+    assert not await count_waiting(store)
