@@ -1,7 +1,8 @@
 """Recall on long dialogues with questions (LoCoMo): are the turns that hold the answer among the first found?
 
 Against SQLite's full text on the same questions and BM25 over turns. Constants were chosen on three of the five
-dialogues. `closeness` decides whether anything is injected: measured with questions of one dialogue put to another, the
+dialogues, but the figures of the other two were seen while building: they are not unseen. `closeness` decides whether
+anything is injected: measured with questions of one dialogue put to another, the
 speakers' names exchanged. `python -m benchmarks.locomo [FILE …]`: other dialogues of the same form.
 """
 
