@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from everthread.core.prices import format_dollars
 from tests.lab.recorded_histories import make_history
 
 
@@ -135,7 +136,7 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
             1, abs=0.001
         )
     shown = everthread(*given).stdout
-    assert f"${low['dollars']:.2f}" in shown
+    assert format_dollars(low["dollars"]) in shown
     assert "1 conversation, claude-sonnet-4-5, window 24,000" in shown
     assert "15%, fixed" in shown
     assert "15%, weighed" not in shown

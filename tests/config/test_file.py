@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.config import parse_config
 from everthread.config.file import set_keys
 from everthread.config.yaml_text import parse_yaml
-from everthread.errors import ConfigError
+from everthread.errors import ConfigError, EverthreadError
 
 
 @pytest.fixture
@@ -175,3 +175,12 @@ def test_a_section_that_is_none_is_refused(text: str) -> None:
 def test_a_key_that_is_gone_is_unknown() -> None:
     with pytest.raises(ConfigError, match=r"compression\.keep_important: unknown key"):
         parse_config("compression: {keep_important: 0.1}")
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure_not_bad_input(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(EverthreadError, match="cannot be written") as caught:
+        set_keys(tmp_path / "file" / "config.yaml", {"context.engine": "mine"})
+    assert not isinstance(caught.value, ConfigError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from everthread.config import parse_config
 from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
+from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import ScriptedSummarizer
+from tests.conversation.http_setup import make_summary_text
 from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_setup
 from tests.gateway.raw_http import RawMessage, raw_upstream
 
@@ -62,6 +65,53 @@ async def test_summaries_go_on_without_the_auxiliary_model(
             ]
         assert any("EVERTHREAD SUMMARY" in str(one.body) for one in setup.provider.log)
         assert bool(silent.received) == hangs
+
+
+async def _talk_with_writer(
+    tmp_path: Path, writer: Provider, entries: int
+) -> Sequence[int]:
+    """Talk through a gateway whose summaries the model `writer` makes; return the compactions after each request."""
+    async with open_setup(tmp_path, window=20_000) as setup:
+        settings = (
+            f"auxiliary: {{compression: {{provider: custom, base_url: '{writer.url}/v1', model: writer}}}}\n"
+            "compression: {economics: false, background: false}"
+        )
+        url = await setup.gateway(settings=settings)
+        client = setup.claude(url, await setup.key(tokens=10**9))
+        history = list[Any](HELLO)
+        compactions = []
+        for number in range(entries):
+            answer = await client.messages.with_raw_response.create(
+                model=CLAUDE, max_tokens=100, messages=history
+            )
+            compactions.append(int(answer.headers["x-everthread-compactions"]))
+            history += [
+                {"role": "assistant", "content": "Yes."},
+                {"role": "user", "content": f"Entry {number}: {FILLER * 30}"},
+            ]
+        return compactions
+
+
+async def test_a_model_that_writes_rubbish_is_asked_twice(tmp_path: Path) -> None:
+    """Then it rests, and the journal serves the next compactions."""
+    models = [ServedModel("writer", 32_000)]
+    async with Provider(models, lambda _: "I am fine, thanks.") as writer:
+        compactions = await _talk_with_writer(tmp_path, writer, 40)
+        assert compactions[-1] > 1
+        asked = [record for record in writer.log if record.request]
+        assert len(asked) == 2
+
+
+async def test_a_small_window_that_a_model_states_is_remembered(tmp_path: Path) -> None:
+    """Only the calls of the first round are refused."""
+    models = [ServedModel("writer", 4_000, dialect="vllm")]
+    async with Provider(models, lambda _: make_summary_text()) as writer:
+        compactions = await _talk_with_writer(tmp_path, writer, 40)
+        assert compactions[-1] > 1
+        statuses = [record.status for record in writer.log if record.request]
+        refused = statuses.count(400)
+        assert 1 <= refused <= 4
+        assert set(statuses[refused:]) == {200}
 
 
 async def test_a_model_that_failed_rests_for_every_request() -> None:

@@ -84,12 +84,12 @@ class ContextCompressor(SummaryEngine):
         given = order.given
         fold = self._fold(plan, order.state)
         facts = fold.state.finished(plan.facts)
-        journal = fold.journal(facts.root_prefix)
+        state = facts.at_end(*plan.following)
+        journal = fold.journal(facts.root_prefix, state)
         if plan.earlier.ends:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first)
             journal = Journal(tuple(entries))
-        state = facts.at_end(*plan.following)
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
         names = NamesSection.plan(

@@ -91,9 +91,13 @@ class JournalFold:
         other._open = {*self._open}
         return other
 
-    def journal(self, prefix: str = "") -> Journal:
-        """Return the journal of all messages read so far, without this prefix in paths."""
-        unresolved = self.state.errors.keys() | self.state.forgotten
+    def journal(self, prefix: str = "", end: ThreadState | None = None) -> Journal:
+        """Return the journal of all messages read so far, without this prefix in paths.
+
+        `end`: the state after the messages that follow, which may resolve errors of these.
+        """
+        end = end or self.state
+        unresolved = end.errors.keys() | end.forgotten
         closed = frozenset(
             clip_line(line)
             for key, lines in self._errors.items()
@@ -102,9 +106,7 @@ class JournalFold:
         )
         entries = [entry.without_prefix(prefix) for entry in self._before.entries]
         told = frozenset(
-            clip_line(line)
-            for error in self.state.errors.values()
-            for line in error.lines
+            clip_line(line) for error in end.errors.values() for line in error.lines
         )
         earlier = (
             [_mark_fixes(entry, closed, told) for entry in entries]

@@ -268,10 +268,10 @@ def read_message(one: MessageFacts) -> MessageNames:
             arguments = [call.parsed for call in one.calls]
         strings = [text for values in arguments for text in strings_in(dict(values))]
         commands = {
-            values.get(name)
+            text
             for values in arguments
             for name in _COMMAND_ARGUMENTS
-            if name in values
+            for text in strings_in(values.get(name))
         }
         texts = [text for text in strings if " " in text or "\n" in text]
         lines = [text for text in strings if " " not in text and "\n" not in text]

@@ -490,7 +490,8 @@ _SUSPECT_SIGNS = (*_SUSPECT_WORDS, "✗", "✘", "×", "✖", "❌")
 """Strings, in lower case, found in a line that states an error."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
-    r"FAIL[: \t]|--- FAIL|[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
+    r"FAIL[: \t]|--- FAIL|\d{1,6}:\d{1,4} {1,4}error {1,4}\S|"
+    r"[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
     r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
 )
 _STATES_ERROR = re.compile(
@@ -533,18 +534,20 @@ def error_lines(
     stated: dict[str, str] = {}
     telling = 0
     starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
-    for whole in dict.fromkeys(
-        text[start : start + _MAX_LINE_CHARS].split("\n", 1)[0]
-        for start in sorted(starts)
-    ):
+    read: set[str] = set()
+    for start in sorted(starts):
+        whole, _, after = text[start : start + _MAX_LINE_CHARS].partition("\n")
         line = whole[:MAX_LINE]
+        if whole in read:
+            continue
+        read.add(whole)
         if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(
             line
         ):
             continue
         key = _NUMBERS.sub("", line)
         if key not in stated:
-            stated[key] = whole.strip()
+            stated[key] = _add_reason(whole.strip(), after)
             telling += not says_nothing(stated[key])
             if telling == enough and len(stated) <= MAX_ERRORS // 2:
                 return list(stated.values())
@@ -553,6 +556,15 @@ def error_lines(
         lines = [*_last_words(text), *lines]
     half = MAX_ERRORS // 2
     return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
+
+
+def _add_reason(line: str, after: str) -> str:
+    """Return an error line with the next one, if it only announces that: a panic, a failed test of Go."""
+    if not line.endswith(":") and not line.startswith("--- FAIL"):
+        return line
+    reason = after.lstrip().partition("\n")[0].rstrip()
+    is_error = _STARTS_ERROR.match(reason) or _STATES_ERROR.search(reason)
+    return line if not reason or is_error else f"{line} {reason}"
 
 
 def find_failure(text: str) -> str:

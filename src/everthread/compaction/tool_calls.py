@@ -878,6 +878,9 @@ def _is_read_only_call(
 
 def _is_read_only_command(command: str) -> bool:
     """Return whether every program of a command line only shows something, and nothing is written to a file."""
+    remote = _REMOTE.fullmatch(command) if command.startswith("ssh ") else None
+    if remote:
+        return _is_read_only_command(remote["command"])
     if (
         "`" in command
         or "$(" in command
@@ -891,6 +894,12 @@ def _is_read_only_command(command: str) -> bool:
         _is_read_only_step(part.split())
         for part in STAGES.split(_QUOTED.sub("Q", command))
     )
+
+
+_REMOTE = re.compile(
+    r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
+)
+"""A command that runs on another machine."""
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -981,11 +990,21 @@ def _stated_message(kind: str, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not _FRAME.match(f"\n{line.lower()}")]
         return (
-            clip_words(one_line(lines[0]), 80)
+            clip_words(one_line(_first_statement(lines)), 80)
             if lines and len(lines) <= _SHORT_LINES
             else ""
         )
-    return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
+    lines = output.body.lstrip()[:2_000].split("\n")
+    return clip_words(one_line(_first_statement(lines)), 100)
+
+
+_LEADS_ON = re.compile(r"\s*(?:#{1,6}\s.*|```.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*)\s*")
+"""A heading, a fence, a line across, or a line that only announces others."""
+
+
+def _first_statement(lines: Sequence[str]) -> str:
+    """Return the first line that is more than a heading; the first of all if there is none."""
+    return next((line for line in lines if not _LEADS_ON.fullmatch(line)), lines[0])
 
 
 def _paths(

@@ -20,7 +20,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from everthread.config import parse_config
 from everthread.config.yaml_text import MAX_LINE_CHARS, parse_yaml
-from everthread.errors import ConfigError
+from everthread.errors import ConfigError, EverthreadError
 
 _BOM = "\ufeff"
 
@@ -145,7 +145,9 @@ def _replace_file(path: Path, text: str) -> None:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be changed: {error}") from error
+        raise EverthreadError(
+            f"{path}: cannot be written: {error.strerror or error}"
+        ) from error
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -156,6 +158,8 @@ def _replace_file(path: Path, text: str) -> None:
             shutil.copymode(target, temporary)
         temporary.replace(target)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be changed: {error}") from error
+        raise EverthreadError(
+            f"{path}: cannot be written: {error.strerror or error}"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -356,10 +356,12 @@ class FrameworkThreads:
         async with self._opening:
             if self._threads is None:
                 store = await self._open_store()
+                # Models for summaries are closed after the threads that use them.
+                models = await self._opened.enter_async_context(AsyncExitStack())
                 summarizers = make_summarizers(
                     self._options.get("summarizer", "auto"),
                     self._config,
-                    self._opened.push_async_callback,
+                    models.push_async_callback,
                 )
                 setup = await caller_setup(
                     self._config,

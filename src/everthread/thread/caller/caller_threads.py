@@ -34,7 +34,7 @@ from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrit
 from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engine_jobs import CompactionRunner, EngineSetup
-from everthread.thread.events import RecordFailed
+from everthread.thread.events import Notice, RecordFailed
 from everthread.thread.finding.thread_index import ThreadIndex
 from everthread.thread.finding.thread_match import Family, ThreadMatch
 from everthread.thread.managed import (
@@ -236,7 +236,12 @@ class CallerThreads:
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts of what left the context that the newest message is about, for this call only."""
-        excerpts = await CallerContext(call, self._services).find_excerpts()
+        try:
+            excerpts = await CallerContext(call, self._services).find_excerpts()
+        except EverthreadError as error:  # the call goes without
+            text = f"Nothing was recalled for this call: {error}"
+            self.setup.listener(Notice(call.thread, text))
+            return []
         call.estimate += TokenCounter(call.model).messages(excerpts)
         return excerpts
 

@@ -1,0 +1,220 @@
+"""Journals of agents of many kinds, as the next agent reads them."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+
+from everthread.compaction.journal_fold import journal_of
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.state_sections import blocked_text
+from everthread.compaction.summary import DONE, parse_sections
+from everthread.compaction.thread_facts import state_of
+from everthread.core.messages import Message
+from everthread.core.tokens import TokenCounter
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    tool_turns,
+    user_message,
+)
+
+NUMBERS = count(1)
+
+
+def call(name: str, arguments: dict[str, Any], result: str) -> list[Message]:
+    return call_with_result(next(NUMBERS), name, json.dumps(arguments), result)
+
+
+def run(command: str, output: str, *, failed: bool = False) -> list[Message]:
+    asked, answer = call("Bash", {"command": command}, output)
+    failure: Any = {**answer, "is_error": True}
+    return [asked, failure if failed else answer]
+
+
+def turn(text: str, *steps: list[Message]) -> list[Message]:
+    done = [message for step in steps for message in step]
+    return [user_message(text), *done, assistant_message("Done.")]
+
+
+def journal_text(messages: list[Message]) -> str:
+    return journal_of(messages)[0].text()
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "reason"),
+    [
+        pytest.param(
+            "cargo test",
+            "---- config::rejects stdout ----\nthread 'config::rejects' panicked at src/config.rs:88:9:\n"
+            "assertion failed: is_unknown(err)\n\ntest result: FAILED. 23 passed; 1 failed; 0 ignored",
+            "src/config.rs:88:9: assertion failed: is_unknown(err)",
+            id="rust",
+        ),
+        pytest.param(
+            "go test -race ./worker/",
+            "--- FAIL: TestNoLeak (0.51s)\n    testing.go:1465: race detected during execution of test\n"
+            "FAIL\nFAIL\tapp/worker\t1.204s",
+            "TestNoLeak (0.51s) testing.go:1465: race detected",
+            id="go",
+        ),
+        pytest.param(
+            "npx eslint .",
+            "/w/a.js\n  3:1  error  'x' is not defined  no-undef\n\n✖ 1 problem (1 error, 0 warnings)",
+            "'x' is not defined",
+            id="typescript",
+        ),
+        pytest.param(
+            "mvn -q verify",
+            "[ERROR] Failures: \n[ERROR]   OrderIT.creates:33 expected: <201> but was: <500>\n"
+            "[ERROR] Tests run: 6, Failures: 1, Errors: 0, Skipped: 0",
+            "OrderIT.creates:33 expected: <201> but was: <500>",
+            id="java",
+        ),
+    ],
+)
+def test_a_failed_run_is_listed_with_its_reason_once(
+    command: str, output: str, reason: str
+) -> None:
+    history = turn("Go on.", run(command, output, failed=True))
+    assert blocked_text(state_of(history)).count(reason) == 1
+    assert journal_text(history).count(reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (
+            "kubectl logs -n api api-6d5f7 --tail=20",
+            "2026-11-01T10:02:11Z FATAL dial tcp 10.0.3.7:5432: connect: connection refused",
+        ),
+        (
+            "ssh db1 'systemctl status postgresql'",
+            "postgresql.service\n  Active: failed (Result: oom-kill) since Sat 2026-11-01",
+        ),
+        ("journalctl -u api | tail -5", "api[81]: ERROR: worker exited with code 137"),
+        ("docker logs web", "Error: listen EADDRINUSE: address already in use :::80"),
+    ],
+)
+def test_errors_in_the_logs_that_an_operator_reads_are_no_problem_of_the_agent(
+    command: str, output: str
+) -> None:
+    history = turn("What happened?", run(command, output))
+    assert blocked_text(state_of(history)) == ""
+    assert "error:" not in journal_text(history)
+
+
+def test_a_restart_on_another_machine_is_an_action() -> None:
+    history = turn("Restart it.", run("ssh db1 'sudo systemctl restart pg'", ""))
+    assert "ran `ssh db1 'sudo systemctl restart pg'`" in journal_text(history)
+
+
+def test_the_report_of_a_subagent_is_told_by_its_first_statement() -> None:
+    report = "## Findings\n\n1. HIGH: session.py:88 compares tokens with ==\n2. LOW"
+    history = turn("Review it.", call("Task", {"description": "review"}, report))
+    assert "→ 1. HIGH: session.py:88 compares tokens with ==" in journal_text(history)
+
+
+async def test_a_command_in_pieces_is_read_like_one_in_a_line() -> None:
+    """Codex sends the words of a command as a list."""
+    lint = {"command": ["bash", "-lc", "npm run lint --prefix web-client"]}
+    failed = json.dumps(
+        {
+            "output": "3:1  error  'x' is not defined",
+            "metadata": {"exit_code": 1},
+        }
+    )
+    history = [
+        *turn("Fix the lint errors.", call("shell", lint, failed)),
+        *turn("Read on.", tool_turns(500, 20)),
+        user_message("Next."),
+    ]
+    result = await make_engine(16_000, JournalWriter(TokenCounter("gpt-4o"))).compress(
+        history
+    )
+    done = parse_sections(result.summary)[DONE]
+    assert "ran `npm run lint --prefix web-client` → exit 1" in done
+
+
+async def test_an_error_that_the_tail_shows_to_be_fixed_is_marked() -> None:
+    failed = "FAILED tests/test_api.py::test_token - KeyError: 'token'\n1 failed in 1s"
+    history = [
+        *turn("Read.", tool_turns(600, 20)),
+        *turn("Fix the API.", run("pytest -q", failed, failed=True)),
+        *turn("Read on.", tool_turns(700, 20)),
+        *turn("Again.", run("pytest -q", "1 passed in 1s")),
+        user_message("Next."),
+    ]
+    result = await make_engine(16_000, JournalWriter(TokenCounter("gpt-4o"))).compress(
+        history
+    )
+    assert all(index < len(history) - 4 for index in result.covered)
+    done = parse_sections(result.summary)[DONE]
+    assert "KeyError: 'token' (fixed later)" in done
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(
+            turn(
+                "Does the test catch a wrong rate?",
+                run(
+                    "sed -i 's/19/20/' rates.py && pytest tests/test_rates.py -q; git checkout rates.py",
+                    "FAILED tests/test_rates.py::test_vat - assert 20 == 19\n1 failed, 3 passed in 0.4s",
+                ),
+                run("pytest tests/test_rates.py -q", "4 passed in 0.41s"),
+            ),
+            id="a deliberate failure",
+        ),
+        pytest.param(
+            turn(
+                "Apply the change.",
+                run(
+                    "terraform apply p",
+                    "│ Error: creating EC2 Subnet: InvalidSubnet.Conflict",
+                    failed=True,
+                ),
+                run("terraform apply p", "Apply complete! Resources: 2 added"),
+            ),
+            id="an operator",
+        ),
+        pytest.param(
+            turn(
+                "予約して",
+                call("browser_click", {"ref": "e12"}, "Error: Ref e12 not found"),
+                call("browser_click", {"ref": "e31"}, "ok"),
+            ),
+            id="a browser",
+        ),
+        pytest.param(
+            turn(
+                "哪个地区下降最多？",
+                call("python", {"code": "df.revenue"}, "AttributeError: no 'revenue'"),
+                call("python", {"code": "df.net_revenue.sum()"}, "310022.1"),
+            ),
+            id="data analysis",
+        ),
+        pytest.param(
+            turn(
+                "Compare them.",
+                call("fetch", {"url": "https://a.example"}, "HTTP 429 Too Many"),
+                call("fetch", {"url": "https://b.example"}, "Hybrid search."),
+            ),
+            id="research",
+        ),
+        pytest.param(
+            turn(
+                "Review it.",
+                call("Task", {"prompt": "Review"}, "Fine. 2 failed tries reverted."),
+            ),
+            id="a subagent",
+        ),
+    ],
+)
+def test_a_problem_that_is_over_is_not_listed(history: list[Message]) -> None:
+    assert blocked_text(state_of(history)) == ""
