@@ -636,12 +636,12 @@ _ON_BRANCH = re.compile(
     r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE
 )
 _KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
-_LOOKS = frozenset({"read", "search", "list", "web"})
+_READING_KINDS = frozenset({"read", "search", "list", "web"})
 
 
 _NO_CALL = Call("", "", "")
 _OTHER_ACTS = (("check", "in"), ("check", "out"), ("count", "down"))
-_LISTS = re.compile(
+_LISTING_ARGUMENT = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
 """Arguments with which `git branch` and `git remote` only list something."""
@@ -856,7 +856,7 @@ def _is_read_only_call(
     """Return whether a tool's name marks it as read-only, and no argument says otherwise."""
     table = _table()
     words = _name_words(_own_name(call, arguments))
-    is_named_so = action.kind in _LOOKS and not table.kinds[
+    is_named_so = action.kind in _READING_KINDS and not table.kinds[
         action.kind
     ].words.isdisjoint(words)
     if not (
@@ -954,7 +954,7 @@ def _is_read_only_step(words: list[str]) -> bool:
     if program == "gh":
         return len(rest) > 1 and rest[1] in shows
     if program == "git" and rest[:1] in (["branch"], ["remote"]) and len(rest) > 1:
-        return _LISTS.fullmatch(rest[1]) is not None
+        return _LISTING_ARGUMENT.fullmatch(rest[1]) is not None
     return not shows or (bool(rest) and rest[0] in shows)
 
 

@@ -440,15 +440,7 @@ def init(
     model = model or (usual_model if name == "local" else None)
     model = model or _ask("Which model?", usual_model, ask=ask, flag="--model")
     if api_key_env is None and ask and name != "local":
-        usual = served.key_env if served else NO_KEY
-        typed = str(
-            typer.prompt(
-                "Which environment variable holds its key?",
-                default=usual,
-                prompt_suffix=" ",
-            )
-        ).strip()
-        api_key_env = None if typed == NO_KEY else typed
+        api_key_env = _ask_key_variable(served.key_env if served else NO_KEY)
     if gateway is None:
         gateway = (
             name != "local"
@@ -478,6 +470,13 @@ def init(
         typer.echo("")
         doctor()
         print_text("Next: `everthread chat`.")
+
+
+def _ask_key_variable(usual: str) -> str | None:
+    """Ask for the environment variable that holds the key; None if the provider needs no key."""
+    question = "Which environment variable holds its key?"
+    typed = str(typer.prompt(question, default=usual, prompt_suffix=" ")).strip()
+    return None if typed == NO_KEY else typed
 
 
 def _offer_download() -> None:

@@ -39,7 +39,7 @@ from everthread.store.records import (
 from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
-Why = Literal["cancelled", "interrupted", "lost"]
+StopReason = Literal["cancelled", "interrupted", "lost"]
 LAST_SECONDS = 10.0
 """Seconds for turns interrupted at the end to store that."""
 FULL_SECONDS = 5.0
@@ -51,10 +51,10 @@ class RunningTurn:
     """A turn that runs in this process."""
 
     work: asyncio.Task[dict[str, Any]]
-    why: Why | None = None
+    why: StopReason | None = None
     """Why it was stopped."""
 
-    def stop(self, why: Why) -> None:
+    def stop(self, why: StopReason) -> None:
         if self.why is None:
             self.why = why
             self.work.cancel()
@@ -270,14 +270,14 @@ class TurnQueue:
         try:
             if await self.store.turns(thread, only_open=True, limit=1):
                 await self._answer_queue(thread)
-            still = {
+            still_open = {
                 turn.id
                 for turn in await self.store.turns(
                     thread, only_open=True, limit=self.options.queue + 1
                 )
             }
             for log in self._logs.unfinished(thread):
-                if log.turn_id not in still:
+                if log.turn_id not in still_open:
                     turn = await self.store.turn(log.turn_id, tenant=log.tenant)
                     if not turn.open:
                         log.end(turn)
@@ -291,7 +291,7 @@ class TurnQueue:
         except Exception:  # noqa: BLE001 - logged; whoever sweeps comes back to it, and not at once
             _LOG.exception("the queue of %s could not be worked off", thread)
             return True
-        return not still
+        return not still_open
 
     async def _answer_queue(self, thread: str) -> None:
         if len(self._runs) >= self.options.running:
