@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
-    from everthread.core.cache_control import apply_cache_control
     from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+    from everthread.core.claude_cache_marks import apply_cache_control
     from everthread.core.provider_errors import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
@@ -112,7 +112,7 @@ _PLACES = {
     "Problem": "core.validation",
     "TokenCounter": "core.tokens",
     "acompress": "factory.compression",
-    "apply_cache_control": "core.cache_control",
+    "apply_cache_control": "core.claude_cache_marks",
     "classify_error": "core.provider_errors",
     "compress": "factory.compression",
     "estimate_request_tokens": "core.tokens",

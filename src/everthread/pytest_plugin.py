@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everthread.core.cache_control import PrefixDiff
     from everthread.core.messages import Message
+    from everthread.core.shared_prefix import PrefixDiff
     from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
@@ -119,7 +119,7 @@ def prefix_watch() -> Iterator[PrefixWatch]:
 
 
 def _find_breaks(sent: Any) -> list[str]:
-    from everthread.core.cache_control import shared_prefix
+    from everthread.core.shared_prefix import shared_prefix
     from everthread.testing import PrefixWatch
 
     if isinstance(sent, PrefixWatch):

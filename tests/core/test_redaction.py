@@ -15,13 +15,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.credentials import (
-    NameHint,
-    Secret,
-    hint_of_name,
-    is_published,
-    rules,
-)
 from everthread.core.randomness import is_random, is_sequence, shannon_entropy
 from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import (
@@ -31,6 +24,13 @@ from everthread.core.redaction import (
     find_secrets,
     redact,
     redact_part,
+)
+from everthread.core.secret_rules import (
+    NameHint,
+    Secret,
+    hint_of_name,
+    is_published,
+    rules,
 )
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared_path

@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.core.cache_control import without_cache_control
 from everthread.core.canonical_usage import normalize_usage
+from everthread.core.claude_cache_marks import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.manager import ProxyManager

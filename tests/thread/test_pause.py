@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from everthread.thread.policy import CompactionPause, ContextState
+from everthread.thread.compaction_pause import CompactionPause
+from everthread.thread.policy import ContextState
 
 BEFORE = 20_000
 HARDLY_LESS = 19_000

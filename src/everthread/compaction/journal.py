@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.journal_entries import ENTRY_FIGURES, ENTRY_HEADER, Entry
-from everthread.compaction.journal_fitting import fit_entries
+from everthread.compaction.journal_shortening import fit_entries
 from everthread.compaction.journal_text import closing_text, redact_texts
 from everthread.compaction.user_quotes import Count
 from everthread.core.messages import count_noun

@@ -11,7 +11,7 @@ from typing import Any
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.journal import Journal
 from everthread.compaction.journal_entries import Entry
-from everthread.compaction.journal_fitting import merge_silent
+from everthread.compaction.journal_shortening import merge_silent
 from everthread.compaction.journal_steps import FIXED, Step, name_paths, write_texts
 from everthread.compaction.journal_text import ERROR_START, clip_line
 from everthread.compaction.thread_facts import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everthread.compaction.findings import BAR
+from everthread.compaction.journal_conclusions import BAR
 from everthread.core.messages import one_line
 from everthread.core.redaction import clip_words, redact
 from everthread.core.transcript import defuse

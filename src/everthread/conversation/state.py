@@ -23,7 +23,7 @@ from everthread.store.records import (
 )
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
-from everthread.thread.guards import SafeEngine
+from everthread.thread.engine_failures import SafeEngine
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.model_limits import LimitKey, ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everthread.core.cache_control import OPTIONS, bills_writes, host_of
+from everthread.core.cache_lifetimes import OPTIONS, bills_writes
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.claude_cache_marks import host_of
 from everthread.core.types import Api
 
 _HOSTS = {"anthropic": "api.anthropic.com", "openai_responses": "api.openai.com"}

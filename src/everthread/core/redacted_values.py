@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from everthread.core.credentials import hint_of_name, is_issued, is_passphrase
 from everthread.core.redaction import MARK, redact
+from everthread.core.secret_rules import hint_of_name, is_issued, is_passphrase
 
 
 def redact_value(value: Any) -> Any:

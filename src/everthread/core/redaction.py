@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from everthread.core.credentials import Secret
 from everthread.core.messages import clip
 from everthread.core.secret_forms import find_patterns, find_private_keys, find_tokens
 from everthread.core.secret_names import (
@@ -32,6 +31,7 @@ from everthread.core.secret_places import (
     find_traced_values,
     find_url_secrets,
 )
+from everthread.core.secret_rules import Secret
 
 MARK = "[REDACTED]"
 

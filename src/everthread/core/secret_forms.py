@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from everthread.core.credentials import (
+from everthread.core.randomness import shannon_entropy
+from everthread.core.secret_rules import (
     MIN_TOKEN,
     Secret,
     is_published,
     match_end,
     rules,
 )
-from everthread.core.randomness import shannon_entropy
 
 _TOKEN_SIGNS = bytes(
     code

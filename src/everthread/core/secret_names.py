@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from everthread.core.credentials import (
+from everthread.core.randomness import is_random
+from everthread.core.secret_rules import (
     NameHint,
     Secret,
     hint_of_name,
@@ -15,7 +16,6 @@ from everthread.core.credentials import (
     match_end,
     rules,
 )
-from everthread.core.randomness import is_random
 
 _ASSIGNS = r"""
     (?:["'\\]{0,4}+,?\s{1,40}+["'\\]{0,4}+value)?+                        # {"name": "…", "value": …}, name="…" value=…

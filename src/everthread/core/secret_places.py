@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from everthread.core.credentials import (
+from everthread.core.randomness import is_random
+from everthread.core.secret_rules import (
     NameHint,
     Secret,
     hint_of_name,
@@ -17,7 +18,6 @@ from everthread.core.credentials import (
     is_passphrase,
     is_placeholder,
 )
-from everthread.core.randomness import is_random
 
 MAX_HEADER_CHARS = 2_000
 _AUTHORIZATION = re.compile(

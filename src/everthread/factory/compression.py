@@ -264,7 +264,7 @@ def named_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
             )
         return JournalWriter(counter)
     from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.thread.guards import SafeSummarizer
+    from everthread.thread.engine_failures import SafeSummarizer
 
     if isinstance(summarizer, SummarizerChain):
         return summarizer

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.config import Config, home_directory, load_config
-from everthread.core.cache_control import CACHE_SECONDS
+from everthread.core.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app

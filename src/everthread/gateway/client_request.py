@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.cache_control import OPTIONS
+from everthread.core.cache_lifetimes import OPTIONS
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.compaction_items import TRIGGER

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from everthread.core.cache_breakpoints import takes_breakpoints
-from everthread.core.cache_control import MIN_CACHED, OPTIONS
+from everthread.core.cache_lifetimes import OPTIONS
+from everthread.core.claude_cache_marks import MIN_CACHED
 from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.openai_cache_breakpoints import takes_breakpoints
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.client_request import ClientRequest, find_unmanaged_reason
 from everthread.gateway.compaction_items import has_item

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everthread.core.cache_control import MIN_CACHED
+from everthread.core.claude_cache_marks import MIN_CACHED
 from everthread.core.types import Reply
 from everthread.gateway.client_request import ClientRequest
 from everthread.gateway.contracts import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.cache_breakpoints import takes_breakpoints
-from everthread.core.cache_control import cache_route
+from everthread.core.claude_cache_marks import cache_route
+from everthread.core.openai_cache_breakpoints import takes_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value

@@ -34,7 +34,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.tokens.tokenizers import load_tokenizer
 from everthread.errors import EngineError
-from everthread.thread.guards import SafeEngine, check_compaction, wrap_failure
+from everthread.thread.engine_failures import SafeEngine, check_compaction, wrap_failure
 from everthread.thread.plugin_engines import (
     LoopSummarizer,
     report_in_loop,

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from everthread.compaction.summary import Compaction, CompactionLevel
-from everthread.core.cache_control import cache_lifetime
+from everthread.core.cache_lifetimes import cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.errors import EverthreadError
 from everthread.thread import events
+from everthread.thread.compaction_pause import paused_text
 from everthread.thread.policy import (
     COLD_CACHE,
     IDLE,
@@ -33,7 +34,6 @@ from everthread.thread.policy import (
     ContextState,
     PolicyDecision,
     PromptSize,
-    paused_text,
 )
 from everthread.thread.recovery import (
     NEAR_LIMIT,

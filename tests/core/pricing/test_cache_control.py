@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.cache_control import (
+from everthread.core.cache_lifetimes import bills_writes, cache_lifetime
+from everthread.core.claude_cache_marks import (
     apply_cache_control,
-    bills_writes,
-    cache_lifetime,
     caching_line,
     first_markable_index,
     last_marker,
     mark_system,
     place_marks,
-    shared_prefix,
     without_cache_control,
 )
 from everthread.core.messages import Message
+from everthread.core.shared_prefix import shared_prefix
 from everthread.core.types import Request
 from everthread.errors import InputError
 from tests.digest_chains import byte_chain

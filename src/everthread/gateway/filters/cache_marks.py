@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.cache_breakpoints import (
+from everthread.core.claude_cache_marks import cache_route, mark_system, place_marks
+from everthread.core.openai_cache_breakpoints import (
     breakpoint_place,
     mark_message,
     takes_breakpoints,
 )
-from everthread.core.cache_control import cache_route, mark_system, place_marks
 from everthread.core.types import Api
 from everthread.gateway.json_slices import (
     Change,

@@ -9,8 +9,7 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
-from everthread.core.cache_breakpoints import BREAKPOINT
-from everthread.core.cache_control import (
+from everthread.core.cache_lifetimes import (
     AUTOMATIC_SECONDS,
     OPTIONS,
     automatic_lifetime,
@@ -27,6 +26,7 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
 )
+from everthread.core.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.wire.common import native_of

@@ -9,7 +9,7 @@ from typing import Any
 from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.compaction.summary_message import tools_key
-from everthread.core.cache_control import cache_route
+from everthread.core.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.tokens import TokenCounter

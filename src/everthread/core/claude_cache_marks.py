@@ -1,4 +1,4 @@
-"""Set cache marks for Claude, and compare the prefixes of two requests.
+"""Set cache marks for Claude.
 
 A provider caches the prefix of a request (tools, system, messages, in that order) up to each
 marked block. Claude allows four marks: one stays on the system prompt, three move with the
@@ -7,35 +7,20 @@ end of the conversation, so that the next request finds a prefix that this one w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from everthread.core.fingerprints import OPAQUE, byte_form, byte_text
+from everthread.core.fingerprints import OPAQUE
 from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
-from everthread.core.types import Request, System
+from everthread.core.types import System
 from everthread.errors import InputError
 
 T = TypeVar("T")
-Where = Literal["tools", "system", "messages"]
 
-CACHE_SECONDS = {"5m": 300.0, "1h": 3_600.0}
-"""How long a provider keeps a cached prefix that is not asked for, by its `cache_ttl`."""
-
-AUTOMATIC_SECONDS = 1_800.0
-"""How long OpenAI keeps a prefix of the models that bill cache writes."""
-EXTENDED_SECONDS = 43_200.0
-"""How long it keeps it if the request asks for `ttl: "12h"`."""
-OPTIONS = "prompt_cache_options"
-"""The field of a request in which a client of these models asks for a lifetime."""
-_OPENAI_MODEL = re.compile(
-    r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?"
-)
-_FIRST_BILLED = (5, 6)
-
+MARKED_MESSAGES = 3
+"""Marks that move with the end of the conversation; the fourth is on the system prompt."""
 MIN_CACHED = 1024
 """Tokens: no Claude model caches a shorter prompt."""
 LOOKBACK_BLOCKS = 20
@@ -45,30 +30,6 @@ _NEAR_END_MESSAGES = 60
 """More messages than a client adds between two calls; marks are among the last of them."""
 _MAX_MARKER_DEPTH = 16
 """No protocol nests blocks deeper than this."""
-
-
-def bills_writes(model: str) -> bool:
-    """Return whether OpenAI bills what it writes to the cache for this model: from GPT-5.6 on."""
-    version = _OPENAI_MODEL.search(model.lower())
-    return (
-        version is not None
-        and (int(version["major"]), int(version["minor"] or 0)) >= _FIRST_BILLED
-    )
-
-
-def automatic_lifetime(params: Mapping[str, Any]) -> float:
-    """Return how many seconds OpenAI keeps the prefix of a request with these parameters."""
-    options = params.get(OPTIONS)
-    is_extended = isinstance(options, Mapping) and options.get("ttl") == "12h"
-    return EXTENDED_SECONDS if is_extended else AUTOMATIC_SECONDS
-
-
-def cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> float:
-    """Return how many seconds a provider keeps an unused prefix, before any call has shown it.
-
-    `ttl`: of the marks that we set. `params`: those of the request.
-    """
-    return automatic_lifetime(params) if bills_writes(model) else CACHE_SECONDS[ttl]
 
 
 def apply_cache_control(
@@ -125,7 +86,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     places = _last_carriers(messages, max(leading, len(messages) - most), carriers)
     if (
         previous is not None
-        and len(places) == 3
+        and len(places) == MARKED_MESSAGES
         and _is_far_back(messages, previous, places[0])
     ):
         places = (
@@ -222,55 +183,8 @@ def caching_line(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixDiff:
-    """The part of a request that the next one repeats, and their first difference."""
-
-    shared_messages: int
-    """Messages repeated byte for byte; none when the tools or the system prompt before them changed."""
-    extends: bool
-    """The next request begins with the whole of the one before."""
-    where: Where | None = None
-    index: int | None = None
-    """Which message differs."""
-    path: str = ""
-    """Which field of it: `content[0].text`."""
-    before: str = ""
-    after: str = ""
-
-    def __str__(self) -> str:
-        if self.extends:
-            return f"extends it: all {self.shared_messages} messages are shared"
-        index = "" if self.index is None else f"[{self.index}]"
-        path = (
-            f".{self.path}"
-            if self.path and not self.path.startswith("[")
-            else self.path
-        )
-        return f"{self.where}{index}{path}: {self.before} became {self.after}"
-
-
-def shared_prefix(a: Request, b: Request) -> PrefixDiff:
-    """Compare two requests byte for byte, without marks; a string equals one text block."""
-    for where, index, old, new in _compared_parts(a, b):
-        difference = _difference(old, new)
-        if difference:
-            path, before, after = difference
-            return PrefixDiff(
-                index or 0,
-                extends=False,
-                where=where,
-                index=index,
-                path=path,
-                before=before,
-                after=after,
-            )
-    return PrefixDiff(len(a.messages), extends=True)
-
-
 _ROUTES = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
 _HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
-_ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,17 +237,17 @@ def _role(message: Any) -> Any:
 def _last_carriers(
     messages: Sequence[Any], first: int, carriers: _Carriers
 ) -> list[int]:
-    """Return the last three messages that can carry a mark, filled up with the last others."""
+    """Return the last messages that can carry a mark, as many as there are marks, filled up with the last others."""
     carrying: list[int] = []
     others: list[int] = []
     for index in range(len(messages) - 1, first - 1, -1):
-        if len(carrying) == 3:
+        if len(carrying) == MARKED_MESSAGES:
             break
         if carriers.can_carry(messages, index):
             carrying.append(index)
         elif _role(messages[index]) not in (None, "tool", *SYSTEM_ROLES):
             others.append(index)
-    return sorted([*carrying, *others[: 3 - len(carrying)]])
+    return sorted([*carrying, *others[: MARKED_MESSAGES - len(carrying)]])
 
 
 def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
@@ -435,75 +349,3 @@ def host_of(base_url: str) -> str:
         )
     except ValueError:
         return ""
-
-
-def _compared_parts(
-    a: Request, b: Request
-) -> Iterator[tuple[Where, int | None, Any, Any]]:
-    """Yield the parts to compare, in the order in which a provider reads a request."""
-    yield "tools", None, byte_form(a.tools), byte_form(b.tools)
-    yield "system", None, _system_form(a.system), _system_form(b.system)
-    for index, old in enumerate(a.messages):
-        new = b.messages[index] if index < len(b.messages) else _ABSENT
-        if old is not new:
-            yield "messages", index, byte_form(old), byte_form(new)
-
-
-def _system_form(system: System) -> Any:
-    return byte_form({"content": system or None})["content"]
-
-
-def _difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """Return the path of the first difference and both values; None if the bytes are equal."""
-    if old is _ABSENT or new is _ABSENT:
-        return path, _excerpt(old), _excerpt(new)
-    if byte_text(old) == byte_text(new):
-        return None
-    for step, x, y in _children(old, new):
-        difference = _difference(
-            x, y, f"{path}{step}" if path or step.startswith("[") else step[1:]
-        )
-        if difference:
-            return difference
-    at = (
-        _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
-    )
-    return path, _excerpt(old, at), _excerpt(new, at)
-
-
-def _children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    """Return the values to compare one by one, each with its step in the path.
-
-    If all are equal, the order of the keys differs.
-    """
-    if isinstance(old, list) and isinstance(new, list):
-        pairs = zip_longest(old, new, fillvalue=_ABSENT)
-        return [(f"[{index}]", x, y) for index, (x, y) in enumerate(pairs)]
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        return [
-            (f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys
-        ]
-    return []
-
-
-def _common_length(a: str, b: str) -> int:
-    low = 0
-    high = min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _excerpt(value: Any, at: int = 0) -> str:
-    if value is _ABSENT:
-        return "nothing"
-    text = value if isinstance(value, str) else byte_text(value)
-    start = max(0, at - 20)
-    end = at + 40
-    shown = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
-    return byte_text(shown) if isinstance(value, str) else shown

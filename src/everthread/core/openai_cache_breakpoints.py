@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.cache_control import bills_writes, host_of
+from everthread.core.cache_lifetimes import bills_writes
+from everthread.core.claude_cache_marks import host_of
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.types import Api, System
 

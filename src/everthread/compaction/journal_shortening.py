@@ -14,7 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.findings import BAR, Piece, join_pieces, weigh_text
+from everthread.compaction.journal_conclusions import (
+    BAR,
+    Piece,
+    join_pieces,
+    weigh_text,
+)
 from everthread.compaction.journal_entries import Entry, changed_line
 from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.journal_text import ERROR_START, split_note

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.cache_breakpoints import (
+from everthread.core.fingerprints import byte_form
+from everthread.core.openai_cache_breakpoints import (
     BREAKPOINT,
     breakpoint_place,
     has_breakpoint,
@@ -14,7 +15,6 @@ from everthread.core.cache_breakpoints import (
     mark_system_breakpoint,
     takes_breakpoints,
 )
-from everthread.core.fingerprints import byte_form
 from everthread.core.types import Api
 
 MARK = {"mode": "explicit"}
