@@ -397,8 +397,11 @@ class Store:
         )
         since = query.since or 0
         until = query.until or math.inf
+        # The answer to a question may hold none of its words, but be said beside one that does.
         passages = [
-            one for one in await self.recall(question) if since <= one.created < until
+            one
+            for one in await self.recall(question)
+            if since <= one.created < until and (one.closeness or query.is_question)
         ]
         # The best answers may hold little of the query; the others must hold more of it.
         others = (
