@@ -299,6 +299,8 @@ class StoredOutput:
 
 QUESTION_WORDS = 3
 """A query of at least this many words is a question."""
+SENTENCE_WORDS = 5
+"""A query with this many words is a whole question, with or without a question mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +332,13 @@ class SearchQuery:
     def is_question(self) -> bool:
         """Whether it is asked in several words that are not meant as typed."""
         return len(self.text.split()) >= QUESTION_WORDS and not self.is_literal
+
+    @property
+    def is_sentence(self) -> bool:
+        """Whether it is a whole question rather than a few words to look for."""
+        ends_as_question = self.text.rstrip().endswith(("?", "？"))
+        is_long = len(self.text.split()) >= SENTENCE_WORDS
+        return self.is_question and (ends_as_question or is_long)
 
 
 @dataclass(frozen=True, slots=True)

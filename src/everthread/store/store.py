@@ -401,7 +401,7 @@ class Store:
         passages = [
             one
             for one in await self.recall(question)
-            if since <= one.created < until and (one.closeness or query.is_question)
+            if since <= one.created < until and (one.closeness or query.is_sentence)
         ]
         # The best answers may hold little of the query; the others must hold more of it.
         others = (
