@@ -55,7 +55,9 @@ def outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Out
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
 
-async def talk(manager: ProxyManager, client: HistoryClient, text: str) -> ProxyTurn:
+async def send_and_record(
+    manager: ProxyManager, client: HistoryClient, text: str
+) -> ProxyTurn:
     client.add_user_message(text)
     turn = await begin(manager, client)
     await turn.record(outcome(client))
@@ -78,7 +80,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(
 ) -> None:
     manager = setup.manager(alone=True)
     client = HistoryClient(api)
-    first = await talk(manager, client, OPENING)
+    first = await send_and_record(manager, client, OPENING)
     assert isinstance(first, ManagedTurn)
     for number in range(3):
         client.add_user_message(f"Next {number}, größer.")
@@ -102,13 +104,13 @@ async def test_the_next_request_stores_what_a_killed_gateway_did_not(
 ) -> None:
     manager = setup.manager(alone=alone)
     client = HistoryClient("anthropic")
-    first = await talk(manager, client, OPENING)
+    first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Answered, but never stored.")
     killed = await begin(manager, client)
     assert isinstance(killed, ForwardedTurn)
     outcome(client, "The client has this answer.")
     other = setup.manager(alone=alone)
-    third = await talk(other, client, "Is it all there?")
+    third = await send_and_record(other, client, "Is it all there?")
     assert third.thread == first.thread
     assert await stored_texts(setup.store, first.thread) == [
         OPENING,
@@ -125,7 +127,7 @@ async def test_requests_that_overtake_each_other_are_stored_in_their_order(
 ) -> None:
     manager = setup.manager(alone=True)
     client = HistoryClient("anthropic")
-    first = await talk(manager, client, OPENING)
+    first = await send_and_record(manager, client, OPENING)
     recording = []
     for number in range(5):
         client.add_user_message(f"Next {number}.")
@@ -145,7 +147,7 @@ async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
 ) -> None:
     manager = setup.manager()
     client = HistoryClient("anthropic")
-    first = await talk(manager, client, OPENING)
+    first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Take your time.")
     turn = await begin(manager, client)
     assert isinstance(turn, ForwardedTurn)
@@ -176,8 +178,8 @@ async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
 
     manager = setup.manager()
     client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
-    await talk(manager, client, OPENING)
-    await talk(manager, client, "And then?")
+    await send_and_record(manager, client, OPENING)
+    await send_and_record(manager, client, "And then?")
     client.add_user_message("Last.")
     assert manager.forward_first(arrive(manager, client)) is not None
     *past, answer, last = client.messages
@@ -202,7 +204,7 @@ async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
     for number in range(14):
         client.add_user_message(make_text(500, f"topic {number}"))
         client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-    turn = await talk(manager, client, "Go on.")
+    turn = await send_and_record(manager, client, "Go on.")
     assert turn.sent.rewritten
     client.add_user_message("And now?")
     assert manager.forward_first(arrive(manager, client)) is None
@@ -232,7 +234,7 @@ async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -
     for number in range(14):
         client.add_user_message(make_text(500, f"topic {number}"))
         client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-    await talk(manager, client, "Go on.")
+    await send_and_record(manager, client, "Go on.")
     client.add_user_message("And now?")
     turn = await begin(manager, client)
     assert isinstance(turn, ForwardedTurn)
@@ -268,7 +270,7 @@ async def test_a_failure_after_the_answer_is_visible(setup: ManagerSetup) -> Non
     metrics = Metrics()
     guarded = FailOpenManager(manager, metrics, 60)
     client = HistoryClient("anthropic")
-    await talk(manager, client, OPENING)
+    await send_and_record(manager, client, OPENING)
     for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
         store.error = error
         client.add_user_message("And now?")

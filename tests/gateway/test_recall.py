@@ -28,6 +28,7 @@ from everthread.testing import SteppedClock
 from everthread.thread.caller import hidden_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
     APIS,
@@ -39,18 +40,6 @@ from tests.gateway.manager_setup import (
     make_text,
 )
 
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "terminal",
-        "description": "Run a command",
-        "parameters": {
-            "type": "object",
-            "properties": {"command": {"type": "string"}},
-            "required": ["command"],
-        },
-    },
-}
 FACT = "The harbour master's boat is called Wilhelmina."
 BOTH = [(api, streams) for api in APIS for streams in (False, True)]
 

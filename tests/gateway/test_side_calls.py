@@ -72,7 +72,7 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def talk(http: httpx2.AsyncClient, url: str) -> str:
+async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     """A title, the conversation, a subagent of two calls while it waits, and the conversation again; its id."""
     await claude_code(
         http,
@@ -114,7 +114,7 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
         httpx2.AsyncClient(timeout=60) as http,
     ):
         url = await setup.gateway("none", key=None)
-        thread = await talk(http, url)
+        thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
         assert [
             (item["id"], item["side_calls"], item["client"]) for item in listed
