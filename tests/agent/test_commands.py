@@ -82,212 +82,198 @@ def test_slash_commands_are_parsed(text: str, found: tuple[str, str] | None) -> 
     assert parse(text) == found
 
 
-async def test_every_specified_command_exists_with_help(tmp_path: Path) -> None:
+async def test_every_specified_command_exists_with_help(setup: AgentSetup) -> None:
 
     names = {command.name for command in COMMANDS}
     wanted = "compress undo usage insights new resume branch sessions search help model context pin memory why state"
     assert names == set(wanted.split())
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel())
-        result = await do(agent, "/help")
-        assert all(command.usage in result.text for command in COMMANDS)
-        one = await do(agent, "/help undo")
-        assert one.text.count("\n") == 0
-        assert (await do(agent, "/help compact")).text.startswith("- `/compress"), (
-            "an alias is the command"
-        )
-        unknown = await do(agent, "/help nonsense")
-        assert unknown.failed
-        assert "no command /nonsense" in unknown.text
+    agent = await setup.open(ScriptedModel())
+    result = await do(agent, "/help")
+    assert all(command.usage in result.text for command in COMMANDS)
+    one = await do(agent, "/help undo")
+    assert one.text.count("\n") == 0
+    assert (await do(agent, "/help compact")).text.startswith("- `/compress"), (
+        "an alias is the command"
+    )
+    unknown = await do(agent, "/help nonsense")
+    assert unknown.failed
+    assert "no command /nonsense" in unknown.text
 
 
 @pytest.mark.parametrize(
     ("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)]
 )
 async def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
-    tmp_path: Path, home: Path, config: str, window: int
+    setup: AgentSetup, home: Path, config: str, window: int
 ) -> None:
     file = SMOLLM2.path(home)
     file.parent.mkdir(parents=True)
     file.touch()  # nothing is loaded before the first call
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(), config=config)
-        said = await do(agent, f"/model local/{SMOLLM2.name}")
-        assert said.data["window"] == agent.conversation.window == window
+    agent = await setup.open(ScriptedModel(), config=config)
+    said = await do(agent, f"/model local/{SMOLLM2.name}")
+    assert said.data["window"] == agent.conversation.window == window
 
 
-async def test_no_command_reaches_the_model(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, model = await talked(setup, 3)
-        asked = len(model.requests)
-        for command in COMMANDS:
-            await do(agent, f"/{command.name}")
-            await do(agent, f"/{command.name} something odd")
-        assert len(model.requests) == asked
-        said = [
-            text_of(item.body)
-            for item in await setup.store.history(agent.conversation.id)
-        ]
-        assert not any(text.startswith("/") for text in said)
+async def test_no_command_reaches_the_model(setup: AgentSetup) -> None:
+    agent, model = await talked(setup, 3)
+    asked = len(model.requests)
+    for command in COMMANDS:
+        await do(agent, f"/{command.name}")
+        await do(agent, f"/{command.name} something odd")
+    assert len(model.requests) == asked
+    said = [
+        text_of(item.body) for item in await setup.store.history(agent.conversation.id)
+    ]
+    assert not any(text.startswith("/") for text in said)
 
 
-async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        said: list[CommandResult] = []
+async def test_while_a_turn_runs_nothing_is_changed_under_it(setup: AgentSetup) -> None:
+    said: list[CommandResult] = []
 
-        async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            lines = (
-                "/pin never use tabs",
-                "/undo",
-                "/compress",
-                "/branch",
-                "/usage",
-                "/context",
-            )
-            said.extend([await do(agent, line) for line in lines])
-            return ToolReply("looked")
-
-        agent = await setup.open(
-            ScriptedModel([call_reply(("look", {})), "Done."]),
-            tools=[FakeTool("look", look)],
+    async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        lines = (
+            "/pin never use tabs",
+            "/undo",
+            "/compress",
+            "/branch",
+            "/usage",
+            "/context",
         )
-        assert (await agent.send("Look.")).text == "Done."
-        assert [result.failed for result in said] == [
-            True,
-            True,
-            True,
-            True,
-            False,
-            False,
-        ]
-        assert "A turn is running" in said[0].text
-        assert not (await do(agent, "/pin never use tabs")).failed
+        said.extend([await do(agent, line) for line in lines])
+        return ToolReply("looked")
+
+    agent = await setup.open(
+        ScriptedModel([call_reply(("look", {})), "Done."]),
+        tools=[FakeTool("look", look)],
+    )
+    assert (await agent.send("Look.")).text == "Done."
+    assert [result.failed for result in said] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert "A turn is running" in said[0].text
+    assert not (await do(agent, "/pin never use tabs")).failed
 
 
-async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, 2)
-        failed = {
-            c.name
-            for c in COMMANDS
-            if (await do(agent.conversation, f"/{c.name}")).failed
-        }
-        assert failed == {"pin", "memory", "search"}, (
-            "what lacks an argument or an agent"
-        )
-        fresh = await setup.open(ScriptedModel())
-        assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
+async def test_a_bare_conversation_has_them_too(setup: AgentSetup) -> None:
+    agent, _ = await talked(setup, 2)
+    failed = {
+        c.name for c in COMMANDS if (await do(agent.conversation, f"/{c.name}")).failed
+    }
+    assert failed == {"pin", "memory", "search"}, "what lacks an argument or an agent"
+    fresh = await setup.open(ScriptedModel())
+    assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
-async def test_an_unknown_command_suggests_near_names(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel())
-        result = await do(agent, "/compres now")
-        assert result.failed
-        assert "/compress" in result.text
-        assert "sessions" in (await do(agent, "/sess")).data["near"]
-        assert (await do(agent, "/xyzzy")).data["near"] == []
-        assert (await do(agent, "no command")).failed
+async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None:
+    agent = await setup.open(ScriptedModel())
+    result = await do(agent, "/compres now")
+    assert result.failed
+    assert "/compress" in result.text
+    assert "sessions" in (await do(agent, "/sess")).data["near"]
+    assert (await do(agent, "/xyzzy")).data["near"] == []
+    assert (await do(agent, "no command")).failed
 
 
-async def test_compress_preview_and_undo(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, window=24_000)
-        before = list(agent.conversation.messages)
-        session = agent.conversation.session.id
-        preview = await do(agent, "/compress --preview page 3")
-        assert "would be replaced by a summary" in preview.text
-        assert "- user: Page 2: page 2 0 is settled" in preview.text, (
-            "it shows what would go"
-        )
-        assert agent.conversation.messages == before
-        assert agent.conversation.session.id == session
-        done = await do(agent, "/compress page 3")
-        assert done.data["messages_before"] == 16
-        assert done.data["messages_after"] == len(agent.conversation.messages) < 16
-        assert done.data["tokens_after"] < done.data["tokens_before"]
-        for said in (
-            f"{done.data['tokens_before']:,} → {done.data['tokens_after']:,}",
-            "journal",
-            "16 messages",
-        ):
-            assert said in done.text
-        assert setup.events_of(CompactionDone)[0].reason == "manual"
-        undone = await do(agent, "/undo")
-        assert agent.conversation.messages == before
-        assert undone.data["messages"] == 16
-        again = await do(agent, "/undo")
-        assert (again.failed, again.data) == (False, {"undone": False})
-        assert "nothing to undo" in again.text
+async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
+    agent, _ = await talked(setup, window=24_000)
+    before = list(agent.conversation.messages)
+    session = agent.conversation.session.id
+    preview = await do(agent, "/compress --preview page 3")
+    assert "would be replaced by a summary" in preview.text
+    assert "- user: Page 2: page 2 0 is settled" in preview.text, (
+        "it shows what would go"
+    )
+    assert agent.conversation.messages == before
+    assert agent.conversation.session.id == session
+    done = await do(agent, "/compress page 3")
+    assert done.data["messages_before"] == 16
+    assert done.data["messages_after"] == len(agent.conversation.messages) < 16
+    assert done.data["tokens_after"] < done.data["tokens_before"]
+    for said in (
+        f"{done.data['tokens_before']:,} → {done.data['tokens_after']:,}",
+        "journal",
+        "16 messages",
+    ):
+        assert said in done.text
+    assert setup.events_of(CompactionDone)[0].reason == "manual"
+    undone = await do(agent, "/undo")
+    assert agent.conversation.messages == before
+    assert undone.data["messages"] == 16
+    again = await do(agent, "/undo")
+    assert (again.failed, again.data) == (False, {"undone": False})
+    assert "nothing to undo" in again.text
 
 
-async def test_no_compaction_follows_an_undo_at_once(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
-        )
-        turn = 0
-        while not setup.events_of(CompactionDone):
-            turn += 1
-            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
-        undone = await do(agent, "/undo")
-        assert agent.conversation.tokens >= agent.conversation.threshold
-        assert "waits until it has grown by a tenth" in undone.text
-        await agent.send("A short question.")
-        assert len(setup.events_of(CompactionDone)) == 1
-        while len(setup.events_of(CompactionDone)) == 1:
-            turn += 1
-            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
+    agent = await setup.open(
+        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+    )
+    turn = 0
+    while not setup.events_of(CompactionDone):
+        turn += 1
+        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+    undone = await do(agent, "/undo")
+    assert agent.conversation.tokens >= agent.conversation.threshold
+    assert "waits until it has grown by a tenth" in undone.text
+    await agent.send("A short question.")
+    assert len(setup.events_of(CompactionDone)) == 1
+    while len(setup.events_of(CompactionDone)) == 1:
+        turn += 1
+        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
 
 
 async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
-        )
-        turn = 0
-        while not setup.events_of(CompactionDone):
-            turn += 1
-            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
-        for page in range(turn, turn + 12):
-            await agent.send(f"Page {page}: {make_text(1_000, f'page {page}')}")
+    agent = await setup.open(
+        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+    )
+    turn = 0
+    while not setup.events_of(CompactionDone):
+        turn += 1
+        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+    for page in range(turn, turn + 12):
+        await agent.send(f"Page {page}: {make_text(1_000, f'page {page}')}")
+    undone = await do(agent, "/undo")
+    while not agent.conversation.is_full:
         undone = await do(agent, "/undo")
-        while not agent.conversation.is_full:
-            undone = await do(agent, "/undo")
-        assert "do not fit the window" in undone.text
-        count = len(setup.events_of(CompactionDone))
-        await agent.send("A short question.")
-        assert len(setup.events_of(CompactionDone)) == count + 1
-        assert not setup.events_of(Recovery)
+    assert "do not fit the window" in undone.text
+    count = len(setup.events_of(CompactionDone))
+    await agent.send("A short question.")
+    assert len(setup.events_of(CompactionDone)) == count + 1
+    assert not setup.events_of(Recovery)
 
 
-async def test_resuming_a_conversation_of_another_model_says_so(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        first = await setup.open(
-            ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000)
-        )
-        await first.send("Hello.")
-        thread = first.conversation.id
-        second = await setup.open(
-            ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000)
-        )
-        await second.send("Hi.")
-        said = await do(second, f"/resume {thread}")
-        assert "It was with model-a; model-b answers now" in said.text
+async def test_resuming_a_conversation_of_another_model_says_so(
+    setup: AgentSetup,
+) -> None:
+    first = await setup.open(
+        ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000)
+    )
+    await first.send("Hello.")
+    thread = first.conversation.id
+    second = await setup.open(
+        ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000)
+    )
+    await second.send("Hi.")
+    said = await do(second, f"/resume {thread}")
+    assert "It was with model-a; model-b answers now" in said.text
 
 
-async def test_a_refused_command_is_not_a_failed_one(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(
-            [call_reply(("terminal", {"command": "rm -r build"})), "Then not."]
-        )
-        agent = await setup.open(model, approve=Approvals([], None), yes=False)
-        await agent.send("Clean up.")
-        said = await do(agent, "/state")
-        assert "– `rm -r build`: refused by the user" in said.text
-        assert "Open errors" not in said.text
+async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
+    model = ScriptedModel(
+        [call_reply(("terminal", {"command": "rm -r build"})), "Then not."]
+    )
+    agent = await setup.open(model, approve=Approvals([], None), yes=False)
+    await agent.send("Clean up.")
+    said = await do(agent, "/state")
+    assert "– `rm -r build`: refused by the user" in said.text
+    assert "Open errors" not in said.text
 
 
 def test_why_counts_calls_that_were_stopped() -> None:
@@ -300,217 +286,203 @@ def test_why_counts_calls_that_were_stopped() -> None:
     assert "1 call ended without a report" in said
 
 
-async def test_a_learnt_window_is_named_alone(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(window=400_000))
-        assert describe_window(agent.conversation.window, agent.conversation.route) == (
-            "400,000 tokens (the model's own)"
-        )
-        agent.conversation._live.fit(16_000)
-        assert describe_window(agent.conversation.window, agent.conversation.route) == (
-            "16,000 tokens, learnt from the provider"
-        )
+async def test_a_learnt_window_is_named_alone(setup: AgentSetup) -> None:
+    agent = await setup.open(ScriptedModel(window=400_000))
+    assert describe_window(agent.conversation.window, agent.conversation.route) == (
+        "400,000 tokens (the model's own)"
+    )
+    agent.conversation._live.fit(16_000)
+    assert describe_window(agent.conversation.window, agent.conversation.route) == (
+        "16,000 tokens, learnt from the provider"
+    )
 
 
-async def test_a_preview_never_grows_the_history(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL
-        )
-        offered = 0
-        for turn in range(12):
-            await agent.send(f"Page {turn}: {make_text(100, f'page {turn}')}")
-            said = await do(agent, "/compress --preview")
-            assert said.data["tokens_after"] <= said.data["tokens_before"]
-            if said.data["covered"]:
-                offered += 1
-                assert f"at most {said.data['tokens_after']:,}" in said.text
-        assert offered
+async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
+    agent = await setup.open(
+        ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL
+    )
+    offered = 0
+    for turn in range(12):
+        await agent.send(f"Page {turn}: {make_text(100, f'page {turn}')}")
+        said = await do(agent, "/compress --preview")
+        assert said.data["tokens_after"] <= said.data["tokens_before"]
+        if said.data["covered"]:
+            offered += 1
+            assert f"at most {said.data['tokens_after']:,}" in said.text
+    assert offered
 
 
-async def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, 1)
-        assert "Nothing was changed" in (await do(agent, "/compress")).text
-        off = await setup.open(
-            ScriptedModel(["ok"]), config="compression: {enabled: false}"
-        )
-        await off.send("Hi.")
-        said = await do(off, "/compress")
-        assert said.failed
-        assert "disabled" in said.text
+async def test_compress_with_nothing_to_do_or_disabled(setup: AgentSetup) -> None:
+    agent, _ = await talked(setup, 1)
+    assert "Nothing was changed" in (await do(agent, "/compress")).text
+    off = await setup.open(
+        ScriptedModel(["ok"]), config="compression: {enabled: false}"
+    )
+    await off.send("Hi.")
+    said = await do(off, "/compress")
+    assert said.failed
+    assert "disabled" in said.text
 
 
-async def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        fresh = await setup.open(ScriptedModel())
-        assert "No call" in (await do(fresh, "/usage")).text
-        agent, _ = await talked(setup, 3)
-        usage = await do(agent, "/usage")
-        spent = await setup.store.usage(agent.conversation.id)
-        assert usage.data["sums"]["all"]["prompt"] == sum(
-            item.usage.prompt_tokens for item in spent
-        )
-        assert "3 calls" in usage.text
-        unpriced = await setup.open(
-            ScriptedModel(["hm"], name="nobody-knows-this-model")
-        )
-        await unpriced.send("Hi.")
-        said = await do(unpriced, "/usage")
-        assert said.data["sums"]["all"]["cost"] is None
-        assert "cost unknown" in said.text
-        insights = await do(agent, "/insights 7")
-        assert insights.data["total"]["calls"] == 4
-        assert "gpt-4o" in insights.text
-        assert (await do(agent, "/insights never")).failed
+async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
+    fresh = await setup.open(ScriptedModel())
+    assert "No call" in (await do(fresh, "/usage")).text
+    agent, _ = await talked(setup, 3)
+    usage = await do(agent, "/usage")
+    spent = await setup.store.usage(agent.conversation.id)
+    assert usage.data["sums"]["all"]["prompt"] == sum(
+        item.usage.prompt_tokens for item in spent
+    )
+    assert "3 calls" in usage.text
+    unpriced = await setup.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
+    await unpriced.send("Hi.")
+    said = await do(unpriced, "/usage")
+    assert said.data["sums"]["all"]["cost"] is None
+    assert "cost unknown" in said.text
+    insights = await do(agent, "/insights 7")
+    assert insights.data["total"]["calls"] == 4
+    assert "gpt-4o" in insights.text
+    assert (await do(agent, "/insights never")).failed
 
 
-async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, model = await talked(setup, 2)
-        first = agent.conversation.id
-        new = await do(agent, "/new Spring cleaning")
-        assert new.switch
-        await agent.switch(new.switch)
-        await agent.send("A fresh start.")
-        assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
-        assert model.requests[-1].system == model.requests[0].system, (
-            "it has its system prompt"
-        )
-        assert model.requests[-1].tools == model.requests[0].tools
-        listed = await do(agent, "/sessions")
-        assert "Spring cleaning" in listed.text
-        assert "Page 0" in listed.text
-        assert [row["here"] for row in listed.data["threads"]].count(True) == 1
-        parent = agent.conversation.session
-        other = await agent.conversation.another(
-            new=NewSession(kind="subagent", parent=parent.id, title="A part")
-        )
-        await other.add("Count the files.")
-        await other.close()
-        assert (await do(agent, "/sessions")).data == listed.data, (
-            "a subagent's thread is nobody's conversation"
-        )
-        assert "/resume ID" in (await do(agent, "/resume")).text
-        back = await do(agent, f"/resume {first[:8]}")
-        assert back.switch == first
-        await agent.switch(back.switch)
-        assert len(agent.conversation.messages) == 4
-        branch = await do(agent, "/branch")
-        await agent.switch(branch.switch or "")
-        await agent.send("Only here.")
-        assert len(agent.conversation.messages) == 6
-        assert len(await setup.store.history(first)) == 4
-        assert (await do(agent, "/resume zzzz")).failed
-        assert (await do(await setup.open(ScriptedModel()), "/branch")).failed, (
-            "there is nothing to branch from"
-        )
+async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
+    agent, model = await talked(setup, 2)
+    first = agent.conversation.id
+    new = await do(agent, "/new Spring cleaning")
+    assert new.switch
+    await agent.switch(new.switch)
+    await agent.send("A fresh start.")
+    assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
+    assert model.requests[-1].system == model.requests[0].system, (
+        "it has its system prompt"
+    )
+    assert model.requests[-1].tools == model.requests[0].tools
+    listed = await do(agent, "/sessions")
+    assert "Spring cleaning" in listed.text
+    assert "Page 0" in listed.text
+    assert [row["here"] for row in listed.data["threads"]].count(True) == 1
+    parent = agent.conversation.session
+    other = await agent.conversation.another(
+        new=NewSession(kind="subagent", parent=parent.id, title="A part")
+    )
+    await other.add("Count the files.")
+    await other.close()
+    assert (await do(agent, "/sessions")).data == listed.data, (
+        "a subagent's thread is nobody's conversation"
+    )
+    assert "/resume ID" in (await do(agent, "/resume")).text
+    back = await do(agent, f"/resume {first[:8]}")
+    assert back.switch == first
+    await agent.switch(back.switch)
+    assert len(agent.conversation.messages) == 4
+    branch = await do(agent, "/branch")
+    await agent.switch(branch.switch or "")
+    await agent.send("Only here.")
+    assert len(agent.conversation.messages) == 6
+    assert len(await setup.store.history(first)) == 4
+    assert (await do(agent, "/resume zzzz")).failed
+    assert (await do(await setup.open(ScriptedModel()), "/branch")).failed, (
+        "there is nothing to branch from"
+    )
 
 
-async def test_other_tenants_threads_are_not_shown(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        acme = await setup.open(
-            ScriptedModel(["ok"]), session=NewSession(tenant="acme")
-        )
-        await acme.send("The vault is behind the mirror.")
-        bolt = await setup.open(
-            ScriptedModel(["ok"]), session=NewSession(tenant="bolt")
-        )
-        await bolt.send("Hello.")
-        assert "vault" not in (await do(bolt, "/sessions")).text
-        assert (await do(bolt, "/search vault")).data["hits"] == []
-        assert (await do(bolt, f"/resume {acme.conversation.id}")).failed
-        assert (await do(bolt, "/insights")).data["total"]["calls"] == 1
-        assert (await do(acme, "/search vault")).data["hits"]
+async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
+    acme = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
+    await acme.send("The vault is behind the mirror.")
+    bolt = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
+    await bolt.send("Hello.")
+    assert "vault" not in (await do(bolt, "/sessions")).text
+    assert (await do(bolt, "/search vault")).data["hits"] == []
+    assert (await do(bolt, f"/resume {acme.conversation.id}")).failed
+    assert (await do(bolt, "/insights")).data["total"]["calls"] == 1
+    assert (await do(acme, "/search vault")).data["hits"]
 
 
-async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, 1)
-        other = await setup.open(ScriptedModel(["ok"]))
-        await other.send("The hinge of gate 14 is loose.")
-        found = await do(agent, "/search hinge")
-        assert found.data["hits"][0]["thread"] == other.conversation.id
-        assert "gate 14" in found.text
-        asked = await do(agent, "/search which gate has a loose hinge?")
-        assert asked.data["hits"][0]["thread"] == other.conversation.id
-        assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
-        assert (await do(agent, "/search")).failed
+async def test_search_finds_in_every_conversation(setup: AgentSetup) -> None:
+    agent, _ = await talked(setup, 1)
+    other = await setup.open(ScriptedModel(["ok"]))
+    await other.send("The hinge of gate 14 is loose.")
+    found = await do(agent, "/search hinge")
+    assert found.data["hits"][0]["thread"] == other.conversation.id
+    assert "gate 14" in found.text
+    asked = await do(agent, "/search which gate has a loose hinge?")
+    assert asked.data["hits"][0]["thread"] == other.conversation.id
+    assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
+    assert (await do(agent, "/search")).failed
 
 
-async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(
-            ScriptedModel([call_reply(("dump", {})), "The hinge is loose.", "Noted."]),
-            tools=[text_tool("dump", make_text(200))],
-        )
-        await agent.send("Which gate?")
-        await agent.send("Mend the hinge.")
-        asked, call, result, answer, mend, noted = (
-            one.id for one in await setup.store.history(agent.conversation.id)
-        )
-        found = await do(agent, "/search hinge")
-        lines = [line for line in found.text.splitlines() if line.startswith("  ")]
-        assert lines[:2] == [
-            f"  - before #{answer} assistant (also a match)",
-            f"  - after #{noted} assistant: Noted.",
-        ]
-        assert lines[2].startswith(f"  - before #{result} tool (dump): ")
-        assert lines[2].endswith("…")
-        assert max(map(len, lines)) < 78
-        assert lines[3:] == [f"  - after #{mend} user (also a match)"]
-        assert found.data["hits"][1]["after"] == {
-            "message": mend,
-            "role": "user",
-            "tool": "",
-            "text": "Mend the hinge.",
-        }
-        first = await do(agent, "/search gate")
-        assert first.data["hits"][0]["before"] is None
-        assert first.data["hits"][0]["after"]["message"] == call == asked + 1
+async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> None:
+    agent = await setup.open(
+        ScriptedModel([call_reply(("dump", {})), "The hinge is loose.", "Noted."]),
+        tools=[text_tool("dump", make_text(200))],
+    )
+    await agent.send("Which gate?")
+    await agent.send("Mend the hinge.")
+    asked, call, result, answer, mend, noted = (
+        one.id for one in await setup.store.history(agent.conversation.id)
+    )
+    found = await do(agent, "/search hinge")
+    lines = [line for line in found.text.splitlines() if line.startswith("  ")]
+    assert lines[:2] == [
+        f"  - before #{answer} assistant (also a match)",
+        f"  - after #{noted} assistant: Noted.",
+    ]
+    assert lines[2].startswith(f"  - before #{result} tool (dump): ")
+    assert lines[2].endswith("…")
+    assert max(map(len, lines)) < 78
+    assert lines[3:] == [f"  - after #{mend} user (also a match)"]
+    assert found.data["hits"][1]["after"] == {
+        "message": mend,
+        "role": "user",
+        "tool": "",
+        "text": "Mend the hinge.",
+    }
+    first = await do(agent, "/search gate")
+    assert first.data["hits"][0]["before"] is None
+    assert first.data["hits"][0]["after"]["message"] == call == asked + 1
 
 
-async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        script: list[Any] = [
-            call_reply(("dump", {"what": "x" * 400})),
-            "Seen.",
-            *["Noted."] * 20,
-        ]
-        agent = await setup.open(
-            ScriptedModel(script, window=16_000),
-            tools=[text_tool("dump", make_text(2_000))],
-            config=SMALL,
-        )
-        await agent.send("Dump.")
-        shown = await do(agent, "/context")
-        kinds = shown.data["kinds"]
-        assert abs(sum(kinds.values()) - agent.conversation.tokens) < 10
-        assert kinds["tool results"] > kinds["tool calls"] > 0
-        assert kinds["system prompt"] > 200
-        assert kinds["summary"] == 0
-        assert f"tool results{kinds['tool results']:>12,}  " in shown.text
-        for turn in range(8):
-            await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
-        assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
+async def test_context_shows_the_window_by_kind(setup: AgentSetup) -> None:
+    script: list[Any] = [
+        call_reply(("dump", {"what": "x" * 400})),
+        "Seen.",
+        *["Noted."] * 20,
+    ]
+    agent = await setup.open(
+        ScriptedModel(script, window=16_000),
+        tools=[text_tool("dump", make_text(2_000))],
+        config=SMALL,
+    )
+    await agent.send("Dump.")
+    shown = await do(agent, "/context")
+    kinds = shown.data["kinds"]
+    assert abs(sum(kinds.values()) - agent.conversation.tokens) < 10
+    assert kinds["tool results"] > kinds["tool calls"] > 0
+    assert kinds["system prompt"] > 200
+    assert kinds["summary"] == 0
+    assert f"tool results{kinds['tool results']:>12,}  " in shown.text
+    for turn in range(8):
+        await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
+    assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
 
 
-async def test_a_pinned_rule_is_in_every_request_word_for_word(tmp_path: Path) -> None:
+async def test_a_pinned_rule_is_in_every_request_word_for_word(
+    setup: AgentSetup,
+) -> None:
     rule = "the invoices folder is read only"
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: "Noted.", window=16_000)
-        agent = await setup.open(model, config=SMALL)
-        await agent.send("Let us tidy up.")
-        assert rule in (await do(agent, f"/pin  {rule}")).text
-        assert len(model.requests) == 1
-        turn = 0
-        while len(setup.events_of(CompactionDone)) < 3:
-            turn += 1
-            await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
-        for request in model.requests[1:]:
-            assert any(rule in text_of(message) for message in request.messages)
-        assert (await do(agent, "/pin")).failed
-        assert (await do(agent, f"/pin {'very ' * 500}long")).failed
+    model = ScriptedModel(lambda _: "Noted.", window=16_000)
+    agent = await setup.open(model, config=SMALL)
+    await agent.send("Let us tidy up.")
+    assert rule in (await do(agent, f"/pin  {rule}")).text
+    assert len(model.requests) == 1
+    turn = 0
+    while len(setup.events_of(CompactionDone)) < 3:
+        turn += 1
+        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+    for request in model.requests[1:]:
+        assert any(rule in text_of(message) for message in request.messages)
+    assert (await do(agent, "/pin")).failed
+    assert (await do(agent, f"/pin {'very ' * 500}long")).failed
 
 
 @pytest.mark.parametrize("api", list(NAMES))
@@ -533,21 +505,20 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
         assert "answer in rhyme" in str(provider.log[-1].request)
 
 
-async def test_memory_is_shown_and_changed(tmp_path: Path, home: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel())
-        await do(agent, "/memory add The ledger is on 8443")
-        await do(agent, "/memory add user Is called Ines")
-        shown = await do(agent, "/memory")
-        assert shown.data["memory"] == ["The ledger is on 8443"]
-        assert shown.data["user"] == ["Is called Ines"]
-        await do(agent, "/memory remove 8443")
-        assert (await do(agent, "/memory show")).data["memory"] == []
-        assert (await do(agent, "/memory remove nothing")).failed
-        assert (await do(agent, "/memory eat it")).failed
-        assert (await do(agent.conversation, "/memory")).failed, (
-            "a bare conversation has none"
-        )
+async def test_memory_is_shown_and_changed(setup: AgentSetup, home: Path) -> None:
+    agent = await setup.open(ScriptedModel())
+    await do(agent, "/memory add The ledger is on 8443")
+    await do(agent, "/memory add user Is called Ines")
+    shown = await do(agent, "/memory")
+    assert shown.data["memory"] == ["The ledger is on 8443"]
+    assert shown.data["user"] == ["Is called Ines"]
+    await do(agent, "/memory remove 8443")
+    assert (await do(agent, "/memory show")).data["memory"] == []
+    assert (await do(agent, "/memory remove nothing")).failed
+    assert (await do(agent, "/memory eat it")).failed
+    assert (await do(agent.conversation, "/memory")).failed, (
+        "a bare conversation has none"
+    )
 
 
 async def test_model_shows_and_switches(
@@ -683,34 +654,32 @@ def test_why_explains_a_cache_miss() -> None:
     )
 
 
-async def test_names_that_other_programs_use(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await talked(setup, 2)
-        assert (await do(agent, "/cost")).data["sums"] == (
-            await do(agent, "/usage")
-        ).data["sums"]
-        assert (await do(agent, "/clear")).switch
+async def test_names_that_other_programs_use(setup: AgentSetup) -> None:
+    agent, _ = await talked(setup, 2)
+    assert (await do(agent, "/cost")).data["sums"] == (await do(agent, "/usage")).data[
+        "sums"
+    ]
+    assert (await do(agent, "/clear")).switch
 
 
-async def test_the_state_of_a_thread(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        script: list[Any] = [
-            call_reply(
-                ("write_file", {"path": "a.py", "content": "x = 1\n"}),
-                ("terminal", {"command": "false"}),
-            ),
-            call_reply(("terminal", {"command": "mkdir fine"})),
-            "Done.",
-        ]
-        agent = await setup.open(ScriptedModel(script))
-        assert "no command was run" in (await do(agent, "/state")).text
-        await agent.send("Go.")
-        shown = await do(agent, "/state")
-        assert [file["path"] for file in shown.data["files"]] == ["a.py"]
-        assert {run["command"]: run["ok"] for run in shown.data["commands"]} == {
-            "false": False,
-            "mkdir fine": True,
-        }
-        assert "**Files changed**" in shown.text
-        assert "✓ `mkdir fine`" in shown.text
-        assert "✗ `false`" in shown.text
+async def test_the_state_of_a_thread(setup: AgentSetup) -> None:
+    script: list[Any] = [
+        call_reply(
+            ("write_file", {"path": "a.py", "content": "x = 1\n"}),
+            ("terminal", {"command": "false"}),
+        ),
+        call_reply(("terminal", {"command": "mkdir fine"})),
+        "Done.",
+    ]
+    agent = await setup.open(ScriptedModel(script))
+    assert "no command was run" in (await do(agent, "/state")).text
+    await agent.send("Go.")
+    shown = await do(agent, "/state")
+    assert [file["path"] for file in shown.data["files"]] == ["a.py"]
+    assert {run["command"]: run["ok"] for run in shown.data["commands"]} == {
+        "false": False,
+        "mkdir fine": True,
+    }
+    assert "**Files changed**" in shown.text
+    assert "✓ `mkdir fine`" in shown.text
+    assert "✗ `false`" in shown.text

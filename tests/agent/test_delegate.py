@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from tests.agent.agent_setup import (
     AgentSetup,
     FakeTool,
     call_reply,
-    open_setup,
     text_tool,
     tool_results,
 )
@@ -60,7 +58,7 @@ async def opened(
 
 
 async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     def sub(request: Request) -> Said:
         if len(request.messages) == 1:
@@ -68,36 +66,34 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
         return f"The cellar: {text_of(request.messages[-1])}."
 
     task = {"task": "Look into the cellar.", "context": "The light is broken."}
-    async with open_setup(tmp_path) as setup:
-        look = text_tool("look", "three barrels")
-        agent, model = await opened(
-            setup, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
-        )
-        answer = await agent.send("What is in the cellar?")
-        assert answer.text == "Three barrels."
-        assert tool_results(agent)[0].startswith("The cellar: three barrels.")
-        assert len(agent.conversation.messages) == 4
-        child = next(s for s in await setup.store.list_sessions(kind="subagent"))
-        assert child.parent == agent.conversation.session.id
-        assert child.end_reason == "answered"
-        said = [text_of(item.body) for item in await setup.store.history(child.id)]
-        assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
-        offered = [
-            tool["function"]["name"]
-            for tool in next(r for r in model.requests if is_sub(r)).tools
-        ]
-        assert offered == ["look"], "a subagent has none of its own"
-        assert any(
-            isinstance(event.event, ToolFinished)
-            for event in setup.events_of(Delegated)
-        )
-        assert {event.thread for event in setup.events_of(Delegated)} == {child.id}
-        usage = await commands.run(agent, setup.store, "/usage")
-        assert usage.data["sums"]["subagents"]["calls"] == 2
-        assert usage.data["sums"]["all"]["calls"] == 4
+    look = text_tool("look", "three barrels")
+    agent, model = await opened(
+        setup, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
+    )
+    answer = await agent.send("What is in the cellar?")
+    assert answer.text == "Three barrels."
+    assert tool_results(agent)[0].startswith("The cellar: three barrels.")
+    assert len(agent.conversation.messages) == 4
+    child = next(s for s in await setup.store.list_sessions(kind="subagent"))
+    assert child.parent == agent.conversation.session.id
+    assert child.end_reason == "answered"
+    said = [text_of(item.body) for item in await setup.store.history(child.id)]
+    assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
+    offered = [
+        tool["function"]["name"]
+        for tool in next(r for r in model.requests if is_sub(r)).tools
+    ]
+    assert offered == ["look"], "a subagent has none of its own"
+    assert any(
+        isinstance(event.event, ToolFinished) for event in setup.events_of(Delegated)
+    )
+    assert {event.thread for event in setup.events_of(Delegated)} == {child.id}
+    usage = await commands.run(agent, setup.store, "/usage")
+    assert usage.data["sums"]["subagents"]["calls"] == 2
+    assert usage.data["sums"]["all"]["calls"] == 4
 
 
-async def test_several_work_at_the_same_time(tmp_path: Path) -> None:
+async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
     both = asyncio.Event()
     inside: list[str] = []
 
@@ -118,17 +114,16 @@ async def test_several_work_at_the_same_time(tmp_path: Path) -> None:
     wanted = call_reply(
         ("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b")
     )
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await opened(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
-        await agent.send("Do both.")
-        assert len(set(inside)) == 2
-        assert [text.split("\n")[0] for text in tool_results(agent)] == [
-            "done: one",
-            "done: two",
-        ]
+    agent, _ = await opened(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
+    await agent.send("Do both.")
+    assert len(set(inside)) == 2
+    assert [text.split("\n")[0] for text in tool_results(agent)] == [
+        "done: one",
+        "done: two",
+    ]
 
 
-async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
+async def test_its_rounds_are_bounded(setup: AgentSetup) -> None:
     def sub(request: Request) -> Said:
         told = text_of(request.messages[-1])
         return (
@@ -137,18 +132,17 @@ async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
             else call_reply(("look", {}, f"c{len(request.messages)}"))
         )
 
-    async with open_setup(tmp_path) as setup:
-        look = text_tool("look")
-        agent, _ = await opened(
-            setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
-        )
-        await agent.send("Go.")
-        assert len(look.seen) == MAX_SUBAGENT_ROUNDS
-        assert "Half done." in tool_results(agent)[0]
-        assert "may be unfinished" in tool_results(agent)[0]
+    look = text_tool("look")
+    agent, _ = await opened(
+        setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
+    )
+    await agent.send("Go.")
+    assert len(look.seen) == MAX_SUBAGENT_ROUNDS
+    assert "Half done." in tool_results(agent)[0]
+    assert "may be unfinished" in tool_results(agent)[0]
 
 
-async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
+async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
     asked: list[str] = []
 
     async def approve(permission: Permission) -> bool:
@@ -162,21 +156,20 @@ async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
             else "It was refused."
         )
 
-    async with open_setup(tmp_path) as setup:
-        shell = text_tool("shell", kind="command")
-        agent, _ = await opened(
-            setup,
-            [call_reply(("delegate", {"task": "clean"})), "no"],
-            sub,
-            [shell],
-            approve,
-        )
-        await agent.send("Clean.")
-        assert asked == ["rm"]
-        assert not shell.seen
+    shell = text_tool("shell", kind="command")
+    agent, _ = await opened(
+        setup,
+        [call_reply(("delegate", {"task": "clean"})), "no"],
+        sub,
+        [shell],
+        approve,
+    )
+    await agent.send("Clean.")
+    assert asked == ["rm"]
+    assert not shell.seen
 
 
-async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
+async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
     started = asyncio.Event()
     ended = []
 
@@ -188,63 +181,58 @@ async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
             ended.append("ended")
         return ToolReply("never")
 
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await opened(
-            setup,
-            [call_reply(("delegate", {"task": "wait"}))],
-            lambda _: call_reply(("slow", {})),
-            [FakeTool("slow", slow)],
-        )
+    agent, _ = await opened(
+        setup,
+        [call_reply(("delegate", {"task": "wait"}))],
+        lambda _: call_reply(("slow", {})),
+        [FakeTool("slow", slow)],
+    )
 
-        async def read() -> None:
-            async with contextlib.aclosing(agent.turn("Go.")) as items:
-                async for _ in items:
-                    pass
+    async def read() -> None:
+        async with contextlib.aclosing(agent.turn("Go.")) as items:
+            async for _ in items:
+                pass
 
-        reading = asyncio.create_task(read())
-        await started.wait()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert ended == ["ended"]
-        assert tool_results(agent) == [INTERRUPTED]
-        child = (await setup.store.list_sessions(kind="subagent"))[0]
-        assert child.end_reason == "interrupted"
-        last = (await setup.store.history(child.id))[-1].body
-        assert last["content"] == INTERRUPTED
+    reading = asyncio.create_task(read())
+    await started.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert ended == ["ended"]
+    assert tool_results(agent) == [INTERRUPTED]
+    child = (await setup.store.list_sessions(kind="subagent"))[0]
+    assert child.end_reason == "interrupted"
+    last = (await setup.store.history(child.id))[-1].body
+    assert last["content"] == INTERRUPTED
 
 
-async def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        main: list[Said] = [
-            call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
-            "It failed.",
-        ]
-        agent, _ = await opened(
-            setup,
-            main,
-            lambda _: ModelError("no capacity", status=401),
-            [text_tool("look")],
-        )
-        assert (await agent.send("Go.")).text == "It failed."
-        assert tool_results(agent)[0] == "Failed: no capacity"
-        assert "there is no argument job" in tool_results(agent)[1]
-        assert (await setup.store.list_sessions(kind="subagent"))[
-            0
-        ].end_reason == "failed"
+async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:
+    main: list[Said] = [
+        call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
+        "It failed.",
+    ]
+    agent, _ = await opened(
+        setup,
+        main,
+        lambda _: ModelError("no capacity", status=401),
+        [text_tool("look")],
+    )
+    assert (await agent.send("Go.")).text == "It failed."
+    assert tool_results(agent)[0] == "Failed: no capacity"
+    assert "there is no argument job" in tool_results(agent)[1]
+    assert (await setup.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
 
 
 async def test_the_built_in_agent_has_it_and_its_subagents_have_not(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     lines: Any = iter(
         [call_reply(("delegate", {"task": "Say hello."})), "It said hello."]
     )
     model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(model)
-        await agent.send("Let somebody say hello.")
-        names = [tool["function"]["name"] for tool in agent.tools]
-        assert names[-1] == "delegate"
-        sub = next(request for request in model.requests if is_sub(request))
-        assert [tool["function"]["name"] for tool in sub.tools] == names[:-1]
+    agent = await setup.open(model)
+    await agent.send("Let somebody say hello.")
+    names = [tool["function"]["name"] for tool in agent.tools]
+    assert names[-1] == "delegate"
+    sub = next(request for request in model.requests if is_sub(request))
+    assert [tool["function"]["name"] for tool in sub.tools] == names[:-1]

@@ -66,16 +66,15 @@ async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
     return agent, model
 
 
-async def test_a_tool_left_out_still_works_and_is_counted(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
-        assert FIND in offered(model.requests[0])
-        assert "payroll" not in offered(model.requests[0])
-        assert tool_results(agent) == ["payroll done"]
-        shown = await commands.run(agent, setup.store, "/usage")
-        out = agent.conversation.toolbox.out
-        assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
-        assert shown.data["tools_left_out"] == list(out)
+async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> None:
+    agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
+    assert FIND in offered(model.requests[0])
+    assert "payroll" not in offered(model.requests[0])
+    assert tool_results(agent) == ["payroll done"]
+    shown = await commands.run(agent, setup.store, "/usage")
+    out = agent.conversation.toolbox.out
+    assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
+    assert shown.data["tools_left_out"] == list(out)
 
 
 async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
 
 
 async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     script = [
         "ok",
@@ -128,9 +127,8 @@ async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refuse
         ),
         "hm",
     ]
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await asked(setup, script, yes=False)
-        await agent.send("Find something.")
-        first, second = tool_results(agent)
-        assert "No tool that is left out matches 'quantum'" in first
-        assert "must be true or false" in second
+    agent, _ = await asked(setup, script, yes=False)
+    await agent.send("Find something.")
+    first, second = tool_results(agent)
+    assert "No tool that is left out matches 'quantum'" in first
+    assert "must be true or false" in second

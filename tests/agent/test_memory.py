@@ -18,7 +18,7 @@ from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.agent.agent_setup import call_reply, open_setup, tool_results
+from tests.agent.agent_setup import AgentSetup, call_reply, open_setup, tool_results
 from tests.conversation.conversation_setup import make_text
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -115,7 +115,7 @@ def test_a_tenant_has_a_folder_of_its_own_inside_the_home(
 
 
 async def test_the_model_keeps_something_and_the_next_session_knows_it(
-    tmp_path: Path, home: Path
+    setup: AgentSetup, home: Path
 ) -> None:
     add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
     secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
@@ -126,46 +126,42 @@ async def test_the_model_keeps_something_and_the_next_session_knows_it(
         ),
         "Kept.",
     ]
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(script)
-        agent = await setup.open(model)
-        await agent.send("I am Ines.")
-        assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
-        assert "credential" in tool_results(agent)[1]
-        assert "there is no action 'forget'" in tool_results(agent)[2]
-        assert "1. Is called Ines." in tool_results(agent)[3]
-        assert "Ines" not in content_text(model.requests[-1].system), (
-            "the prompt of a running session stays"
-        )
-        after = ScriptedModel(["Hello, Ines."])
-        await (await setup.open(after)).send("Hello.")
-        assert "Is called Ines." in content_text(after.requests[0].system)
-        assert TOKEN not in content_text(after.requests[0].system)
+    model = ScriptedModel(script)
+    agent = await setup.open(model)
+    await agent.send("I am Ines.")
+    assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
+    assert "credential" in tool_results(agent)[1]
+    assert "there is no action 'forget'" in tool_results(agent)[2]
+    assert "1. Is called Ines." in tool_results(agent)[3]
+    assert "Ines" not in content_text(model.requests[-1].system), (
+        "the prompt of a running session stays"
+    )
+    after = ScriptedModel(["Hello, Ines."])
+    await (await setup.open(after)).send("Hello.")
+    assert "Is called Ines." in content_text(after.requests[0].system)
+    assert TOKEN not in content_text(after.requests[0].system)
 
 
-async def test_tenants_do_not_see_each_others_memory(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        add = call_reply(
-            ("memory", {"action": "add", "text": "Acme's ledger is on 8443."})
-        )
-        first = await setup.open(
-            ScriptedModel([add, "ok"]), session=NewSession(tenant="acme")
-        )
-        await first.send("Note it.")
-        other = ScriptedModel(["hm"])
-        same = ScriptedModel(["yes"])
-        await (await setup.open(other, session=NewSession(tenant="bolt"))).send(
-            "What do you know?"
-        )
-        await (await setup.open(same, session=NewSession(tenant="acme"))).send(
-            "What do you know?"
-        )
-        assert "8443" not in content_text(other.requests[0].system)
-        assert "8443" in content_text(same.requests[0].system)
+async def test_tenants_do_not_see_each_others_memory(setup: AgentSetup) -> None:
+    add = call_reply(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
+    first = await setup.open(
+        ScriptedModel([add, "ok"]), session=NewSession(tenant="acme")
+    )
+    await first.send("Note it.")
+    other = ScriptedModel(["hm"])
+    same = ScriptedModel(["yes"])
+    await (await setup.open(other, session=NewSession(tenant="bolt"))).send(
+        "What do you know?"
+    )
+    await (await setup.open(same, session=NewSession(tenant="acme"))).send(
+        "What do you know?"
+    )
+    assert "8443" not in content_text(other.requests[0].system)
+    assert "8443" in content_text(same.requests[0].system)
 
 
 async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     plan = {
         "items": [
@@ -175,26 +171,25 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     }
     keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
     script: list[Any] = [call_reply(("todo", plan), keep), "Planned.", *["Noted."] * 12]
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(script, window=24_000)
-        agent = await setup.open(
-            model, config="compression: {background: false, protect_last_n: 2}"
-        )
-        await agent.send("Sort the receipts, then close the year.")
-        turn = 0
-        while not setup.events_of(CompactionDone):
-            turn += 1
-            await agent.send(f"Receipt {turn}: {make_text(1_500, f'receipt {turn}')}")
-        prompt = content_text(model.requests[-1].system)
-        assert "Receipts are in the blue folder." in prompt
-        assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-        other = await agent.conversation.another(new=NewSession())
-        assert "Sort the receipts" not in content_text(other.session.system), (
-            "a list belongs to its thread"
-        )
+    model = ScriptedModel(script, window=24_000)
+    agent = await setup.open(
+        model, config="compression: {background: false, protect_last_n: 2}"
+    )
+    await agent.send("Sort the receipts, then close the year.")
+    turn = 0
+    while not setup.events_of(CompactionDone):
+        turn += 1
+        await agent.send(f"Receipt {turn}: {make_text(1_500, f'receipt {turn}')}")
+    prompt = content_text(model.requests[-1].system)
+    assert "Receipts are in the blue folder." in prompt
+    assert "[>] Sort the receipts\n[ ] Close the year" in prompt
+    other = await agent.conversation.another(new=NewSession())
+    assert "Sort the receipts" not in content_text(other.session.system), (
+        "a list belongs to its thread"
+    )
 
 
-async def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
+async def test_a_list_of_tasks_survives_a_restart(setup: AgentSetup) -> None:
     bad = {"items": [{"text": "x", "status": "half"}]}
     script: list[Any] = [
         call_reply(
@@ -202,16 +197,15 @@ async def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
         ),
         "ok",
     ]
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(script))
-        await agent.send("Plan.")
-        assert "status 'half'" in tool_results(agent)[1]
-        again = await setup.open(
-            ScriptedModel([call_reply(("todo", {})), "Still the plants."]),
-            resume=agent.conversation.id,
-        )
-        await again.send("What was left?")
-        assert tool_results(again)[-1] == "[ ] Water the plants"
+    agent = await setup.open(ScriptedModel(script))
+    await agent.send("Plan.")
+    assert "status 'half'" in tool_results(agent)[1]
+    again = await setup.open(
+        ScriptedModel([call_reply(("todo", {})), "Still the plants."]),
+        resume=agent.conversation.id,
+    )
+    await again.send("What was left?")
+    assert tool_results(again)[-1] == "[ ] Water the plants"
 
 
 def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
@@ -255,17 +249,18 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(
         assert "AGENTS.md is longer" in prompt
 
 
-async def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        (setup.workspace / "AGENTS.md").write_text(
-            "Use tabs, never spaces.\n" * 800, "utf-8"
-        )
-        sizes = []
-        for window in (8_192, 200_000):
-            agent = await setup.open(ScriptedModel(["ok"], window=window))
-            sizes.append(len(str(agent.conversation.session.system)))
-        assert sizes[0] < 10_000
-        assert sizes[1] > 19_000
+async def test_the_window_of_the_model_that_is_talked_to_counts(
+    setup: AgentSetup,
+) -> None:
+    (setup.workspace / "AGENTS.md").write_text(
+        "Use tabs, never spaces.\n" * 800, "utf-8"
+    )
+    sizes = []
+    for window in (8_192, 200_000):
+        agent = await setup.open(ScriptedModel(["ok"], window=window))
+        sizes.append(len(str(agent.conversation.session.system)))
+    assert sizes[0] < 10_000
+    assert sizes[1] > 19_000
 
 
 async def test_an_unusable_memory_file_is_reported_and_survived(

@@ -13,6 +13,7 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished
 from everthread.testing import ScriptedModel
 from tests.agent.agent_setup import (
+    AgentSetup,
     FakeTool,
     call_reply,
     open_setup,
@@ -23,7 +24,7 @@ from tests.agent.test_processes import gone, lives
 
 
 async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     read = asyncio.Event()
 
@@ -42,20 +43,19 @@ async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
         *(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)),
         ("look", {}, "c2"),
     ]
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel([call_reply(*wanted), "ok"])
-        config = "agent: {parallel: 1}"
-        tools = [shell, FakeTool("look", look)]
-        agent = await setup.open(
-            model, tools=tools, approve=approve, yes=False, config=config
-        )
-        await agent.send("Go.")
-        assert tool_results(agent) == ["done", "done", "looked"]
-        assert all(event.seconds < 0.8 for event in setup.events_of(ToolFinished))
+    model = ScriptedModel([call_reply(*wanted), "ok"])
+    config = "agent: {parallel: 1}"
+    tools = [shell, FakeTool("look", look)]
+    agent = await setup.open(
+        model, tools=tools, approve=approve, yes=False, config=config
+    )
+    await agent.send("Go.")
+    assert tool_results(agent) == ["done", "done", "looked"]
+    assert all(event.seconds < 0.8 for event in setup.events_of(ToolFinished))
 
 
 async def test_a_permission_shows_the_file_after_the_previous_write(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
     details: list[str] = []
 
@@ -63,23 +63,22 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
         details.append(permission.detail)
         return True
 
-    async with open_setup(tmp_path) as setup:
-        patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
-        model = ScriptedModel(
-            [
-                call_reply(
-                    ("write_file", {"path": "a.txt", "content": "one\n"}),
-                    ("patch", patch),
-                ),
-                "ok",
-            ]
-        )
-        (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
-        agent = await setup.open(model, approve=approve, yes=False)
-        await agent.send("Go.")
-        assert (setup.workspace / "a.txt").read_text("utf-8") == "two\n"
-        assert "-one!" in details[0]
-        assert "-one\n+two" in details[1]
+    patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
+    model = ScriptedModel(
+        [
+            call_reply(
+                ("write_file", {"path": "a.txt", "content": "one\n"}),
+                ("patch", patch),
+            ),
+            "ok",
+        ]
+    )
+    (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
+    agent = await setup.open(model, approve=approve, yes=False)
+    await agent.send("Go.")
+    assert (setup.workspace / "a.txt").read_text("utf-8") == "two\n"
+    assert "-one!" in details[0]
+    assert "-one\n+two" in details[1]
 
 
 @pytest.mark.parametrize(
@@ -91,30 +90,29 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
     ],
 )
 async def test_a_permission_does_not_follow_a_link_created_meanwhile(
-    tmp_path: Path, wanted: Any
+    setup: AgentSetup, wanted: Any
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        for name in ("shown", "other"):
-            (setup.workspace / name).mkdir()
-            (setup.workspace / name / "a.txt").write_text("old", "utf-8")
-        link = setup.workspace / "d"
-        link.symlink_to("shown")
+    for name in ("shown", "other"):
+        (setup.workspace / name).mkdir()
+        (setup.workspace / name / "a.txt").write_text("old", "utf-8")
+    link = setup.workspace / "d"
+    link.symlink_to("shown")
 
-        async def approve(permission: Permission) -> bool:
-            assert "shown" in permission.what + permission.detail
-            link.unlink()
-            link.symlink_to("other")
-            return True
+    async def approve(permission: Permission) -> bool:
+        assert "shown" in permission.what + permission.detail
+        link.unlink()
+        link.symlink_to("other")
+        return True
 
-        agent = await setup.open(
-            ScriptedModel([call_reply(wanted), "ok"]), approve=approve, yes=False
-        )
-        await agent.send("Go.")
-        assert "shown" in tool_results(agent)[0]
-        assert {
-            (setup.workspace / name / "a.txt").read_text("utf-8")
-            for name in ("shown", "other")
-        } == {"old"}
+    agent = await setup.open(
+        ScriptedModel([call_reply(wanted), "ok"]), approve=approve, yes=False
+    )
+    await agent.send("Go.")
+    assert "shown" in tool_results(agent)[0]
+    assert {
+        (setup.workspace / name / "a.txt").read_text("utf-8")
+        for name in ("shown", "other")
+    } == {"old"}
 
 
 async def test_background_processes_end_with_the_agent(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from everthread import Agent
@@ -18,7 +17,6 @@ from everthread.thread.events import CompactionDone, OutputStored
 from tests.agent.agent_setup import (
     AgentSetup,
     call_reply,
-    open_setup,
     text_tool,
     tool_results,
 )
@@ -48,103 +46,97 @@ async def compacted(setup: AgentSetup, *, first: str, window: int = 24_000) -> A
     return agent
 
 
-async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> None:
+async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(
-            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+    agent = await setup.open(
+        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+    )
+    await agent.send("Let us begin.")
+    await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
+    turn = 0
+    while len(setup.events_of(CompactionDone)) < 3:
+        turn += 1
+        await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
+    said = await ask(agent, query="Okonkwo hinge")
+    assert detail in said
+    assert re.match(
+        r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ",
+        said,
+    )
+    assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
+    number = re.findall(r"message:(\d+)", said)[0]
+    whole = await ask(agent, id=f"message:{number}")
+    stored = await setup.store.message(int(number))
+    assert text_of(stored.body)[:1_000] in whole
+
+
+async def test_nothing_found_is_final(setup: AgentSetup) -> None:
+    script: list[Any] = [
+        call_reply(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
+    ]
+    script.append("Never.")
+    agent = await setup.open(ScriptedModel(script))
+    await agent.send("Did I ever tell you of that airship?")
+    for said in tool_results(agent):
+        assert said.startswith("recall 'zeppelin': nothing was found."), (
+            "a search is no finding"
         )
-        await agent.send("Let us begin.")
-        await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
-        turn = 0
-        while len(setup.events_of(CompactionDone)) < 3:
-            turn += 1
-            await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
-        said = await ask(agent, query="Okonkwo hinge")
-        assert detail in said
-        assert re.match(
-            r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ",
-            said,
-        )
-        assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
-        number = re.findall(r"message:(\d+)", said)[0]
-        whole = await ask(agent, id=f"message:{number}")
-        stored = await setup.store.message(int(number))
-        assert text_of(stored.body)[:1_000] in whole
+    assert (
+        "Not searched: other conversations. Do not repeat this search."
+        in tool_results(agent)[0]
+    )
 
 
-async def test_nothing_found_is_final(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        script: list[Any] = [
-            call_reply(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
-        ]
-        script.append("Never.")
-        agent = await setup.open(ScriptedModel(script))
-        await agent.send("Did I ever tell you of that airship?")
-        for said in tool_results(agent):
-            assert said.startswith("recall 'zeppelin': nothing was found."), (
-                "a search is no finding"
-            )
-        assert (
-            "Not searched: other conversations. Do not repeat this search."
-            in tool_results(agent)[0]
-        )
+async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> None:
+    agent = await setup.open(ScriptedModel(lambda _: "ok"))
+    for turn in range(25):
+        await agent.send(f"Invoice number {turn:03}: {make_text(200, f'item {turn}')}")
+    seen: list[str] = []
+    offset = 0
+    while True:
+        said = await ask(agent, query="invoice number", offset=offset)
+        assert len(said) <= RECALL_CHARS
+        seen += re.findall(r"\[message:(\d+)\]", said)
+        more = re.search(r"go on with offset (\d+)", said)
+        if more is None:
+            break
+        assert int(more[1]) > offset
+        offset = int(more[1])
+    assert len(seen) == len(set(seen)) == 25
+    assert "That was all; do not search" in await ask(
+        agent, query="invoice number", offset=25
+    )
 
 
-async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(lambda _: "ok"))
-        for turn in range(25):
-            await agent.send(
-                f"Invoice number {turn:03}: {make_text(200, f'item {turn}')}"
-            )
-        seen: list[str] = []
-        offset = 0
-        while True:
-            said = await ask(agent, query="invoice number", offset=offset)
-            assert len(said) <= RECALL_CHARS
-            seen += re.findall(r"\[message:(\d+)\]", said)
-            more = re.search(r"go on with offset (\d+)", said)
-            if more is None:
-                break
-            assert int(more[1]) > offset
-            offset = int(more[1])
-        assert len(seen) == len(set(seen)) == 25
-        assert "That was all; do not search" in await ask(
-            agent, query="invoice number", offset=25
-        )
-
-
-async def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
+async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> None:
     lines = [f"line {n}: value {n * 7919 % 10007}" for n in range(30_000)]
     lines[17_000] = "line 17000: PUMP_FAILURE code E-7731"
     big = text_tool("dump", "\n".join(lines))
-    async with open_setup(tmp_path) as setup:
-        script: list[Any] = [
-            call_reply(("dump", {})),
-            call_reply(("recall", {"query": "PUMP_FAILURE"})),
-            "Found.",
-        ]
-        agent = await setup.open(ScriptedModel(script), tools=[big, Recall()])
-        await agent.send("Dump it.")
-        cited = setup.events_of(OutputStored)[0].output
-        assert f"[{cited}] output of dump" in tool_results(agent)[1]
-        assert (
-            "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1]
-        ), "the text as it stands there"
-        whole = ""
-        offset = 0
-        for _ in range(3):
-            said = await ask(agent, id=cited, offset=offset)
-            assert len(said) <= RECALL_CHARS
-            part, _, rest = said.rpartition("\n\n[")
-            whole += part.partition("\n\n")[2]
-            offset = int(rest.rpartition(" ")[2].rstrip("]"))
-        assert "\n".join(lines).startswith(whole)
-        assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
+    script: list[Any] = [
+        call_reply(("dump", {})),
+        call_reply(("recall", {"query": "PUMP_FAILURE"})),
+        "Found.",
+    ]
+    agent = await setup.open(ScriptedModel(script), tools=[big, Recall()])
+    await agent.send("Dump it.")
+    cited = setup.events_of(OutputStored)[0].output
+    assert f"[{cited}] output of dump" in tool_results(agent)[1]
+    assert (
+        "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1]
+    ), "the text as it stands there"
+    whole = ""
+    offset = 0
+    for _ in range(3):
+        said = await ask(agent, id=cited, offset=offset)
+        assert len(said) <= RECALL_CHARS
+        part, _, rest = said.rpartition("\n\n[")
+        whole += part.partition("\n\n")[2]
+        offset = int(rest.rpartition(" ")[2].rstrip("]"))
+    assert "\n".join(lines).startswith(whole)
+    assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
 
 
-async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> None:
+async def test_secrets_are_taken_out_wherever_a_part_begins(setup: AgentSetup) -> None:
     text = f"{'x ' * 300}export GITHUB_TOKEN={TOKEN} # deploy {'y ' * 300}"
     at = text.index(TOKEN)
     for start in range(at - 30, at + len(TOKEN) + 5, 3):
@@ -154,58 +146,47 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> N
                 assert not any(
                     TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)
                 ), (start, end)
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(["Careful."]))
-        await agent.send(
-            f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host."
-        )
-        said = await ask(agent, query="staging")
-        assert "staging host" in said
-        assert TOKEN not in said
-        number = re.findall(r"message:(\d+)", said)[0]
-        assert TOKEN not in await ask(agent, id=number)
+    agent = await setup.open(ScriptedModel(["Careful."]))
+    await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
+    said = await ask(agent, query="staging")
+    assert "staging host" in said
+    assert TOKEN not in said
+    number = re.findall(r"message:(\d+)", said)[0]
+    assert TOKEN not in await ask(agent, id=number)
 
 
-async def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        other = await setup.open(ScriptedModel(["ok"]))
-        answer = await other.send("The vault is behind the mirror.")
-        agent = await setup.open(
-            ScriptedModel(
-                [call_reply(("recall", {"id": f"message:{answer.id}"})), "No."]
-            )
-        )
-        await agent.send("Where is it?")
-        assert "nothing was found" in await ask(agent, query="vault mirror")
-        assert tool_results(agent)[0].startswith(
-            "Failed: this conversation has no message"
-        )
+async def test_other_threads_are_none_of_its_business(setup: AgentSetup) -> None:
+    other = await setup.open(ScriptedModel(["ok"]))
+    answer = await other.send("The vault is behind the mirror.")
+    agent = await setup.open(
+        ScriptedModel([call_reply(("recall", {"id": f"message:{answer.id}"})), "No."])
+    )
+    await agent.send("Where is it?")
+    assert "nothing was found" in await ask(agent, query="vault mirror")
+    assert tool_results(agent)[0].startswith("Failed: this conversation has no message")
 
 
-async def test_a_branch_recalls_shared_messages(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel(lambda _: "ok"))
-        first = await agent.send("The vault is behind the mirror.")
-        made = await agent.conversation.branch()
-        await agent.switch(made.id)
-        assert "ok" in await ask(agent, id=f"message:{first.id}")
+async def test_a_branch_recalls_shared_messages(setup: AgentSetup) -> None:
+    agent = await setup.open(ScriptedModel(lambda _: "ok"))
+    first = await agent.send("The vault is behind the mirror.")
+    made = await agent.conversation.branch()
+    await agent.switch(made.id)
+    assert "ok" in await ask(agent, id=f"message:{first.id}")
 
 
-async def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+async def test_bad_arguments_are_refused(setup: AgentSetup) -> None:
     wanted: list[Any] = [
         ("recall", {}),
         ("recall", {"id": "../../etc/passwd"}, "b"),
         ("recall", {"id": "output:" + "0" * 16}, "c"),
     ]
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel([call_reply(*wanted), "ok"]))
-        await agent.send("Go.")
-        assert "give a query" in tool_results(agent)[0]
-        assert "is no id" in tool_results(agent)[1]
-        assert tool_results(agent)[2].startswith("Failed: ")
+    agent = await setup.open(ScriptedModel([call_reply(*wanted), "ok"]))
+    await agent.send("Go.")
+    assert "give a query" in tool_results(agent)[0]
+    assert "is no id" in tool_results(agent)[1]
+    assert tool_results(agent)[2].startswith("Failed: ")
 
 
-async def test_recall_finds_messages_across_compactions(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent = await compacted(setup, first="Remember the codeword heliotrope-77.")
-        assert "heliotrope-77" in await ask(agent, query="heliotrope-77")
+async def test_recall_finds_messages_across_compactions(setup: AgentSetup) -> None:
+    agent = await compacted(setup, first="Remember the codeword heliotrope-77.")
+    assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

@@ -291,28 +291,27 @@ async def test_a_task_continues_after_a_restart(
 
 
 async def test_stopping_a_turn_ends_the_command_and_all_it_started(
-    tmp_path: Path,
+    setup: AgentSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
-        agent = await setup.open(
-            ScriptedModel(
-                [call_reply(("terminal", {"command": command})), "Stopped, then."]
-            )
+    command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
+    agent = await setup.open(
+        ScriptedModel(
+            [call_reply(("terminal", {"command": command})), "Stopped, then."]
         )
-        reading = asyncio.create_task(agent.send("Wait."))
-        files = [setup.workspace / "child", setup.workspace / "shell"]
-        await until(lambda: all(file.exists() and file.read_text() for file in files))
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert tool_results(agent) == [INTERRUPTED]
-        await until(lambda: not any(alive(int(file.read_text())) for file in files))
-        assert (await agent.send("And?")).text == "Stopped, then."
+    )
+    reading = asyncio.create_task(agent.send("Wait."))
+    files = [setup.workspace / "child", setup.workspace / "shell"]
+    await until(lambda: all(file.exists() and file.read_text() for file in files))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert tool_results(agent) == [INTERRUPTED]
+    await until(lambda: not any(alive(int(file.read_text())) for file in files))
+    assert (await agent.send("And?")).text == "Stopped, then."
 
 
 async def test_any_command_output_lets_the_turn_continue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: AgentSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-very-secret-0123456789")
     wanted = [
@@ -327,18 +326,17 @@ async def test_any_command_output_lets_the_turn_continue(
         ),
         ("terminal", {"command": "exit 3"}, "fails"),
     ]
-    async with open_setup(tmp_path) as setup:
-        agent = await setup.open(ScriptedModel([call_reply(*wanted), "All seen."]))
-        assert (await agent.send("Try.")).text == "All seen."
-        said = tool_results(agent)
-        assert len(said) == len(wanted)
-        assert sum(map(len, said)) < 200_000
-        assert "odd" in said[1]
-        assert "1 s" in said[3]
-        assert "sk-very-secret" not in said[4]
-        assert "3" in said[5].split("\n")[0]
-        stored = await setup.store.history(agent.conversation.id)
-        assert len(stored) == 3 + len(wanted)
+    agent = await setup.open(ScriptedModel([call_reply(*wanted), "All seen."]))
+    assert (await agent.send("Try.")).text == "All seen."
+    said = tool_results(agent)
+    assert len(said) == len(wanted)
+    assert sum(map(len, said)) < 200_000
+    assert "odd" in said[1]
+    assert "1 s" in said[3]
+    assert "sk-very-secret" not in said[4]
+    assert "3" in said[5].split("\n")[0]
+    stored = await setup.store.history(agent.conversation.id)
+    assert len(stored) == 3 + len(wanted)
 
 
 async def until(true: Callable[[], bool]) -> None:

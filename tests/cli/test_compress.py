@@ -24,6 +24,7 @@ TALK = [
     assistant_message("Done."),
     user_message("Now the tests."),
 ]
+SMALL_WINDOW = ("--window", "16000")
 
 
 def write(path: Path, value: Any) -> str:
@@ -34,12 +35,7 @@ def write(path: Path, value: Any) -> str:
 def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> None:
     out = tmp_path / "small.json"
     done = everthread(
-        "compress",
-        write(tmp_path / "talk.json", TALK),
-        "--window",
-        "16000",
-        "-o",
-        str(out),
+        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
     assert done.returncode == 0, done.stderr
     for words in ("prune", "boundaries", "summarise", "tokens", "by the journal"):
@@ -62,12 +58,7 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     key = await store.shared_secret("summary")
     await store.close()
     done = everthread(
-        "compress",
-        write(tmp_path / "talk.json", TALK),
-        "--window",
-        "16000",
-        "-o",
-        str(out),
+        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
     assert done.returncode == 0, done.stderr
     messages = json.loads(out.read_text("utf-8"))
@@ -104,12 +95,7 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
         ]
     out = tmp_path / "small.json"
     done = everthread(
-        "compress",
-        write(tmp_path / "talk.json", body),
-        "--window",
-        "16000",
-        "-o",
-        str(out),
+        "compress", write(tmp_path / "talk.json", body), *SMALL_WINDOW, "-o", str(out)
     )
     assert done.returncode == 0, done.stderr
     small = json.loads(out.read_text("utf-8"))
@@ -122,22 +108,20 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
     (planned,) = json.loads(
-        everthread("compress", path, "--window", "16000", "--preview", "--json").stdout
+        everthread("compress", path, *SMALL_WINDOW, "--preview", "--json").stdout
     )["compactions"]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
     reports = json.loads(
-        everthread(
-            "compress", path, "--window", "16000", "--times", "3", "--json"
-        ).stdout
+        everthread("compress", path, *SMALL_WINDOW, "--times", "3", "--json").stdout
     )["compactions"]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
     assert not reports[-1]["changed"], "there is nothing more to take out"
     assert (
         "would be summarised"
-        in everthread("compress", path, "--window", "16000", "--preview").stdout
+        in everthread("compress", path, *SMALL_WINDOW, "--preview").stdout
     )
 
 
@@ -164,21 +148,14 @@ def test_the_library_says_the_same(template: Any) -> None:
 
 
 async def test_inside_a_running_loop() -> None:
-    async def main() -> bool:
-        inside = compress(TALK, window=16_000)
-        outside = await acompress(TALK, window=16_000)
-        return inside.messages == outside.messages
-
-    assert await main()
+    inside = compress(TALK, window=16_000)
+    outside = await acompress(TALK, window=16_000)
+    assert inside.messages == outside.messages
 
 
 def test_a_summariser_of_ones_own() -> None:
-    assert (
-        "Mine."
-        in compress(
-            TALK, window=16_000, summarizer=ScriptedSummarizer({"Goal": "Mine."})
-        ).summary
-    )
+    own = ScriptedSummarizer({"Goal": "Mine."})
+    assert "Mine." in compress(TALK, window=16_000, summarizer=own).summary
     with pytest.raises(InputError, match="magic"):
         compress(TALK, window=16_000, summarizer="magic")
 
@@ -190,12 +167,7 @@ def test_disabled_compression_compacts_no_file(
     (home / "config.yaml").write_text("compression: {enabled: false}\n", "utf-8")
     out = tmp_path / "small.json"
     done = everthread(
-        "compress",
-        write(tmp_path / "talk.json", TALK),
-        "--window",
-        "16000",
-        "-o",
-        str(out),
+        "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
     assert done.returncode == 2
     assert "compression.enabled: false" in done.stderr
@@ -208,14 +180,11 @@ def test_the_configured_layout_is_used(
     home.mkdir()
     (home / "config.yaml").write_text("compression: {template: classic}\n", "utf-8")
     talk = write(tmp_path / "talk.json", TALK)
-    assert (
-        "## Progress"
-        in everthread("compress", talk, "--window", "16000", "--show").stdout
-    )
+    assert "## Progress" in everthread("compress", talk, *SMALL_WINDOW, "--show").stdout
     assert (
         "## Progress"
         not in everthread(
-            "compress", talk, "--window", "16000", "--show", "--template=handoff"
+            "compress", talk, *SMALL_WINDOW, "--show", "--template=handoff"
         ).stdout
     )
 
@@ -238,7 +207,7 @@ def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
     ]
     path = write(tmp_path / "talk.json", talk)
     out = tmp_path / "small.json"
-    everthread("compress", path, "--window", "16000", "-o", str(out))
+    everthread("compress", path, *SMALL_WINDOW, "-o", str(out))
     text = out.read_text("utf-8")
     [cited] = re.findall(r"Stored as output:([0-9a-f]{16})\.", text)
     assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text(
@@ -247,5 +216,5 @@ def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
     assert "call read_file" not in text
     assert (
         "1 output cited there can be read nowhere"
-        in everthread("compress", path, "--window", "16000", "-o", "-").stderr
+        in everthread("compress", path, *SMALL_WINDOW, "-o", "-").stderr
     )

@@ -82,16 +82,15 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("how", list(SPOILT))
 async def test_a_compaction_that_cannot_be_used_changes_nothing(
-    tmp_path: Path, how: str, *, background: bool
+    setup: ConversationSetup, how: str, *, background: bool
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        spoilt = engine(spoil=staticmethod(SPOILT[how]))
-        conversation = await several(setup, engine=spoilt, background=background)
-        assert setup.watch.of(CompactionFailed)
-        assert not setup.watch.of(CompactionDone)
-        with pytest.raises(EngineError):
-            await conversation.compress()
-        await conversation.close()
+    spoilt = engine(spoil=staticmethod(SPOILT[how]))
+    conversation = await several(setup, engine=spoilt, background=background)
+    assert setup.watch.of(CompactionFailed)
+    assert not setup.watch.of(CompactionDone)
+    with pytest.raises(EngineError):
+        await conversation.compress()
+    await conversation.close()
 
 
 @pytest.mark.parametrize(
@@ -106,26 +105,25 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
     ],
 )
 async def test_an_engine_that_fails_elsewhere_is_told_once(
-    tmp_path: Path, method: str
+    setup: ConversationSetup, method: str
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await several(
-            setup, engine=engine(**{method: fails}), background=False
-        )
-        await setup.open(
-            ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails})
-        )
-        told = [
-            event.text
-            for event in setup.watch.of(Notice)
-            if f"failed in {method}" in event.text
-        ]
-        assert 1 <= len(told) <= 2, "once for each conversation"
-        assert "ValueError: no idea" in told[0]
+    conversation = await several(
+        setup, engine=engine(**{method: fails}), background=False
+    )
+    await setup.open(
+        ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails})
+    )
+    told = [
+        event.text
+        for event in setup.watch.of(Notice)
+        if f"failed in {method}" in event.text
+    ]
+    assert 1 <= len(told) <= 2, "once for each conversation"
+    assert "ValueError: no idea" in told[0]
 
 
 async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     threads: set[int] = set()
 
@@ -133,74 +131,64 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
         threads.add(threading.get_ident())
         return True
 
-    async with open_setup(tmp_path) as setup:
-        await several(
-            setup, engine=engine(has_content_to_compress=has_content_to_compress)
-        )
-        assert threads
-        assert threading.get_ident() not in threads
+    await several(setup, engine=engine(has_content_to_compress=has_content_to_compress))
+    assert threads
+    assert threading.get_ident() not in threads
 
 
-async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        await several(
-            setup,
-            engine=engine(dump_state=lambda _self: {"x": object()}),
-            background=False,
-        )
-        assert (
-            sum(
-                "failed in dump_state" in event.text for event in setup.watch.of(Notice)
-            )
-            == 1
-        )
+async def test_a_state_that_is_no_json_costs_no_answer(
+    setup: ConversationSetup,
+) -> None:
+    await several(
+        setup,
+        engine=engine(dump_state=lambda _self: {"x": object()}),
+        background=False,
+    )
+    assert (
+        sum("failed in dump_state" in event.text for event in setup.watch.of(Notice))
+        == 1
+    )
 
 
 async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        said = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
-        conversation = await setup.open(said, engine=engine(compress=fails))
-        await conversation.send("The first.")
-        with pytest.raises(Exception, match="Your message and the history are stored"):
-            await conversation.send("The second.")
-        assert len(setup.watch.of(CompactionFailed)) == 3
-        assert len(conversation.messages) == 3
+    said = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
+    conversation = await setup.open(said, engine=engine(compress=fails))
+    await conversation.send("The first.")
+    with pytest.raises(Exception, match="Your message and the history are stored"):
+        await conversation.send("The second.")
+    assert len(setup.watch.of(CompactionFailed)) == 3
+    assert len(conversation.messages) == 3
 
 
 async def test_hygiene_that_fails_does_not_block_the_engine_later(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        made = engine(spoil=staticmethod(fails))
-        model = ScriptedModel(["Noted."], window=16_000)
-        conversation = await setup.open(
-            model, engine=made, background=False, protect_last_n=2
-        )
-        for turn in range(12):
-            await conversation.add(
-                f"Turn {turn}: {make_text(1_180, f'account {turn}')}"
-            )
-        await conversation.hygiene()
-        assert len(setup.watch.of(CompactionFailed)) == 1
-        made.spoil = staticmethod(lambda given: given)
-        await conversation.send("And now?")
-        assert setup.watch.of(CompactionDone)
+    made = engine(spoil=staticmethod(fails))
+    model = ScriptedModel(["Noted."], window=16_000)
+    conversation = await setup.open(
+        model, engine=made, background=False, protect_last_n=2
+    )
+    for turn in range(12):
+        await conversation.add(f"Turn {turn}: {make_text(1_180, f'account {turn}')}")
+    await conversation.hygiene()
+    assert len(setup.watch.of(CompactionFailed)) == 1
+    made.spoil = staticmethod(lambda given: given)
+    await conversation.send("And now?")
+    assert setup.watch.of(CompactionDone)
 
 
-async def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
+async def test_a_prompt_that_cannot_be_written_anew_stays(
+    setup: ConversationSetup,
+) -> None:
     written = iter([SYSTEM])
-    async with open_setup(tmp_path) as setup:
-        conversation = await several(
-            setup, system=lambda: next(written), background=False
-        )
-        assert setup.watch.of(CompactionDone)
-        assert any(
-            "could not be written anew" in event.text
-            for event in setup.watch.of(Notice)
-        )
-        assert str(conversation.session.system).count(SYSTEM) == 1
+    conversation = await several(setup, system=lambda: next(written), background=False)
+    assert setup.watch.of(CompactionDone)
+    assert any(
+        "could not be written anew" in event.text for event in setup.watch.of(Notice)
+    )
+    assert str(conversation.session.system).count(SYSTEM) == 1
 
 
 class BrokenHooks(CompactionHooks):

@@ -64,55 +64,51 @@ async def whole(
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_turn_is_left_at_any_moment(
-    tmp_path: Path, *, background: bool, streaming: bool
+    setup: ConversationSetup, *, background: bool, streaming: bool
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-        conversation = await setup.open(model, background=background, protect_last_n=2)
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
+    conversation = await setup.open(model, background=background, protect_last_n=2)
 
-        async def ask(text: str) -> None:
-            if not streaming:
-                await conversation.send(text)
-                return
-            async for _ in conversation.stream(text):
-                await asyncio.sleep(0)
+    async def ask(text: str) -> None:
+        if not streaming:
+            await conversation.send(text)
+            return
+        async for _ in conversation.stream(text):
+            await asyncio.sleep(0)
 
-        asked = []
-        reached = set()
-        cut = 0
-        for turn in range(30):
-            asked.append(f"Turn {turn}: {make_text(600, f'account {turn}')}")
-            if await left(ask(asked[-1]), 3 + turn * 5 % 61):
-                cut += 1
-            else:
-                reached.add(asked[-1])
-        await conversation.add("The end.")
-        reached.update(
-            text_of(message)
-            for request in model.requests
-            for message in request.messages
+    asked = []
+    reached = set()
+    cut = 0
+    for turn in range(30):
+        asked.append(f"Turn {turn}: {make_text(600, f'account {turn}')}")
+        if await left(ask(asked[-1]), 3 + turn * 5 % 61):
+            cut += 1
+        else:
+            reached.add(asked[-1])
+    await conversation.add("The end.")
+    reached.update(
+        text_of(message) for request in model.requests for message in request.messages
+    )
+    assert cut
+    await whole(setup, conversation, asked, reached)
+    await conversation.close()
+
+
+async def test_a_compaction_is_left_at_any_moment(setup: ConversationSetup) -> None:
+    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
+    for after in range(0, 48, 4):
+        conversation = await setup.open(model, protect_last_n=2)
+        asked = [
+            f"Turn {turn}: {make_text(300, f'account {turn}')}" for turn in range(5)
+        ]
+        for text in asked:
+            await conversation.send(text)
+        await left(conversation.compress(), after)
+        assert (
+            await setup.store.get_compression_tip(conversation.id)
+            == conversation.session.id
         )
-        assert cut
-        await whole(setup, conversation, asked, reached)
-        await conversation.close()
-
-
-async def test_a_compaction_is_left_at_any_moment(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-        for after in range(0, 48, 4):
-            conversation = await setup.open(model, protect_last_n=2)
-            asked = [
-                f"Turn {turn}: {make_text(300, f'account {turn}')}" for turn in range(5)
-            ]
-            for text in asked:
-                await conversation.send(text)
-            await left(conversation.compress(), after)
-            assert (
-                await setup.store.get_compression_tip(conversation.id)
-                == conversation.session.id
-            )
-            await whole(setup, conversation, asked)
+        await whole(setup, conversation, asked)
 
 
 async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:

@@ -77,59 +77,52 @@ class Slow:
 
 
 async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 7_500)
-        first = conversation.session.id
-        while not setup.watch.of(CompactionDone):
-            await conversation.send(make_text(250))
-        assert conversation.id == first
-        assert conversation.session.parent == first
-        (record,) = await setup.store.compactions(conversation.id)
-        assert record.record.author == "journal"
-        assert record.record.covered
-        assert (await setup.store.session(first)).end_reason == "compression"
-        assert note_in(conversation.session.system)
-        kinds = [
-            item.kind for item in await setup.store.messages(conversation.session.id)
-        ]
-        assert kinds.count("summary") == 1
+    conversation = await filled(setup, 7_500)
+    first = conversation.session.id
+    while not setup.watch.of(CompactionDone):
+        await conversation.send(make_text(250))
+    assert conversation.id == first
+    assert conversation.session.parent == first
+    (record,) = await setup.store.compactions(conversation.id)
+    assert record.record.author == "journal"
+    assert record.record.covered
+    assert (await setup.store.session(first)).end_reason == "compression"
+    assert note_in(conversation.session.system)
+    kinds = [item.kind for item in await setup.store.messages(conversation.session.id)]
+    assert kinds.count("summary") == 1
 
 
 async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        slow = Slow()
-        conversation = await filled(setup, 8_500, summarizer=slow)
-        assert slow.asked == 1, "it was begun at 80 % of the threshold"
-        assert setup.watch.of(CompactionStarted)[0].background
-        assert not setup.watch.of(CompactionDone)
-        slow.may.set()
-        await asyncio.sleep(0)
-        await conversation.send("One more thing: keep the ledger.")
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.author == "slow, journal", "the journal covers what was said since"
-        assert done.tokens_after <= 0.6 * 8_000
-        assert slow.asked == 1
-        assert str(conversation.messages[-2]["content"]).startswith("One more thing")
-        assert [
-            item for item in setup.watch.of(UsageRecorded) if item.task == "auxiliary"
-        ]
+    slow = Slow()
+    conversation = await filled(setup, 8_500, summarizer=slow)
+    assert slow.asked == 1, "it was begun at 80 % of the threshold"
+    assert setup.watch.of(CompactionStarted)[0].background
+    assert not setup.watch.of(CompactionDone)
+    slow.may.set()
+    await asyncio.sleep(0)
+    await conversation.send("One more thing: keep the ledger.")
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.author == "slow, journal", "the journal covers what was said since"
+    assert done.tokens_after <= 0.6 * 8_000
+    assert slow.asked == 1
+    assert str(conversation.messages[-2]["content"]).startswith("One more thing")
+    assert [item for item in setup.watch.of(UsageRecorded) if item.task == "auxiliary"]
 
 
-async def test_a_turn_that_cannot_go_on_waits(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        slow = Slow()
-        conversation = await filled(setup, 7_000, summarizer=slow)
-        turn = asyncio.create_task(conversation.send(make_text(9_000)))
-        await asyncio.sleep(0.6)
-        assert not turn.done()
-        slow.may.set()
-        await turn
-        assert setup.watch.of(CompactionDone)
-        assert conversation.tokens < 16_000
+async def test_a_turn_that_cannot_go_on_waits(setup: ConversationSetup) -> None:
+    slow = Slow()
+    conversation = await filled(setup, 7_000, summarizer=slow)
+    turn = asyncio.create_task(conversation.send(make_text(9_000)))
+    await asyncio.sleep(0.6)
+    assert not turn.done()
+    slow.may.set()
+    await turn
+    assert setup.watch.of(CompactionDone)
+    assert conversation.tokens < 16_000
 
 
 class Timers:
@@ -188,202 +181,189 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
 
 
 async def test_what_was_prepared_is_void_when_its_messages_changed(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        slow = Slow()
-        slow.may.set()
-        conversation = await filled(setup, 7_000, summarizer=slow)
-        while not setup.watch.of(CompactionDone):
-            await conversation.send(make_text(250))
-        slow.may.clear()
-        while slow.asked < 2:
-            await conversation.send(make_text(250))
-        undone = asyncio.create_task(conversation.undo())
-        await undone
-        assert len(await setup.store.history(conversation.id)) == len(
-            conversation.messages
-        )
-        slow.may.set()
-        await conversation.send("Go on.")
-        assert conversation.messages[-2]["content"] == "Go on."
+    slow = Slow()
+    slow.may.set()
+    conversation = await filled(setup, 7_000, summarizer=slow)
+    while not setup.watch.of(CompactionDone):
+        await conversation.send(make_text(250))
+    slow.may.clear()
+    while slow.asked < 2:
+        await conversation.send(make_text(250))
+    undone = asyncio.create_task(conversation.undo())
+    await undone
+    assert len(await setup.store.history(conversation.id)) == len(conversation.messages)
+    slow.may.set()
+    await conversation.send("Go on.")
+    assert conversation.messages[-2]["content"] == "Go on."
 
 
 async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 20_000, window=64_000)
-        small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
-        await conversation.use_model(route_to_model(small))
-        await conversation.send("Go on, please.")
-        assert setup.watch.of(CompactionDone)[0].reason == "preflight"
-        assert conversation.tokens < 4_000
-        assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
+    conversation = await filled(setup, 20_000, window=64_000)
+    small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
+    await conversation.use_model(route_to_model(small))
+    await conversation.send("Go on, please.")
+    assert setup.watch.of(CompactionDone)[0].reason == "preflight"
+    assert conversation.tokens < 4_000
+    assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
 
 
-async def test_reported_tokens_decide_not_our_own(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
+async def test_reported_tokens_decide_not_our_own(setup: ConversationSetup) -> None:
+    def heavy(_request: Any) -> Reply:
+        usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
+        return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
 
-        def heavy(_request: Any) -> Reply:
-            usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
-            return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
-
-        model = ScriptedModel(heavy, window=16_000)
-        conversation = await setup.open(model)
-        for index in range(30):
-            await conversation.send(f"{index} {make_text(60)}")
-            if setup.watch.of(CompactionDone):
-                break
-        assert setup.watch.of(CompactionDone)
+    model = ScriptedModel(heavy, window=16_000)
+    conversation = await setup.open(model)
+    for index in range(30):
+        await conversation.send(f"{index} {make_text(60)}")
+        if setup.watch.of(CompactionDone):
+            break
+    assert setup.watch.of(CompactionDone)
 
 
-async def test_reasoning_tokens_never_make_it_happen(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
+async def test_reasoning_tokens_never_make_it_happen(setup: ConversationSetup) -> None:
+    def thinking(request: Any) -> Reply:
+        usage = {
+            "prompt_tokens": 200 + 20 * len(request.messages),
+            "completion_tokens": 60_000,
+            "completion_tokens_details": {"reasoning_tokens": 59_000},
+        }
+        return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
 
-        def thinking(request: Any) -> Reply:
-            usage = {
-                "prompt_tokens": 200 + 20 * len(request.messages),
-                "completion_tokens": 60_000,
-                "completion_tokens_details": {"reasoning_tokens": 59_000},
-            }
-            return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
-
-        conversation = await setup.open(ScriptedModel(thinking, window=16_000))
-        for index in range(20):
-            await conversation.send(f"step {index}")
-        assert not setup.watch.of(CompactionStarted)
+    conversation = await setup.open(ScriptedModel(thinking, window=16_000))
+    for index in range(20):
+        await conversation.send(f"step {index}")
+    assert not setup.watch.of(CompactionStarted)
 
 
-async def test_by_hand_with_a_focus_and_back(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 5_000)
-        before = conversation.messages
-        preview = await conversation.preview("topic 3")
-        assert preview.reason == "preview"
-        assert conversation.messages == before
-        made = await conversation.compress("topic 3")
-        assert made.changed
-        assert made.tokens_after < made.tokens_before
-        assert setup.watch.of(CompactionDone)[0].reason == "manual"
-        (record,) = await setup.store.compactions(conversation.id)
-        assert record.record.focus == "topic 3"
-        await conversation.undo()
-        assert conversation.messages == before
-        assert (await conversation.send("still here?")).text
+async def test_by_hand_with_a_focus_and_back(setup: ConversationSetup) -> None:
+    conversation = await filled(setup, 5_000)
+    before = conversation.messages
+    preview = await conversation.preview("topic 3")
+    assert preview.reason == "preview"
+    assert conversation.messages == before
+    made = await conversation.compress("topic 3")
+    assert made.changed
+    assert made.tokens_after < made.tokens_before
+    assert setup.watch.of(CompactionDone)[0].reason == "manual"
+    (record,) = await setup.store.compactions(conversation.id)
+    assert record.record.focus == "topic 3"
+    await conversation.undo()
+    assert conversation.messages == before
+    assert (await conversation.send("still here?")).text
 
 
-async def test_disabled_means_nothing_is_rewritten(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 9_500, enabled=False)
-        assert not setup.watch.of(CompactionStarted)
-        with pytest.raises(ConfigError, match="disabled"):
-            await conversation.compress()
-        await conversation.hygiene()
-        assert not setup.watch.of(CompactionStarted)
+async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> None:
+    conversation = await filled(setup, 9_500, enabled=False)
+    assert not setup.watch.of(CompactionStarted)
+    with pytest.raises(ConfigError, match="disabled"):
+        await conversation.compress()
+    await conversation.hygiene()
+    assert not setup.watch.of(CompactionStarted)
 
 
-async def test_hygiene_steps_in_at_85_percent(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 13_800, threshold=1.0, background=False)
-        assert not setup.watch.of(CompactionDone)
-        await conversation.hygiene()
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.reason == "hygiene"
+async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
+    conversation = await filled(setup, 13_800, threshold=1.0, background=False)
+    assert not setup.watch.of(CompactionDone)
+    await conversation.hygiene()
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.reason == "hygiene"
 
 
-async def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        size = 9_000
+async def test_two_in_vain_pause_it_with_one_notice(setup: ConversationSetup) -> None:
+    size = 9_000
 
-        def stubborn(_request: Any) -> Reply:
-            usage = {"prompt_tokens": size, "completion_tokens": 5}
-            return Reply(
-                {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
-            )
-
-        conversation = await setup.open(
-            ScriptedModel(stubborn, window=16_000), background=False
+    def stubborn(_request: Any) -> Reply:
+        usage = {"prompt_tokens": size, "completion_tokens": 5}
+        return Reply(
+            {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
         )
-        for index in range(30):
-            await conversation.send(f"{index} {make_text(150)}")
-        paused = [item for item in setup.watch.of(Notice) if "paused" in item.text]
-        assert len(paused) == 1
-        assert len(setup.watch.of(CompactionDone)) <= 3
+
+    conversation = await setup.open(
+        ScriptedModel(stubborn, window=16_000), background=False
+    )
+    for index in range(30):
+        await conversation.send(f"{index} {make_text(150)}")
+    paused = [item for item in setup.watch.of(Notice) if "paused" in item.text]
+    assert len(paused) == 1
+    assert len(setup.watch.of(CompactionDone)) <= 3
 
 
-async def test_compactions_by_a_person_are_never_judged(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-
-        def stubborn(_request: Any) -> Reply:
-            usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
-            return Reply(
-                {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
-            )
-
-        conversation = await setup.open(
-            ScriptedModel(stubborn, window=16_000), background=False
+async def test_compactions_by_a_person_are_never_judged(
+    setup: ConversationSetup,
+) -> None:
+    def stubborn(_request: Any) -> Reply:
+        usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
+        return Reply(
+            {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
         )
-        for _ in range(3):
-            for _ in range(6):
-                await conversation.send(make_text(300))
-            await conversation.compress()
-        await conversation.send("and now?")
-        assert len(setup.watch.of(CompactionDone)) == 3
-        assert not [item for item in setup.watch.of(Notice) if "paused" in item.text]
+
+    conversation = await setup.open(
+        ScriptedModel(stubborn, window=16_000), background=False
+    )
+    for _ in range(3):
+        for _ in range(6):
+            await conversation.send(make_text(300))
+        await conversation.compress()
+    await conversation.send("and now?")
+    assert len(setup.watch.of(CompactionDone)) == 3
+    assert not [item for item in setup.watch.of(Notice) if "paused" in item.text]
 
 
 async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 5_000)
-        await conversation.compress()
-        assert not setup.watch.of(Notice)
-        await conversation.send(make_text(1_000))
-        await conversation.send(make_text(1_000))
-        await conversation.compress()
-        (notice,) = setup.watch.of(Notice)
-        assert "2 times" in notice.text
-        assert "/new" in notice.text
+    conversation = await filled(setup, 5_000)
+    await conversation.compress()
+    assert not setup.watch.of(Notice)
+    await conversation.send(make_text(1_000))
+    await conversation.send(make_text(1_000))
+    await conversation.compress()
+    (notice,) = setup.watch.of(Notice)
+    assert "2 times" in notice.text
+    assert "/new" in notice.text
 
 
-async def test_tools_that_fill_the_window_are_named_once(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        tools = [
-            {
-                "type": "function",
-                "function": {
-                    "name": f"t{index}",
-                    "description": make_text(400, f"tool {index}"),
-                },
-            }
-            for index in range(12)
-        ]
-        conversation = await setup.open(
-            ScriptedModel(lambda _: "ok", window=8_000), tools=tools
-        )
-        for index in range(4):
-            await conversation.send(f"step {index} {make_text(100)}")
-        (notice,) = setup.watch.of(Notice)
-        assert "tools alone" in notice.text
-        assert "%" in notice.text
-        assert not setup.watch.of(CompactionStarted)
+async def test_tools_that_fill_the_window_are_named_once(
+    setup: ConversationSetup,
+) -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": f"t{index}",
+                "description": make_text(400, f"tool {index}"),
+            },
+        }
+        for index in range(12)
+    ]
+    conversation = await setup.open(
+        ScriptedModel(lambda _: "ok", window=8_000), tools=tools
+    )
+    for index in range(4):
+        await conversation.send(f"step {index} {make_text(100)}")
+    (notice,) = setup.watch.of(Notice)
+    assert "tools alone" in notice.text
+    assert "%" in notice.text
+    assert not setup.watch.of(CompactionStarted)
 
 
 async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     class Broken(ContextCompressor):
         async def compress(self, *_args: Any, **_kwargs: Any) -> Any:
             raise RuntimeError("out of ideas")
 
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 9_000, engine=Broken)
-        failed = setup.watch.of(CompactionFailed)
-        assert "out of ideas" in failed[0].error
-        assert len(failed) < 4, "it is not tried again at every turn"
-        assert (await conversation.send("Still there?")).text
+    conversation = await filled(setup, 9_000, engine=Broken)
+    failed = setup.watch.of(CompactionFailed)
+    assert "out of ideas" in failed[0].error
+    assert len(failed) < 4, "it is not tried again at every turn"
+    assert (await conversation.send("Still there?")).text
 
 
 async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
@@ -431,205 +411,195 @@ async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
 
 
 async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        written: list[int] = []
+    written: list[int] = []
 
-        def system() -> str:
-            written.append(1)
-            return f"{SYSTEM} Written {len(written)} times."
+    def system() -> str:
+        written.append(1)
+        return f"{SYSTEM} Written {len(written)} times."
 
-        conversation = await filled(setup, 5_000, system=system)
-        assert len(written) == 1
-        await conversation.compress()
-        assert len(written) == 2
-        await conversation.send("Go on.")
-        again = await setup.open(
-            ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system
+    conversation = await filled(setup, 5_000, system=system)
+    assert len(written) == 1
+    await conversation.compress()
+    assert len(written) == 2
+    await conversation.send("Go on.")
+    again = await setup.open(
+        ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system
+    )
+    await again.send("And on.")
+    assert len(written) == 2
+    assert note_in(again.session.system)
+
+
+async def test_a_rule_survives_and_a_restart_knows_it(setup: ConversationSetup) -> None:
+    conversation = await setup.open(
+        ScriptedModel(lambda _: make_text(150, "answer"), window=16_000)
+    )
+    await conversation.send("Never touch the migrations folder. " + make_text(200))
+    current = conversation
+    for _ in range(3):
+        for _ in range(6):
+            await current.send(make_text(300))
+        await current.compress()
+        await current.close()
+        current = await setup.open(
+            ScriptedModel(lambda _: make_text(150, "answer"), window=16_000),
+            resume=conversation.id,
         )
-        await again.send("And on.")
-        assert len(written) == 2
-        assert note_in(again.session.system)
-
-
-async def test_a_rule_survives_and_a_restart_knows_it(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda _: make_text(150, "answer"), window=16_000)
-        )
-        await conversation.send("Never touch the migrations folder. " + make_text(200))
-        current = conversation
-        for _ in range(3):
-            for _ in range(6):
-                await current.send(make_text(300))
-            await current.compress()
-            await current.close()
-            current = await setup.open(
-                ScriptedModel(lambda _: make_text(150, "answer"), window=16_000),
-                resume=conversation.id,
-            )
-        assert "Never touch the migrations folder" in str(current.messages)
-        assert replace(current.session).kind == "continuation"
+    assert "Never touch the migrations folder" in str(current.messages)
+    assert replace(current.session).kind == "continuation"
 
 
 async def test_messages_of_another_process_land_in_the_continuation_once(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        slow = Slow()
-        conversation = await filled(setup, 5_000, summarizer=slow)
-        other = await setup.open(
-            ScriptedModel(["b"], window=16_000), resume=conversation.id
-        )
-        compaction = asyncio.create_task(conversation.compress())
-        await slow.begun.wait()
-        await other.send("meanwhile")
-        slow.may.set()
-        await compaction
-        texts = [str(item["content"]) for item in conversation.messages]
-        assert texts.count("meanwhile") == 1
-        assert texts[-2:] == ["meanwhile", "b"]
-        whole = [
-            str(item.body["content"])
-            for item in await setup.store.history(conversation.id)
-        ]
-        assert whole.count("meanwhile") == 1
+    slow = Slow()
+    conversation = await filled(setup, 5_000, summarizer=slow)
+    other = await setup.open(
+        ScriptedModel(["b"], window=16_000), resume=conversation.id
+    )
+    compaction = asyncio.create_task(conversation.compress())
+    await slow.begun.wait()
+    await other.send("meanwhile")
+    slow.may.set()
+    await compaction
+    texts = [str(item["content"]) for item in conversation.messages]
+    assert texts.count("meanwhile") == 1
+    assert texts[-2:] == ["meanwhile", "b"]
+    whole = [
+        str(item.body["content"]) for item in await setup.store.history(conversation.id)
+    ]
+    assert whole.count("meanwhile") == 1
 
 
 async def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(
-            setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"})
-        )
-        other = await setup.open(
-            ScriptedModel(["b"], window=16_000),
-            resume=conversation.id,
-            summarizer=ScriptedSummarizer({"Goal": "two"}),
-        )
-        await asyncio.gather(conversation.compress(), other.compress())
-        assert conversation.session.id == other.session.id
-        assert len(setup.watch.of(CompactionDone)) == 1
-        assert len(await setup.store.compactions(conversation.id)) == 1
+    conversation = await filled(
+        setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"})
+    )
+    other = await setup.open(
+        ScriptedModel(["b"], window=16_000),
+        resume=conversation.id,
+        summarizer=ScriptedSummarizer({"Goal": "two"}),
+    )
+    await asyncio.gather(conversation.compress(), other.compress())
+    assert conversation.session.id == other.session.id
+    assert len(setup.watch.of(CompactionDone)) == 1
+    assert len(await setup.store.compactions(conversation.id)) == 1
 
 
-async def test_open_calls_are_never_touched(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 5_000)
-        conversation.route.model._script = lambda _: call_reply("ls", "{}")  # type: ignore[union-attr]
-        await conversation.send("List the files.")
-        await conversation.compress()
-        assert conversation.messages[-1].get("tool_calls")
-        await conversation.add_results([tool_result("a.py")])
-        conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
-        assert (await conversation.send()).text == "done"
+async def test_open_calls_are_never_touched(setup: ConversationSetup) -> None:
+    conversation = await filled(setup, 5_000)
+    conversation.route.model._script = lambda _: call_reply("ls", "{}")  # type: ignore[union-attr]
+    await conversation.send("List the files.")
+    await conversation.compress()
+    assert conversation.messages[-1].get("tool_calls")
+    await conversation.add_results([tool_result("a.py")])
+    conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
+    assert (await conversation.send()).text == "done"
 
 
-async def test_a_large_message_is_sent_whole_and_compacts_once(tmp_path: Path) -> None:
+async def test_a_large_message_is_sent_whole_and_compacts_once(
+    setup: ConversationSetup,
+) -> None:
     """It fits the window and not the threshold: the model reads all of it, and nothing is compacted in vain."""
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 5_000)
-        model = ScriptedModel(lambda _: "noted", window=16_000)
-        await conversation.use_model(route_to_model(model))
-        large = make_text(7_000, "clause")
-        await conversation.send(large)
-        assert large in [message["content"] for message in model.requests[-1].messages]
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.tokens_after > conversation.threshold
-        await conversation.send("And?")
-        assert len(setup.watch.of(CompactionDone)) == 1, (
-            "the history has not grown by a tenth"
-        )
+    conversation = await filled(setup, 5_000)
+    model = ScriptedModel(lambda _: "noted", window=16_000)
+    await conversation.use_model(route_to_model(model))
+    large = make_text(7_000, "clause")
+    await conversation.send(large)
+    assert large in [message["content"] for message in model.requests[-1].messages]
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.tokens_after > conversation.threshold
+    await conversation.send("And?")
+    assert len(setup.watch.of(CompactionDone)) == 1, (
+        "the history has not grown by a tenth"
+    )
 
 
-async def test_the_results_of_parallel_calls_reach_the_model(tmp_path: Path) -> None:
+async def test_the_results_of_parallel_calls_reach_the_model(
+    setup: ConversationSetup,
+) -> None:
     """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 5_500)
-        calls: Any = [
-            {
-                "id": f"call_{number}",
-                "type": "function",
-                "function": {"name": "look", "arguments": "{}"},
-            }
-            for number in range(12)
-        ]
-        asked = Reply(
-            {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
-        )
-        model = ScriptedModel([asked, "done"], window=16_000)
-        await conversation.use_model(route_to_model(model))
-        await conversation.send("Look at all of them.")
-        results = [
-            tool_result(f"part {number}: {make_text(530)}", f"call_{number}")
-            for number in range(12)
-        ]
-        await conversation.add_results(results)
-        await conversation.send()
-        assert setup.watch.of(CompactionDone)
-        sent = [
-            message
-            for message in model.requests[-1].messages
-            if message["role"] == "tool"
-        ][-12:]
-        assert [message["tool_call_id"] for message in sent] == [
-            f"call_{number}" for number in range(12)
-        ]
-        assert all("part" in str(message["content"]) for message in sent)
+    conversation = await filled(setup, 5_500)
+    calls: Any = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "look", "arguments": "{}"},
+        }
+        for number in range(12)
+    ]
+    asked = Reply(
+        {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+    )
+    model = ScriptedModel([asked, "done"], window=16_000)
+    await conversation.use_model(route_to_model(model))
+    await conversation.send("Look at all of them.")
+    results = [
+        tool_result(f"part {number}: {make_text(530)}", f"call_{number}")
+        for number in range(12)
+    ]
+    await conversation.add_results(results)
+    await conversation.send()
+    assert setup.watch.of(CompactionDone)
+    sent = [
+        message for message in model.requests[-1].messages if message["role"] == "tool"
+    ][-12:]
+    assert [message["tool_call_id"] for message in sent] == [
+        f"call_{number}" for number in range(12)
+    ]
+    assert all("part" in str(message["content"]) for message in sent)
 
 
-async def test_a_journal_is_never_prepared_ahead(tmp_path: Path) -> None:
+async def test_a_journal_is_never_prepared_ahead(setup: ConversationSetup) -> None:
     """It takes milliseconds; prepared ahead it would leave the messages since then uncut."""
-    async with open_setup(tmp_path) as setup:
-        conversation = await filled(setup, 7_000)
-        assert not setup.watch.of(CompactionStarted), "80 % of the threshold is 6,400"
-        while not setup.watch.of(CompactionDone):
-            await conversation.send(make_text(250))
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.tokens_before >= 8_000
-        assert done.tokens_after <= 0.6 * 8_000
+    conversation = await filled(setup, 7_000)
+    assert not setup.watch.of(CompactionStarted), "80 % of the threshold is 6,400"
+    while not setup.watch.of(CompactionDone):
+        await conversation.send(make_text(250))
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.tokens_before >= 8_000
+    assert done.tokens_after <= 0.6 * 8_000
 
 
 async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     """The model's summary stays as it is, and the result is as small as any other."""
-    async with open_setup(tmp_path) as setup:
-        slow = Slow()
-        conversation = await filled(setup, 6_500, summarizer=slow)
-        numbers = iter(range(100))
-        model = ScriptedModel(
-            lambda _: call_reply("read", "{}", f"since_{next(numbers)}"), window=16_000
+    slow = Slow()
+    conversation = await filled(setup, 6_500, summarizer=slow)
+    numbers = iter(range(100))
+    model = ScriptedModel(
+        lambda _: call_reply("read", "{}", f"since_{next(numbers)}"), window=16_000
+    )
+    await slow.begun.wait()
+    conversation.route.model._script = model._script  # type: ignore[union-attr]
+    await conversation.send("Read all of it.")
+    for number in range(6):
+        await conversation.add_results(
+            [tool_result(f"page {number}: {make_text(500)}", f"since_{number}")]
         )
-        await slow.begun.wait()
-        conversation.route.model._script = model._script  # type: ignore[union-attr]
-        await conversation.send("Read all of it.")
-        for number in range(6):
-            await conversation.add_results(
-                [tool_result(f"page {number}: {make_text(500)}", f"since_{number}")]
-            )
-            await conversation.send()
-        assert not setup.watch.of(CompactionDone)
-        slow.may.set()
-        await asyncio.sleep(0.2)
-        await conversation.add_results([tool_result("the last page", "since_6")])
         await conversation.send()
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.author == "slow"
-        assert slow.asked == 1
-        assert done.tokens_after <= 0.6 * 8_000
-        texts = [
-            str(message["content"])
-            for message in conversation.messages
-            if message["role"] == "tool"
-        ]
-        assert texts[-1] == "the last page"
-        assert any(
-            "Keep the books." in str(message["content"])
-            for message in conversation.messages
-        )
-        assert len(await setup.store.history(conversation.id)) > len(
-            conversation.messages
-        )
+    assert not setup.watch.of(CompactionDone)
+    slow.may.set()
+    await asyncio.sleep(0.2)
+    await conversation.add_results([tool_result("the last page", "since_6")])
+    await conversation.send()
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.author == "slow"
+    assert slow.asked == 1
+    assert done.tokens_after <= 0.6 * 8_000
+    texts = [
+        str(message["content"])
+        for message in conversation.messages
+        if message["role"] == "tool"
+    ]
+    assert texts[-1] == "the last page"
+    assert any(
+        "Keep the books." in str(message["content"])
+        for message in conversation.messages
+    )
+    assert len(await setup.store.history(conversation.id)) > len(conversation.messages)

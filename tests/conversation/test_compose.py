@@ -122,7 +122,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
         assert second.log[0].prompt_tokens < 4_000
         assert len(conversation.messages) == 18, "nothing was compacted for it"
         assert any("another model is asked" in item.text for item in watch.of(Notice))
-        spent = await conversation._live.setup.store.usage(conversation.id)
+        spent = await conversation.usage()
         assert spent[-1].model == "small"
         await conversation.close()
         await other.aclose()

@@ -25,6 +25,7 @@ from everthread.thread.events import (
 )
 from tests.conversation.conversation_setup import (
     SYSTEM,
+    ConversationSetup,
     call_reply,
     make_text,
     open_setup,
@@ -32,48 +33,47 @@ from tests.conversation.conversation_setup import (
 )
 
 
-async def test_a_message_is_answered_stored_and_accounted_for(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(["Hello!"])
-        conversation = await setup.open(model)
-        answer = await conversation.send("Hi")
-        assert (answer.text, answer.stop) == ("Hello!", "stop")
-        assert model.requests[0].system == SYSTEM
-        stored = await setup.store.messages(conversation.session.id)
-        assert [(item.body["role"], item.body["content"]) for item in stored] == [
-            ("user", "Hi"),
-            ("assistant", "Hello!"),
-        ]
-        (usage,) = await setup.store.usage(conversation.id)
-        assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
-        assert answer.cost is not None
-        assert usage.cost == answer.cost
-        assert setup.watch.of(UsageRecorded)[0].task == "main"
-        assert setup.watch.of(Estimated)[0].window == 128_000
+async def test_a_message_is_answered_stored_and_accounted_for(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(["Hello!"])
+    conversation = await setup.open(model)
+    answer = await conversation.send("Hi")
+    assert (answer.text, answer.stop) == ("Hello!", "stop")
+    assert model.requests[0].system == SYSTEM
+    stored = await setup.store.messages(conversation.session.id)
+    assert [(item.body["role"], item.body["content"]) for item in stored] == [
+        ("user", "Hi"),
+        ("assistant", "Hello!"),
+    ]
+    (usage,) = await setup.store.usage(conversation.id)
+    assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
+    assert answer.cost is not None
+    assert usage.cost == answer.cost
+    assert setup.watch.of(UsageRecorded)[0].task == "main"
+    assert setup.watch.of(Estimated)[0].window == 128_000
 
 
-async def test_the_answer_comes_piece_by_piece(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel(["one two three"]))
-        pieces = [piece async for piece in conversation.stream("count")]
-        assert (
-            "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip()
-            == "one two three"
-        )
-        assert isinstance(pieces[-1], Answer)
-        assert pieces[-1].text == "one two three"
+async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None:
+    conversation = await setup.open(ScriptedModel(["one two three"]))
+    pieces = [piece async for piece in conversation.stream("count")]
+    assert (
+        "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip()
+        == "one two three"
+    )
+    assert isinstance(pieces[-1], Answer)
+    assert pieces[-1].text == "one two three"
 
 
-async def test_any_id_of_a_thread_resumes_it(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        first = await setup.open(ScriptedModel(["Noted."]))
-        await first.send("The port is 8443.")
-        await first.close()
-        again = await setup.open(ScriptedModel(["8443."]), resume=first.id[:8])
-        answer = await again.send("Which port?")
-        assert answer.text == "8443."
-        assert again.id == first.id
-        assert len(again.messages) == 4
+async def test_any_id_of_a_thread_resumes_it(setup: ConversationSetup) -> None:
+    first = await setup.open(ScriptedModel(["Noted."]))
+    await first.send("The port is 8443.")
+    await first.close()
+    again = await setup.open(ScriptedModel(["8443."]), resume=first.id[:8])
+    answer = await again.send("Which port?")
+    assert answer.text == "8443."
+    assert again.id == first.id
+    assert len(again.messages) == 4
 
 
 @pytest.mark.parametrize(
@@ -92,210 +92,199 @@ async def test_what_is_no_message_is_refused_and_nothing_is_stored(
         assert await setup.store.messages(conversation.session.id) == []
 
 
-async def test_the_same_event_is_stored_once(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Hi", event="e1")
-        prepared = await conversation.prepare("Hi", event="e1")
-        assert len(prepared.request.messages) == 1
+async def test_the_same_event_is_stored_once(setup: ConversationSetup) -> None:
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Hi", event="e1")
+    prepared = await conversation.prepare("Hi", event="e1")
+    assert len(prepared.request.messages) == 1
 
 
-async def test_tool_results_must_answer_an_open_call(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel([call_reply("ls", "{}"), "Done."])
-        )
-        answer = await conversation.send("List the files")
-        assert [item.name for item in answer.calls] == ["ls"]
-        with pytest.raises(
-            InputError, match="no open call has the id call_9; open: call_1"
-        ):
-            await conversation.add_results([tool_result("a", "call_9")])
-        await conversation.add_results([tool_result("a.py")])
-        assert (await conversation.send()).text == "Done."
+async def test_tool_results_must_answer_an_open_call(setup: ConversationSetup) -> None:
+    conversation = await setup.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
+    answer = await conversation.send("List the files")
+    assert [item.name for item in answer.calls] == ["ls"]
+    with pytest.raises(
+        InputError, match="no open call has the id call_9; open: call_1"
+    ):
+        await conversation.add_results([tool_result("a", "call_9")])
+    await conversation.add_results([tool_result("a.py")])
+    assert (await conversation.send()).text == "Done."
 
 
 async def test_a_call_left_open_gets_a_result_before_the_next_message(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel([call_reply("ls", "{}"), "Fine."])
-        conversation = await setup.open(model)
-        await conversation.send("List the files")
-        await conversation.send("Never mind")
-        sent = model.requests[-1].messages
-        assert not validate_messages(sent, api="openai")
-        assert "No result" in str(sent[2]["content"])
+    model = ScriptedModel([call_reply("ls", "{}"), "Fine."])
+    conversation = await setup.open(model)
+    await conversation.send("List the files")
+    await conversation.send("Never mind")
+    sent = model.requests[-1].messages
+    assert not validate_messages(sent, api="openai")
+    assert "No result" in str(sent[2]["content"])
 
 
 async def test_a_large_result_is_stored_and_cited_and_can_be_read(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel([call_reply("terminal", '{"command": "make"}'), "ok"])
-        conversation = await setup.open(model)
-        await conversation.send("Build it")
-        text = make_text(120_000, "object file")
-        await conversation.add_results([tool_result(text)])
-        await conversation.send()
-        shown = str(model.requests[-1].messages[-1]["content"])
-        (event,) = setup.watch.of(OutputStored)
-        assert event.output in shown
-        assert len(shown) < 3_000
-        part = await conversation.read_output(event.output, offset=100, limit=50)
-        assert part.startswith(text[100:150])
-        assert "go on with offset 150" in part
+    model = ScriptedModel([call_reply("terminal", '{"command": "make"}'), "ok"])
+    conversation = await setup.open(model)
+    await conversation.send("Build it")
+    text = make_text(120_000, "object file")
+    await conversation.add_results([tool_result(text)])
+    await conversation.send()
+    shown = str(model.requests[-1].messages[-1]["content"])
+    (event,) = setup.watch.of(OutputStored)
+    assert event.output in shown
+    assert len(shown) < 3_000
+    part = await conversation.read_output(event.output, offset=100, limit=50)
+    assert part.startswith(text[100:150])
+    assert "go on with offset 150" in part
 
 
-async def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(["a", "b"])
-        conversation = await setup.open(model)
-        await conversation.send("one", inject="the weather is fine")
-        await conversation.send("two")
-        assert "weather" in str(model.requests[0].messages[-1])
-        assert "weather" not in str(model.requests[1].messages)
-        assert "weather" not in str(await setup.store.history(conversation.id))
+async def test_what_is_injected_is_sent_once_and_never_stored(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(["a", "b"])
+    conversation = await setup.open(model)
+    await conversation.send("one", inject="the weather is fine")
+    await conversation.send("two")
+    assert "weather" in str(model.requests[0].messages[-1])
+    assert "weather" not in str(model.requests[1].messages)
+    assert "weather" not in str(await setup.store.history(conversation.id))
 
 
 async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(["one two three four", "on we go"])
-        conversation = await setup.open(model)
-        stream = conversation.stream("count")
-        async for piece in stream:
-            if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
-                break
-        await stream.aclose()
-        stored = await setup.store.messages(conversation.session.id)
-        assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED}"
-        (usage,) = await setup.store.usage(conversation.id)
-        assert usage.estimated
-        assert usage.usage.prompt_tokens > 0
-        assert (await conversation.send("go on")).text == "on we go"
+    model = ScriptedModel(["one two three four", "on we go"])
+    conversation = await setup.open(model)
+    stream = conversation.stream("count")
+    async for piece in stream:
+        if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
+            break
+    await stream.aclose()
+    stored = await setup.store.messages(conversation.session.id)
+    assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED}"
+    (usage,) = await setup.store.usage(conversation.id)
+    assert usage.estimated
+    assert usage.usage.prompt_tokens > 0
+    assert (await conversation.send("go on")).text == "on we go"
 
 
-async def test_what_a_broken_call_used_is_accounted_for(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        partial = Reply(
-            {"role": "assistant", "content": "half"},
-            usage={"prompt_tokens": 70, "completion_tokens": 1},
+async def test_what_a_broken_call_used_is_accounted_for(
+    setup: ConversationSetup,
+) -> None:
+    partial = Reply(
+        {"role": "assistant", "content": "half"},
+        usage={"prompt_tokens": 70, "completion_tokens": 1},
+    )
+    broken = ModelError("the connection was reset", partial=partial)
+    conversation = await setup.open(ScriptedModel([broken]))
+    with pytest.raises(ModelError, match="reset"):
+        await conversation.send("Hi")
+    (spent,) = await setup.store.usage(conversation.id)
+    assert spent.usage.prompt_tokens == 70
+    assert len(await setup.store.messages(conversation.session.id)) == 1, (
+        "the user's message is safe"
+    )
+
+
+async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> None:
+    silent = Reply({"role": "assistant", "content": "words " * 20}, "stop", usage={})
+    conversation = await setup.open(ScriptedModel([silent]))
+    answer = await conversation.send("Hi")
+    assert answer.usage.output_tokens >= 20
+    (usage,) = await setup.store.usage(conversation.id)
+    assert usage.estimated
+
+
+async def test_a_branch_goes_its_own_way(setup: ConversationSetup) -> None:
+    model = ScriptedModel(["a", "b", "c"])
+    conversation = await setup.open(model)
+    first = await conversation.send("one")
+    await conversation.send("two")
+    branch = await conversation.branch(first.id)
+    await branch.send("three")
+    assert [str(item["content"]) for item in branch.messages] == [
+        "one",
+        "a",
+        "three",
+        "c",
+    ]
+    assert len(conversation.messages) == 4
+    assert branch.session.kind == "branch"
+
+
+async def test_two_conversations_on_one_thread_see_each_other(
+    setup: ConversationSetup,
+) -> None:
+    one = await setup.open(ScriptedModel(["a", "c"]))
+    await one.send("first")
+    two = await setup.open(ScriptedModel(["b"]), resume=one.id)
+    await two.send("second")
+    await one.send("third")
+    texts = [str(item["content"]) for item in one.messages]
+    assert texts == ["first", "a", "second", "b", "third", "c"]
+
+
+async def test_turns_of_one_conversation_do_not_mix(setup: ConversationSetup) -> None:
+    conversation = await setup.open(
+        ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}")
+    )
+    await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
+    roles = [item["role"] for item in conversation.messages]
+    assert roles == ["user", "assistant"] * 5
+
+
+async def test_a_conversation_passes_its_window_many_times(
+    setup: ConversationSetup,
+) -> None:
+    model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
+    conversation = await setup.open(model)
+    for index in range(60):
+        await conversation.send(
+            f"Question {index}: {make_text(120, f'matter {index}')}"
         )
-        broken = ModelError("the connection was reset", partial=partial)
-        conversation = await setup.open(ScriptedModel([broken]))
-        with pytest.raises(ModelError, match="reset"):
-            await conversation.send("Hi")
-        (spent,) = await setup.store.usage(conversation.id)
-        assert spent.usage.prompt_tokens == 70
-        assert len(await setup.store.messages(conversation.session.id)) == 1, (
-            "the user's message is safe"
-        )
+        assert conversation.tokens < 8_000
+    done = setup.watch.of(CompactionDone)
+    assert len(done) >= 3
+    assert done[-1].count == len(done)
+    assert all(item.tokens_after < item.tokens_before for item in done)
+    whole = await setup.store.history(conversation.id)
+    assert len(whole) == 120, "the store has every message once"
+    for request in model.requests:
+        assert not validate_messages(request.messages, api="openai")
 
 
-async def test_without_a_report_usage_is_estimated(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        silent = Reply(
-            {"role": "assistant", "content": "words " * 20}, "stop", usage={}
-        )
-        conversation = await setup.open(ScriptedModel([silent]))
-        answer = await conversation.send("Hi")
-        assert answer.usage.output_tokens >= 20
-        (usage,) = await setup.store.usage(conversation.id)
-        assert usage.estimated
-
-
-async def test_a_branch_goes_its_own_way(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(["a", "b", "c"])
-        conversation = await setup.open(model)
-        first = await conversation.send("one")
-        await conversation.send("two")
-        branch = await conversation.branch(first.id)
-        await branch.send("three")
-        assert [str(item["content"]) for item in branch.messages] == [
-            "one",
-            "a",
-            "three",
-            "c",
-        ]
-        assert len(conversation.messages) == 4
-        assert branch.session.kind == "branch"
-
-
-async def test_two_conversations_on_one_thread_see_each_other(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        one = await setup.open(ScriptedModel(["a", "c"]))
-        await one.send("first")
-        two = await setup.open(ScriptedModel(["b"]), resume=one.id)
-        await two.send("second")
-        await one.send("third")
-        texts = [str(item["content"]) for item in one.messages]
-        assert texts == ["first", "a", "second", "b", "third", "c"]
-
-
-async def test_turns_of_one_conversation_do_not_mix(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}")
-        )
-        await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
-        roles = [item["role"] for item in conversation.messages]
-        assert roles == ["user", "assistant"] * 5
-
-
-async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
-        conversation = await setup.open(model)
-        for index in range(60):
-            await conversation.send(
-                f"Question {index}: {make_text(120, f'matter {index}')}"
-            )
-            assert conversation.tokens < 8_000
-        done = setup.watch.of(CompactionDone)
-        assert len(done) >= 3
-        assert done[-1].count == len(done)
-        assert all(item.tokens_after < item.tokens_before for item in done)
-        whole = await setup.store.history(conversation.id)
-        assert len(whole) == 120, "the store has every message once"
-        for request in model.requests:
-            assert not validate_messages(request.messages, api="openai")
-
-
-async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
+async def test_a_branch_knows_how_things_stood(setup: ConversationSetup) -> None:
     """Also what the summary's text does not tell: here a command that passed long ago."""
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(
-            ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
-        )
-        for message in (
-            {"role": "user", "content": "Build it."},
-            call_reply("bash", '{"command": "make release"}').message,
-            tool_result("built\nexit code: 0"),
-            {"role": "assistant", "content": "It is built."},
-        ):
-            await conversation.add(message)
+    conversation = await setup.open(
+        ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
+    )
+    for message in (
+        {"role": "user", "content": "Build it."},
+        call_reply("bash", '{"command": "make release"}').message,
+        tool_result("built\nexit code: 0"),
+        {"role": "assistant", "content": "It is built."},
+    ):
+        await conversation.add(message)
 
-        async def compacted(talk: Conversation) -> Any:
-            for turn in range(12):
-                await talk.add(
-                    {
-                        "role": "user",
-                        "content": f"Turn {turn}. {make_text(250, f'topic {turn}')}",
-                    }
-                )
-                await talk.add(
-                    {"role": "assistant", "content": make_text(200, "answer")}
-                )
-            return await talk.compress()
+    async def compacted(talk: Conversation) -> Any:
+        for turn in range(12):
+            await talk.add(
+                {
+                    "role": "user",
+                    "content": f"Turn {turn}. {make_text(250, f'topic {turn}')}",
+                }
+            )
+            await talk.add({"role": "assistant", "content": make_text(200, "answer")})
+        return await talk.compress()
 
-        assert "make release" in (await compacted(conversation)).state["commands"]
-        branch = await conversation.branch()
-        made = await compacted(branch)
-        assert made.changed
-        assert "make release" in made.state["commands"]
+    assert "make release" in (await compacted(conversation)).state["commands"]
+    branch = await conversation.branch()
+    made = await compacted(branch)
+    assert made.changed
+    assert "make release" in made.state["commands"]
 
 
 async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
@@ -108,6 +110,11 @@ class _Entry:
         ]
 
 
+@pytest.fixture
+def wall() -> SteppedClock:
+    return SteppedClock(1.7e9)
+
+
 async def opened(
     place: ConversationSetup,
     wall: SteppedClock,
@@ -134,69 +141,68 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
 
 
 async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
-    tmp_path: Path,
+    setup: ConversationSetup,
+    wall: SteppedClock,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        conversation = await opened(setup, wall)
-        await fill(conversation, wall, 6_000)
-        wall.advance(TTL - 20)
-        await conversation.send("Still there?")
-        assert not setup.watch.of(CompactionDone), "the cache is warm"
-        wall.advance(TTL + 1)
-        await conversation.send("Back again.")
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.reason == "cold-cache"
-        assert done.tokens_before < conversation.threshold
-        assert "the cache is cold: 301 s passed" in done.decision
-        (record,) = await setup.store.compactions(conversation.id)
-        assert record.record.figures["decision"] == done.decision
-        (plan,) = setup.watch.of(Planned)
-        assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
-        assert plan.saves > plan.cost
+    conversation = await opened(setup, wall)
+    await fill(conversation, wall, 6_000)
+    wall.advance(TTL - 20)
+    await conversation.send("Still there?")
+    assert not setup.watch.of(CompactionDone), "the cache is warm"
+    wall.advance(TTL + 1)
+    await conversation.send("Back again.")
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.reason == "cold-cache"
+    assert done.tokens_before < conversation.threshold
+    assert "the cache is cold: 301 s passed" in done.decision
+    (record,) = await setup.store.compactions(conversation.id)
+    assert record.record.figures["decision"] == done.decision
+    (plan,) = setup.watch.of(Planned)
+    assert (plan.action, f"{plan.action}: {plan.why}") == ("now", done.decision)
+    assert plan.saves > plan.cost
 
 
-async def test_economics_can_be_switched_off(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        conversation = await opened(setup, wall, economics=False)
-        await fill(conversation, wall, 6_000)
-        wall.advance(2 * TTL)
-        await conversation.send("Back again.")
-        assert not setup.watch.of(CompactionDone)
-        assert not setup.watch.of(Planned)
+async def test_economics_can_be_switched_off(
+    setup: ConversationSetup, wall: SteppedClock
+) -> None:
+    conversation = await opened(setup, wall, economics=False)
+    await fill(conversation, wall, 6_000)
+    wall.advance(2 * TTL)
+    await conversation.send("Back again.")
+    assert not setup.watch.of(CompactionDone)
+    assert not setup.watch.of(Planned)
 
 
 async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(
-    tmp_path: Path,
+    setup: ConversationSetup,
+    wall: SteppedClock,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        alarm = Alarm()
-        writer = Written()
-        conversation = await opened(setup, wall, alarm, summarizer=writer)
-        await fill(conversation, wall, 6_000)
-        ((seconds, _),) = alarm.set
-        assert seconds == 0.8 * TTL
-        wall.advance(2 * TTL)
-        await conversation.send("Back already.")
-        assert writer.asked == 0, "nobody waits for a model because the cache is cold"
-        wall.advance(0.8 * TTL)
-        alarm.ring()
-        await asyncio.wait_for(writer.done.wait(), 60)
-        while not conversation._thread.preparation.is_ready:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        wall.advance(TTL)
-        await conversation.send("And again.")
-        (done,) = setup.watch.of(CompactionDone)
-        assert (done.reason, done.author) == ("cold-cache", "priced")
-        await conversation.close()
-        assert not alarm.set
+    alarm = Alarm()
+    writer = Written()
+    conversation = await opened(setup, wall, alarm, summarizer=writer)
+    await fill(conversation, wall, 6_000)
+    ((seconds, _),) = alarm.set
+    assert seconds == 0.8 * TTL
+    wall.advance(2 * TTL)
+    await conversation.send("Back already.")
+    assert writer.asked == 0, "nobody waits for a model because the cache is cold"
+    wall.advance(0.8 * TTL)
+    alarm.ring()
+    await asyncio.wait_for(writer.done.wait(), 60)
+    while not conversation._thread.preparation.is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    wall.advance(TTL)
+    await conversation.send("And again.")
+    (done,) = setup.watch.of(CompactionDone)
+    assert (done.reason, done.author) == ("cold-cache", "priced")
+    await conversation.close()
+    assert not alarm.set
 
 
-async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
+async def test_another_process_knows_the_rhythm(
+    tmp_path: Path, wall: SteppedClock
+) -> None:
     async with open_setup(tmp_path) as place:
-        wall = SteppedClock(1.7e9)
         first = await opened(place, wall)
         await fill(first, wall, 6_000)
         model = Cached(wall)
@@ -210,96 +216,97 @@ async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
         assert "305 s passed" in done.decision
 
 
-async def test_during_a_turn_it_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        conversation = await opened(setup, wall)
-        await fill(conversation, wall, 7_000)
-        await conversation.send("Look.")
-        await conversation.add_results([tool_result(make_text(1_000, "page"))])
-        await conversation.send()
-        assert conversation.tokens > conversation.threshold
-        (plan,) = setup.watch.of(Planned)
-        assert plan.action == "later"
-        assert "end of the turn" in plan.why
-        assert not setup.watch.of(CompactionDone)
-        await conversation.send("And now?")
-        assert len(setup.watch.of(CompactionDone)) == 1
+async def test_during_a_turn_it_waits_for_the_end_of_the_turn(
+    setup: ConversationSetup,
+    wall: SteppedClock,
+) -> None:
+    conversation = await opened(setup, wall)
+    await fill(conversation, wall, 7_000)
+    await conversation.send("Look.")
+    await conversation.add_results([tool_result(make_text(1_000, "page"))])
+    await conversation.send()
+    assert conversation.tokens > conversation.threshold
+    (plan,) = setup.watch.of(Planned)
+    assert plan.action == "later"
+    assert "end of the turn" in plan.why
+    assert not setup.watch.of(CompactionDone)
+    await conversation.send("And now?")
+    assert len(setup.watch.of(CompactionDone)) == 1
 
 
-async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        conversation = await opened(setup, wall)
-        await fill(conversation, wall, 6_000)
-        tool = {
-            "type": "function",
-            "function": {"name": "look", "description": "Look.", "parameters": {}},
-        }
-        conversation.use_tools([tool])
-        await conversation.send("Look.")
-        (done,) = setup.watch.of(CompactionDone)
-        assert "other tools are offered" in done.decision
+async def test_other_tools_make_the_cache_cold(
+    setup: ConversationSetup, wall: SteppedClock
+) -> None:
+    conversation = await opened(setup, wall)
+    await fill(conversation, wall, 6_000)
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "description": "Look.", "parameters": {}},
+    }
+    conversation.use_tools([tool])
+    await conversation.send("Look.")
+    (done,) = setup.watch.of(CompactionDone)
+    assert "other tools are offered" in done.decision
 
 
-async def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        alarm = Alarm()
-        conversation = await opened(setup, wall, alarm)
-        await fill(conversation, wall, 6_000)
-        model = ScriptedModel(
-            [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
-        )
-        await conversation.use_model(route_to_model(model, "anthropic"))
-        await conversation.send("Look.")
-        assert not alarm.set
-        await conversation.add_results([tool_result("nothing")])
-        await conversation.send()
-        assert len(alarm.set) == 1
+async def test_a_turn_with_calls_under_way_sets_no_alarm(
+    setup: ConversationSetup,
+    wall: SteppedClock,
+) -> None:
+    alarm = Alarm()
+    conversation = await opened(setup, wall, alarm)
+    await fill(conversation, wall, 6_000)
+    model = ScriptedModel(
+        [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
+    )
+    await conversation.use_model(route_to_model(model, "anthropic"))
+    await conversation.send("Look.")
+    assert not alarm.set
+    await conversation.add_results([tool_result("nothing")])
+    await conversation.send()
+    assert len(alarm.set) == 1
 
 
 async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
-    tmp_path: Path,
+    setup: ConversationSetup,
+    wall: SteppedClock,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        alarm = Alarm()
-        conversation = await opened(setup, wall, alarm, idle=True, background=False)
-        await fill(conversation, wall, 6_000)
-        before = conversation.tokens
-        ((seconds, _),) = alarm.set
-        assert seconds == 0.8 * TTL
-        alarm.ring()
-        await conversation.settle()
-        (done,) = setup.watch.of(CompactionDone)
-        assert done.reason == "idle"
-        assert conversation.tokens < before < conversation.threshold
-        await conversation.undo()
-        assert conversation.tokens >= before, "it is undone like any other"
+    alarm = Alarm()
+    conversation = await opened(setup, wall, alarm, idle=True, background=False)
+    await fill(conversation, wall, 6_000)
+    before = conversation.tokens
+    ((seconds, _),) = alarm.set
+    assert seconds == 0.8 * TTL
+    alarm.ring()
+    await conversation.settle()
+    (done,) = setup.watch.of(CompactionDone)
+    assert done.reason == "idle"
+    assert conversation.tokens < before < conversation.threshold
+    await conversation.undo()
+    assert conversation.tokens >= before, "it is undone like any other"
 
 
 async def test_a_message_that_comes_first_cancels_the_idle_compaction(
-    tmp_path: Path,
+    setup: ConversationSetup,
+    wall: SteppedClock,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        wall = SteppedClock(1.7e9)
-        alarm = Alarm()
-        conversation = await opened(setup, wall, alarm, idle=True, background=False)
-        await fill(conversation, wall, 6_000)
-        alarm.ring()
-        await conversation.send("I am back.")
-        assert not setup.watch.of(CompactionDone)
-        said = [message["content"] for message in conversation.messages]
-        assert "I am back." in str(said[-2])
+    alarm = Alarm()
+    conversation = await opened(setup, wall, alarm, idle=True, background=False)
+    await fill(conversation, wall, 6_000)
+    alarm.ring()
+    await conversation.send("I am back.")
+    assert not setup.watch.of(CompactionDone)
+    said = [message["content"] for message in conversation.messages]
+    assert "I am back." in str(said[-2])
 
 
-async def test_a_short_conversation_sets_no_idle_timer(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        alarm = Alarm()
-        conversation = await opened(setup, SteppedClock(1.7e9), alarm, idle=True)
-        await conversation.send("Hello.")
-        assert not alarm.set
+async def test_a_short_conversation_sets_no_idle_timer(
+    setup: ConversationSetup,
+) -> None:
+    alarm = Alarm()
+    conversation = await opened(setup, SteppedClock(1.7e9), alarm, idle=True)
+    await conversation.send("Hello.")
+    assert not alarm.set
 
 
 class Diagnosed(Cached):
@@ -317,9 +324,10 @@ class Diagnosed(Cached):
         return replace(reply, id=f"msg_{len(self.asked)}", raw=raw)
 
 
-async def test_our_own_conversations_ask_why_the_cache_missed(tmp_path: Path) -> None:
+async def test_our_own_conversations_ask_why_the_cache_missed(
+    tmp_path: Path, wall: SteppedClock
+) -> None:
     async with open_setup(tmp_path) as place:
-        wall = SteppedClock(1.7e9)
         model = Diagnosed(wall)
         setup = place.setup(model, provider="anthropic")
         official = replace(

@@ -14,7 +14,12 @@ from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
-from tests.conversation.conversation_setup import call_reply, open_setup, tool_result
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    call_reply,
+    open_setup,
+    tool_result,
+)
 from tests.conversation.http_setup import (
     NAMES,
     TOOL,
@@ -68,84 +73,83 @@ async def test_what_says_nothing_is_refused_and_not_stored(
         assert conversation.messages == []
 
 
-async def test_without_a_model_nothing_is_stored_by_send(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.use_model(Route("gpt-4o", "openai_chat", 128_000))
-        with pytest.raises(InputError, match="no model to send to"):
-            await conversation.send("Hello")
-        assert conversation.messages == []
+async def test_without_a_model_nothing_is_stored_by_send(
+    setup: ConversationSetup,
+) -> None:
+    conversation = await setup.open(ScriptedModel())
+    await conversation.use_model(Route("gpt-4o", "openai_chat", 128_000))
+    with pytest.raises(InputError, match="no model to send to"):
+        await conversation.send("Hello")
+    assert conversation.messages == []
 
 
-async def test_results_may_come_as_blocks_of_a_user_message(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Go.")
-        await conversation.record(asking("a", "b"))
-        blocks = [
-            {"type": "tool_result", "tool_use_id": "a", "content": "done"},
-            {
-                "type": "tool_result",
-                "tool_use_id": "b",
-                "content": "no",
-                "is_error": True,
-            },
-            {"type": "text", "text": "Hurry up."},
-        ]
-        messages = await valid(conversation, {"role": "user", "content": blocks})
-        assert [item.get("tool_call_id") for item in messages] == [
-            None,
-            None,
-            "a",
-            "b",
-            None,
-        ]
-        assert messages[3]["is_error"] is True
-        assert messages[-1]["content"] in ("Hurry up.", [blocks[2]])
+async def test_results_may_come_as_blocks_of_a_user_message(
+    setup: ConversationSetup,
+) -> None:
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Go.")
+    await conversation.record(asking("a", "b"))
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "a", "content": "done"},
+        {
+            "type": "tool_result",
+            "tool_use_id": "b",
+            "content": "no",
+            "is_error": True,
+        },
+        {"type": "text", "text": "Hurry up."},
+    ]
+    messages = await valid(conversation, {"role": "user", "content": blocks})
+    assert [item.get("tool_call_id") for item in messages] == [
+        None,
+        None,
+        "a",
+        "b",
+        None,
+    ]
+    assert messages[3]["is_error"] is True
+    assert messages[-1]["content"] in ("Hurry up.", [blocks[2]])
 
 
-async def test_a_call_has_one_result(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Go.")
-        await conversation.record(call_reply("terminal", "{}"))
-        with pytest.raises(InputError, match="several for call_1"):
-            await conversation.add_results([tool_result("one"), tool_result("two")])
-        with pytest.raises(InputError, match="tool results only"):
-            await conversation.add_results([{"role": "user", "content": "x"}])
-        assert len(conversation.messages) == 2
+async def test_a_call_has_one_result(setup: ConversationSetup) -> None:
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Go.")
+    await conversation.record(call_reply("terminal", "{}"))
+    with pytest.raises(InputError, match="several for call_1"):
+        await conversation.add_results([tool_result("one"), tool_result("two")])
+    with pytest.raises(InputError, match="tool results only"):
+        await conversation.add_results([{"role": "user", "content": "x"}])
+    assert len(conversation.messages) == 2
 
 
 async def test_calls_left_open_are_closed_before_anything_is_sent(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Go.")
-        await conversation.record(asking("a", "b"))
-        await conversation.add_results([tool_result("done", "a")])
-        messages = await valid(conversation)
-        assert messages[-1]["content"] == NEVER_RAN
-        await conversation.record(asking("c"))
-        await conversation.record(
-            Reply({"role": "assistant", "content": "Never mind."}, "stop")
-        )
-        await valid(conversation, "And now?")
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Go.")
+    await conversation.record(asking("a", "b"))
+    await conversation.add_results([tool_result("done", "a")])
+    messages = await valid(conversation)
+    assert messages[-1]["content"] == NEVER_RAN
+    await conversation.record(asking("c"))
+    await conversation.record(
+        Reply({"role": "assistant", "content": "Never mind."}, "stop")
+    )
+    await valid(conversation, "And now?")
 
 
 @pytest.mark.parametrize("ids", [(None, None), ("", ""), ("a", "a"), (3, "b")])
 async def test_every_call_gets_an_id_of_its_own(
-    tmp_path: Path, ids: tuple[Any, ...]
+    setup: ConversationSetup, ids: tuple[Any, ...]
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Go.")
-        answer = await conversation.record(asking(*ids))
-        assert len({item.id for item in answer.calls} - {""}) == 2
-        await conversation.add_results(
-            [tool_result("done", item.id) for item in answer.calls]
-        )
-        await valid(conversation)
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Go.")
+    answer = await conversation.record(asking(*ids))
+    assert len({item.id for item in answer.calls} - {""}) == 2
+    await conversation.add_results(
+        [tool_result("done", item.id) for item in answer.calls]
+    )
+    await valid(conversation)
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
@@ -174,29 +178,27 @@ async def test_an_answer_without_words_does_not_spoil_the_next_request(
     "response", [None, {}, {"choices": []}, {"choices": [{"message": None}]}, "text", 5]
 )
 async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
-    tmp_path: Path, response: Any
+    setup: ConversationSetup, response: Any
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel(["Yes."]))
-        await conversation.prepare("Are you there?")
-        with pytest.raises(WireError):
-            await conversation.record(response)
-        assert (await conversation.send()).text == "Yes."
+    conversation = await setup.open(ScriptedModel(["Yes."]))
+    await conversation.prepare("Are you there?")
+    with pytest.raises(WireError):
+        await conversation.record(response)
+    assert (await conversation.send()).text == "Yes."
 
 
 async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel())
-        await conversation.prepare("Are you there?")
-        await conversation.use_model(
-            Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")
-        )
-        message = {"role": "assistant", "content": "Yes."}
-        usage = {"prompt_tokens": 20, "completion_tokens": 2}
-        answer = await conversation.record(
-            {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
-        )
-        assert (answer.text, answer.usage.prompt_tokens) == ("Yes.", 20)
-        assert [record.model for record in await conversation.usage()] == ["gpt-4o"]
+    conversation = await setup.open(ScriptedModel())
+    await conversation.prepare("Are you there?")
+    await conversation.use_model(
+        Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")
+    )
+    message = {"role": "assistant", "content": "Yes."}
+    usage = {"prompt_tokens": 20, "completion_tokens": 2}
+    answer = await conversation.record(
+        {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+    )
+    assert (answer.text, answer.usage.prompt_tokens) == ("Yes.", 20)
+    assert [record.model for record in await conversation.usage()] == ["gpt-4o"]

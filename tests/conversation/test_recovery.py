@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
-    open_setup,
     overflow_error,
     tool_result,
 )
@@ -66,162 +64,150 @@ async def long_one(
     return conversation
 
 
-async def test_a_stated_limit_is_learnt_and_kept(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(refusing(8_000))
-        conversation = await long_one(setup, model)
-        answer = await conversation.send("Go on.")
-        assert answer.text
-        assert conversation.window == 8_000
-        (learnt,) = setup.watch.of(LimitLearnt)
-        assert learnt.stored
-        assert (await setup.store.limits())[0].limit == 8_000
-        assert setup.watch.of(CompactionDone)[0].reason == "overflow"
-        assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
-        again = await setup.open(ScriptedModel(["ok"]), resume=conversation.id)
-        assert again.window == 8_000, "another process knows it too"
+async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> None:
+    model = ScriptedModel(refusing(8_000))
+    conversation = await long_one(setup, model)
+    answer = await conversation.send("Go on.")
+    assert answer.text
+    assert conversation.window == 8_000
+    (learnt,) = setup.watch.of(LimitLearnt)
+    assert learnt.stored
+    assert (await setup.store.limits())[0].limit == 8_000
+    assert setup.watch.of(CompactionDone)[0].reason == "overflow"
+    assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
+    again = await setup.open(ScriptedModel(["ok"]), resume=conversation.id)
+    assert again.window == 8_000, "another process knows it too"
 
 
 async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await long_one(
-            setup, ScriptedModel(refusing(9_000, stated=False), window=200_000)
-        )
-        assert (await conversation.send("Go on.")).text
-        assert conversation.window < 200_000
-        assert not any(item.stored for item in setup.watch.of(LimitLearnt))
-        assert await setup.store.limits() == []
+    conversation = await long_one(
+        setup, ScriptedModel(refusing(9_000, stated=False), window=200_000)
+    )
+    assert (await conversation.send("Go on.")).text
+    assert conversation.window < 200_000
+    assert not any(item.stored for item in setup.watch.of(LimitLearnt))
+    assert await setup.store.limits() == []
 
 
 async def test_a_learnt_limit_dies_at_the_first_success_above_it(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: "fine")
-        await setup.store.learn_limit(
-            model.base_url, model.name, 4_000, source="an error"
-        )
-        conversation = await setup.open(model, enabled=False)
-        assert conversation.window == 4_000
-        await conversation.send(make_text(4_500))
-        assert conversation.window == 128_000
-        assert await setup.store.limits() == []
+    model = ScriptedModel(lambda _: "fine")
+    await setup.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
+    conversation = await setup.open(model, enabled=False)
+    assert conversation.window == 4_000
+    await conversation.send(make_text(4_500))
+    assert conversation.window == 128_000
+    assert await setup.store.limits() == []
 
 
 async def test_each_attempt_is_stronger_and_after_three_it_is_over(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        model = ScriptedModel(lambda _: overflow_error(None))
-        conversation = await long_one(setup, model)
-        with pytest.raises(ContextOverflowError, match="/new") as caught:
-            await conversation.send("My question.")
-        assert "/compress" in str(caught.value)
-        actions = [item.action for item in setup.watch.of(Recovery)]
-        assert len(actions) == 3
-        assert len(set(actions)) == 3
-        sizes = [
-            sum(len(str(m)) for m in request.messages) for request in model.requests
-        ]
-        assert sizes == sorted(sizes, reverse=True)
-        assert str(conversation.messages[-1]["content"]) == "My question."
-        assert len(await setup.store.history(conversation.id)) == 41
+    model = ScriptedModel(lambda _: overflow_error(None))
+    conversation = await long_one(setup, model)
+    with pytest.raises(ContextOverflowError, match="/new") as caught:
+        await conversation.send("My question.")
+    assert "/compress" in str(caught.value)
+    actions = [item.action for item in setup.watch.of(Recovery)]
+    assert len(actions) == 3
+    assert len(set(actions)) == 3
+    sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
+    assert sizes == sorted(sizes, reverse=True)
+    assert str(conversation.messages[-1]["content"]) == "My question."
+    assert len(await setup.store.history(conversation.id)) == 41
 
 
 async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
-        refusal = ModelError(said, status=400, body={"error": {"message": said}})
-        model = ScriptedModel([refusal, "short", "again"])
-        conversation = await setup.open(model, max_tokens=4_096)
-        assert (await conversation.send("Hi")).text == "short"
-        assert [request.params["max_tokens"] for request in model.requests] == [
-            4_096,
-            1_500,
-        ]
-        assert conversation.window == 128_000
-        assert not setup.watch.of(CompactionStarted)
-        await conversation.send("More")
-        assert model.requests[-1].params["max_tokens"] == 1_500, (
-            "it is remembered for the model"
-        )
+    said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
+    refusal = ModelError(said, status=400, body={"error": {"message": said}})
+    model = ScriptedModel([refusal, "short", "again"])
+    conversation = await setup.open(model, max_tokens=4_096)
+    assert (await conversation.send("Hi")).text == "short"
+    assert [request.params["max_tokens"] for request in model.requests] == [
+        4_096,
+        1_500,
+    ]
+    assert conversation.window == 128_000
+    assert not setup.watch.of(CompactionStarted)
+    await conversation.send("More")
+    assert model.requests[-1].params["max_tokens"] == 1_500, (
+        "it is remembered for the model"
+    )
 
 
 async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        said = (
-            "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
-            "`max_tokens` and try again"
-        )
-        refusal = ModelError(said, status=400, body={"error": {"message": said}})
-        model = ScriptedModel([refusal, "fine"])
-        conversation = await long_one(setup, model, max_tokens=4_096)
-        assert (await conversation.send("Go on.")).text == "fine"
-        assert setup.watch.of(CompactionDone)
+    said = (
+        "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
+        "`max_tokens` and try again"
+    )
+    refusal = ModelError(said, status=400, body={"error": {"message": said}})
+    model = ScriptedModel([refusal, "fine"])
+    conversation = await long_one(setup, model, max_tokens=4_096)
+    assert (await conversation.send("Go on.")).text == "fine"
+    assert setup.watch.of(CompactionDone)
 
 
-async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        big = make_text(5_000, "line")
-        refusal = ModelError(
-            "Request Entity Too Large", status=413, body="Request Entity Too Large"
-        )
-        model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
-        conversation = await setup.open(model)
-        image = {"type": "image_url", "image_url": {"url": PIXEL}}
-        await conversation.send([{"type": "text", "text": "What is this?"}, image])
-        await conversation.add_results([tool_result(big)])
-        await conversation.send()
-        assert (await conversation.send("Thanks. Next.")).text == "fine"
-        sent = model.requests[-1].messages
-        assert "base64" not in str(sent)
-        assert "output:" in str(sent)
-        assert not validate_messages(sent, api="openai")
-        assert "What is this?" in str(sent)
-        assert big in str(await setup.store.history(conversation.id))
+async def test_too_many_bytes_first_cost_images_and_big_results(
+    setup: ConversationSetup,
+) -> None:
+    big = make_text(5_000, "line")
+    refusal = ModelError(
+        "Request Entity Too Large", status=413, body="Request Entity Too Large"
+    )
+    model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
+    conversation = await setup.open(model)
+    image = {"type": "image_url", "image_url": {"url": PIXEL}}
+    await conversation.send([{"type": "text", "text": "What is this?"}, image])
+    await conversation.add_results([tool_result(big)])
+    await conversation.send()
+    assert (await conversation.send("Thanks. Next.")).text == "fine"
+    sent = model.requests[-1].messages
+    assert "base64" not in str(sent)
+    assert "output:" in str(sent)
+    assert not validate_messages(sent, api="openai")
+    assert "What is this?" in str(sent)
+    assert big in str(await setup.store.history(conversation.id))
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])
 async def test_what_is_no_question_of_size_is_raised_as_it_is(
-    tmp_path: Path, status: int
+    setup: ConversationSetup, status: int
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
-        refusal = ModelError(
-            said if status == 429 else "no",
-            status=status,
-            body={"error": {"message": said}},
-        )
-        conversation = await setup.open(ScriptedModel([refusal]))
-        with pytest.raises(ModelError) as caught:
-            await conversation.send("Hi")
-        assert caught.value is refusal
-        assert not setup.watch.of(CompactionStarted)
-        assert len(conversation.messages) == 1
+    said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
+    refusal = ModelError(
+        said if status == 429 else "no",
+        status=status,
+        body={"error": {"message": said}},
+    )
+    conversation = await setup.open(ScriptedModel([refusal]))
+    with pytest.raises(ModelError) as caught:
+        await conversation.send("Hi")
+    assert caught.value is refusal
+    assert not setup.watch.of(CompactionStarted)
+    assert len(conversation.messages) == 1
 
 
-async def test_disabled_means_reported_not_repaired(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await long_one(
-            setup, ScriptedModel([overflow_error(8_000, 9_000)]), enabled=False
-        )
-        with pytest.raises(ContextOverflowError, match="disabled"):
-            await conversation.send("Go on.")
-        assert not setup.watch.of(CompactionStarted)
-        assert len(conversation.messages) == 41
+async def test_disabled_means_reported_not_repaired(setup: ConversationSetup) -> None:
+    conversation = await long_one(
+        setup, ScriptedModel([overflow_error(8_000, 9_000)]), enabled=False
+    )
+    with pytest.raises(ContextOverflowError, match="disabled"):
+        await conversation.send("Go on.")
+    assert not setup.watch.of(CompactionStarted)
+    assert len(conversation.messages) == 41
 
 
-async def test_with_a_loop_of_ones_own(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await long_one(setup, ScriptedModel())
-        first = await conversation.prepare("Go on.")
-        second = await conversation.recover(overflow_error(8_000, first.tokens))
-        assert second.tokens < first.tokens
-        assert second.body["messages"][-1]["content"] == "Go on."
-        assert second.body["model"] == "gpt-4o"
+async def test_with_a_loop_of_ones_own(setup: ConversationSetup) -> None:
+    conversation = await long_one(setup, ScriptedModel())
+    first = await conversation.prepare("Go on.")
+    second = await conversation.recover(overflow_error(8_000, first.tokens))
+    assert second.tokens < first.tokens
+    assert second.body["messages"][-1]["content"] == "Go on."
+    assert second.body["model"] == "gpt-4o"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from everthread.thread.events import CompactionDone
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
-    open_setup,
 )
 
 LONGEST = 60.0
@@ -60,40 +58,38 @@ async def reach(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.reached.wait, LONGEST)
 
 
-async def test_the_loop_goes_on_while_an_engine_works(tmp_path: Path) -> None:
+async def test_the_loop_goes_on_while_an_engine_works(setup: ConversationSetup) -> None:
     gate = Gate()
-    async with open_setup(tmp_path) as setup:
-        conversation = await full(setup, gate.engine())
-        compacting = asyncio.ensure_future(conversation.compress())
-        await reach(gate)
-        gate.opened.set()  # by this loop: an engine that held it would wait in vain
-        assert (await compacting).changed
-        assert gate.threads != [threading.get_ident()]
-        assert len(setup.watch.of(CompactionDone)) == 1
+    conversation = await full(setup, gate.engine())
+    compacting = asyncio.ensure_future(conversation.compress())
+    await reach(gate)
+    gate.opened.set()  # by this loop: an engine that held it would wait in vain
+    assert (await compacting).changed
+    assert gate.threads != [threading.get_ident()]
+    assert len(setup.watch.of(CompactionDone)) == 1
 
 
 @pytest.mark.parametrize("moments", [0, 1, 3])
 async def test_a_cancelled_compaction_changes_nothing(
-    tmp_path: Path, moments: int
+    setup: ConversationSetup, moments: int
 ) -> None:
     gate = Gate()
-    async with open_setup(tmp_path) as setup:
-        conversation = await full(setup, gate.engine())
-        session = conversation.id
-        before = conversation.messages
-        compacting = asyncio.ensure_future(conversation.compress())
-        await reach(gate)
-        for _ in range(moments):
-            await asyncio.sleep(0)
-        compacting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await compacting
-        gate.opened.set()
-        assert conversation.id == session
-        assert conversation.messages == before
-        assert (await conversation.send("still here?")).text
-        assert (await conversation.compress()).changed
-        assert not validate_messages(conversation.messages)
+    conversation = await full(setup, gate.engine())
+    session = conversation.id
+    before = conversation.messages
+    compacting = asyncio.ensure_future(conversation.compress())
+    await reach(gate)
+    for _ in range(moments):
+        await asyncio.sleep(0)
+    compacting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await compacting
+    gate.opened.set()
+    assert conversation.id == session
+    assert conversation.messages == before
+    assert (await conversation.send("still here?")).text
+    assert (await conversation.compress()).changed
+    assert not validate_messages(conversation.messages)
 
 
 class Asked:
@@ -119,17 +115,16 @@ class Asked:
 
 
 async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        asked = Asked()
-        conversation = await full(setup, ContextCompressor, summarizer=asked)
-        compacting = asyncio.ensure_future(conversation.compress())
-        await asked.begun.wait()
-        compacting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await compacting
-        assert asked.ended
-        assert (await conversation.compress()).changed
-        assert len(asked.loops) > 1
-        assert set(asked.loops) == {asyncio.get_running_loop()}
+    asked = Asked()
+    conversation = await full(setup, ContextCompressor, summarizer=asked)
+    compacting = asyncio.ensure_future(conversation.compress())
+    await asked.begun.wait()
+    compacting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await compacting
+    assert asked.ended
+    assert (await conversation.compress()).changed
+    assert len(asked.loops) > 1
+    assert set(asked.loops) == {asyncio.get_running_loop()}

@@ -20,7 +20,11 @@ from everthread.thread.events import (
     OutputStored,
 )
 from everthread.thread.options import Route
-from tests.conversation.conversation_setup import make_text, open_setup, overflow_error
+from tests.conversation.conversation_setup import (
+    ConversationSetup,
+    make_text,
+    overflow_error,
+)
 from tests.conversation.http_setup import answer_script, open_http_setup, served_model
 
 
@@ -33,7 +37,7 @@ class Noting(ContextCompressor):
 
 
 async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     engines: list[Noting] = []
 
@@ -41,46 +45,41 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
         engines.append(Noting(services))
         return engines[-1]
 
-    async with open_setup(tmp_path) as setup:
-        claude: dict[str, Any] = {
-            "name": "claude-sonnet-4-5",
-            "api": "anthropic",
-            "base_url": "https://api.anthropic.com",
-        }
-        said = ScriptedModel(
-            lambda _: f"Noted. {make_text(100)}", window=64_000, **claude
-        )
-        first = await setup.open(
-            said, engine=make, provider="anthropic", protect_last_n=2
-        )
-        for turn in range(40):
-            await first.send(f"Turn {turn}: {make_text(60, f'account {turn}')}")
-        second = await setup.open(
-            said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
-        )
-        await second.send("I am here too.")
-        await first.compress()
-        await second.send("Still here.")
-        assert second.session.id == first.session.id
-        assert engines[1].compactions == engines[0].compactions == 1
-        assert engines[1].started[-1] == (first.session.id, "compression")
-        marks = [
-            index
-            for index, item in enumerate(said.requests[-1].messages)
-            if "cache_control" in str(item)
-        ]
-        assert marks == list(
-            range(len(second.messages) - 4, len(second.messages) - 1)
-        ), "the last three"
-        await first.send("And I.")
-        await first.compress()
-        await second.compress()
-        again = await setup.open(said, resume=first.id)
-        assert again.messages == second.messages
+    claude: dict[str, Any] = {
+        "name": "claude-sonnet-4-5",
+        "api": "anthropic",
+        "base_url": "https://api.anthropic.com",
+    }
+    said = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
+    first = await setup.open(said, engine=make, provider="anthropic", protect_last_n=2)
+    for turn in range(40):
+        await first.send(f"Turn {turn}: {make_text(60, f'account {turn}')}")
+    second = await setup.open(
+        said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
+    )
+    await second.send("I am here too.")
+    await first.compress()
+    await second.send("Still here.")
+    assert second.session.id == first.session.id
+    assert engines[1].compactions == engines[0].compactions == 1
+    assert engines[1].started[-1] == (first.session.id, "compression")
+    marks = [
+        index
+        for index, item in enumerate(said.requests[-1].messages)
+        if "cache_control" in str(item)
+    ]
+    assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), (
+        "the last three"
+    )
+    await first.send("And I.")
+    await first.compress()
+    await second.compress()
+    again = await setup.open(said, resume=first.id)
+    assert again.messages == second.messages
 
 
 async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     def other(request: Request) -> Any:
         return (
@@ -89,29 +88,29 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
             else "I stepped in."
         )
 
-    async with open_setup(tmp_path) as setup:
-        out = ModelError("it is down", status=503)
-        script: Any = iter([f"Noted. {make_text(200)}"] * 8)
-        first = ScriptedModel(lambda _: next(script, out))
-        both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
-        conversation = await setup.open(both, protect_last_n=2)
-        for turn in range(8):
-            await conversation.send(f"Turn {turn}: {make_text(300, f'account {turn}')}")
-        assert (await conversation.send("And now?")).text == "I stepped in."
-        assert conversation.window == first.window
-        assert (await setup.store.limits_for(first.base_url, first.name)).window is None
-        assert not setup.watch.of(LimitLearnt)
+    out = ModelError("it is down", status=503)
+    script: Any = iter([f"Noted. {make_text(200)}"] * 8)
+    first = ScriptedModel(lambda _: next(script, out))
+    both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
+    conversation = await setup.open(both, protect_last_n=2)
+    for turn in range(8):
+        await conversation.send(f"Turn {turn}: {make_text(300, f'account {turn}')}")
+    assert (await conversation.send("And now?")).text == "I stepped in."
+    assert conversation.window == first.window
+    assert (await setup.store.limits_for(first.base_url, first.name)).window is None
+    assert not setup.watch.of(LimitLearnt)
 
 
-async def test_a_switch_forgets_what_the_other_server_reported(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await setup.open(ScriptedModel(["Noted."]))
-        await conversation.send("Hello")
-        await conversation.use_model(
-            Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
-        )
-        await conversation.prepare("Again")
-        assert [event.reported for event in setup.watch.of(Estimated)] == [False, False]
+async def test_a_switch_forgets_what_the_other_server_reported(
+    setup: ConversationSetup,
+) -> None:
+    conversation = await setup.open(ScriptedModel(["Noted."]))
+    await conversation.send("Hello")
+    await conversation.use_model(
+        Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
+    )
+    await conversation.prepare("Again")
+    assert [event.reported for event in setup.watch.of(Estimated)] == [False, False]
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])

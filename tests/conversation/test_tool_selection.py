@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
-    open_setup,
     tool_result,
 )
 
@@ -70,249 +68,218 @@ async def fill(talk: Conversation, about: str = "ledger") -> None:
         await talk.send(f"Turn {turn}. {make_text(300, f'{about} {turn}')}")
 
 
-async def test_nothing_changes_for_those_under_their_share(tmp_path: Path) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        asked = model()
-        talk = await setup.open(asked, tools=TOOLS[:2], background=False)
-        await talk.send("Hello")
-        await fill(talk)
-        assert all(request.tools == TOOLS[:2] for request in asked.requests)
-        assert (talk.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
-
-    await in_room(tmp_path, story)
+async def test_nothing_changes_for_those_under_their_share(
+    setup: ConversationSetup,
+) -> None:
+    asked = model()
+    talk = await setup.open(asked, tools=TOOLS[:2], background=False)
+    await talk.send("Hello")
+    await fill(talk)
+    assert all(request.tools == TOOLS[:2] for request in asked.requests)
+    assert (talk.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
 
 
 async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        asked = model()
-        talk = await setup.open(asked, tools=TOOLS, **SHARE)
-        assert talk.tools == TOOLS
-        await talk.send("Book me a flight, and put it into the calendar.")
-        first = offered(asked.requests[0])
-        assert {"flight_tool", "calendar_tool", FIND} <= set(first)
-        assert 3 <= len(first) < len(TOOLS)
-        [told] = setup.watch.of(ToolsChanged)
-        assert (told.gone, told.left_out, told.given, told.why) == (
-            talk.toolbox.out,
-        ) * 2 + (8, "the session begins")
-        assert told.tokens_saved > 200
-        await talk.send("And now the weather, please, and the payroll.")
-        again = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
-        await again.send("What about the warehouse?")
-        assert [offered(request) for request in asked.requests] == [first] * 3
-        await fill(again, "warehouse payroll")
-        # What fits stays: tools and system prompt are still cached.
-        assert offered(asked.requests[-1]) == first
-        assert len(setup.watch.of(ToolsChanged)) == 1
-        branch = await again.branch()
-        await branch.send("Elsewhere.")
-        assert offered(asked.requests[-1]) == first
-
-    await in_room(tmp_path, story)
+    asked = model()
+    talk = await setup.open(asked, tools=TOOLS, **SHARE)
+    assert talk.tools == TOOLS
+    await talk.send("Book me a flight, and put it into the calendar.")
+    first = offered(asked.requests[0])
+    assert {"flight_tool", "calendar_tool", FIND} <= set(first)
+    assert 3 <= len(first) < len(TOOLS)
+    [told] = setup.watch.of(ToolsChanged)
+    assert (told.gone, told.left_out, told.given, told.why) == (
+        talk.toolbox.out,
+    ) * 2 + (8, "the session begins")
+    assert told.tokens_saved > 200
+    await talk.send("And now the weather, please, and the payroll.")
+    again = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    await again.send("What about the warehouse?")
+    assert [offered(request) for request in asked.requests] == [first] * 3
+    await fill(again, "warehouse payroll")
+    # What fits stays: tools and system prompt are still cached.
+    assert offered(asked.requests[-1]) == first
+    assert len(setup.watch.of(ToolsChanged)) == 1
+    branch = await again.branch()
+    await branch.send("Elsewhere.")
+    assert offered(asked.requests[-1]) == first
 
 
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        def say(request: Request) -> Any:
-            last = request.messages[-1]
-            if "use it" in str(last.get("content")):
-                return call_reply("payroll_tool", "{}")
-            return make_text(120, "answer")
+    def say(request: Request) -> Any:
+        last = request.messages[-1]
+        if "use it" in str(last.get("content")):
+            return call_reply("payroll_tool", "{}")
+        return make_text(120, "answer")
 
-        asked = ScriptedModel(say, window=8_000)
-        talk = await setup.open(asked, tools=TOOLS, **SHARE)
-        await talk.send("Book me a flight.")
-        out = talk.toolbox.out
-        assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
-        # One that is left out can be called.
-        answer = await talk.send("Somehow you know it: use it")
-        await talk.add_results([tool_result("paid", answer.calls[0].id)])
-        told = await talk.handle_tool_call(
-            FIND, {"query": "phone somebody: telephones"}
-        )
-        assert told.startswith(
-            "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
-        )
-        assert told.endswith("They are shown to you again from the next compaction on.")
-        told = await talk.handle_tool_call(FIND, {"query": "warehouses", "now": True})
-        assert "The user did not allow to show them at once." in told
-        assert "next compaction" in told
-        assert talk.toolbox.out == out
-        resumed = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
-        assert resumed.toolbox.out == out
-        await fill(resumed)
-        now = set(offered(asked.requests[-1]))
-        assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND} <= now
-        assert not set(resumed.toolbox.out) & now
-        changed = setup.watch.of(ToolsChanged)[-1]
-        assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
-        await fill(resumed, "flight calendar")
-        assert "payroll_tool" in offered(asked.requests[-1])
-        record = (await resumed.store.compactions(resumed.id))[-1].record
-        assert record.figures["tools_left_out"] == list(resumed.toolbox.out)
-
-    await in_room(tmp_path, story)
+    asked = ScriptedModel(say, window=8_000)
+    talk = await setup.open(asked, tools=TOOLS, **SHARE)
+    await talk.send("Book me a flight.")
+    out = talk.toolbox.out
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
+    # One that is left out can be called.
+    answer = await talk.send("Somehow you know it: use it")
+    await talk.add_results([tool_result("paid", answer.calls[0].id)])
+    told = await talk.handle_tool_call(FIND, {"query": "phone somebody: telephones"})
+    assert told.startswith(
+        "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
+    )
+    assert told.endswith("They are shown to you again from the next compaction on.")
+    told = await talk.handle_tool_call(FIND, {"query": "warehouses", "now": True})
+    assert "The user did not allow to show them at once." in told
+    assert "next compaction" in told
+    assert talk.toolbox.out == out
+    resumed = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    assert resumed.toolbox.out == out
+    await fill(resumed)
+    now = set(offered(asked.requests[-1]))
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND} <= now
+    assert not set(resumed.toolbox.out) & now
+    changed = setup.watch.of(ToolsChanged)[-1]
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
+    await fill(resumed, "flight calendar")
+    assert "payroll_tool" in offered(asked.requests[-1])
+    record = (await resumed.store.compactions(resumed.id))[-1].record
+    assert record.figures["tools_left_out"] == list(resumed.toolbox.out)
 
 
 async def test_another_process_sees_a_compaction_only_with_its_tools(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     """What was not saved yet is told by the compaction's own record; an undo finds what was there before."""
-
-    async def story(setup: ConversationSetup) -> None:
-        asked = model()
-        talk = await setup.open(asked, tools=TOOLS, **SHARE)
-        await talk.send("Book me a flight.")
-        before = talk.toolbox.out
-        await talk.find_tools("telephone")
-        await fill(talk)
-        out = talk.toolbox.out
-        assert out != before
-        await setup.store.put_state(talk.session.id, "calibration", None)
-        other = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
-        assert other.toolbox.out == out
-        await other.undo()
-        assert other.toolbox.out == before
-
-    await in_room(tmp_path, story)
+    asked = model()
+    talk = await setup.open(asked, tools=TOOLS, **SHARE)
+    await talk.send("Book me a flight.")
+    before = talk.toolbox.out
+    await talk.find_tools("telephone")
+    await fill(talk)
+    out = talk.toolbox.out
+    assert out != before
+    await setup.store.put_state(talk.session.id, "calibration", None)
+    other = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    assert other.toolbox.out == out
+    await other.undo()
+    assert other.toolbox.out == before
 
 
-async def test_now_costs_the_cache_and_says_how_much(tmp_path: Path) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        asked = model(name="claude-sonnet-4-5", api="anthropic")
-        talk = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
-        await talk.send("Book me a flight.")
-        price = talk.toolbox.price()
-        assert price.startswith("about $0.00")
-        assert f"{talk.tokens:,} tokens" in price
-        found = await talk.find_tools("telephone", now=True)
-        assert found.now
-        assert [card.name for card in found.tools] == ["telephone_tool"]
-        assert found.text.endswith("They are shown to you again from now on.")
-        told = setup.watch.of(ToolsChanged)[-1]
-        assert (told.back, told.now) == (("telephone_tool",), True)
-        assert "other tools are offered" in talk.toolbox.price()
-        await talk.send("Ring him.")
-        assert "telephone_tool" in offered(asked.requests[-1])
-        assert "telephone_tool" not in offered(asked.requests[-2])
-        again = await setup.open(
-            asked, resume=talk.id, tools=TOOLS, provider="anthropic", **SHARE
-        )
-        await again.send("And again.")
-        assert offered(asked.requests[-1]) == offered(asked.requests[-2])
-        unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
-        await unpriced.send("Hello")
-        assert "is not known" in unpriced.toolbox.price()
-
-    await in_room(tmp_path, story)
+async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -> None:
+    asked = model(name="claude-sonnet-4-5", api="anthropic")
+    talk = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
+    await talk.send("Book me a flight.")
+    price = talk.toolbox.price()
+    assert price.startswith("about $0.00")
+    assert f"{talk.tokens:,} tokens" in price
+    found = await talk.find_tools("telephone", now=True)
+    assert found.now
+    assert [card.name for card in found.tools] == ["telephone_tool"]
+    assert found.text.endswith("They are shown to you again from now on.")
+    told = setup.watch.of(ToolsChanged)[-1]
+    assert (told.back, told.now) == (("telephone_tool",), True)
+    assert "other tools are offered" in talk.toolbox.price()
+    await talk.send("Ring him.")
+    assert "telephone_tool" in offered(asked.requests[-1])
+    assert "telephone_tool" not in offered(asked.requests[-2])
+    again = await setup.open(
+        asked, resume=talk.id, tools=TOOLS, provider="anthropic", **SHARE
+    )
+    await again.send("And again.")
+    assert offered(asked.requests[-1]) == offered(asked.requests[-2])
+    unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
+    await unpriced.send("Hello")
+    assert "is not known" in unpriced.toolbox.price()
 
 
-async def test_a_search_that_finds_nothing_changes_nothing(tmp_path: Path) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        talk = await setup.open(model(), tools=TOOLS, **SHARE)
-        await talk.send("Book me a flight.")
-        found = await talk.find_tools("quantum chemistry", now=True)
-        assert (found.tools, found.now) == ((), False)
-        assert "These are left out: " in found.text
-        assert all(name in found.text for name in talk.toolbox.out)
-        assert "telephone_tool" not in (await talk.find_tools("telephone_tool")).others
-        for wrong in ("", "  ", "x" * 1_001):
-            with pytest.raises(InputError, match="what the tool shall do"):
-                await talk.find_tools(wrong)
-        small = await setup.open(model(), tools=TOOLS[:1])
-        await small.send("Hello")
-        assert "all are shown to you" in (await small.find_tools("weather")).text
-        with pytest.raises(KeyError):
-            await small.handle_tool_call(FIND, {"query": "weather"})
-
-    await in_room(tmp_path, story)
+async def test_a_search_that_finds_nothing_changes_nothing(
+    setup: ConversationSetup,
+) -> None:
+    talk = await setup.open(model(), tools=TOOLS, **SHARE)
+    await talk.send("Book me a flight.")
+    found = await talk.find_tools("quantum chemistry", now=True)
+    assert (found.tools, found.now) == ((), False)
+    assert "These are left out: " in found.text
+    assert all(name in found.text for name in talk.toolbox.out)
+    assert "telephone_tool" not in (await talk.find_tools("telephone_tool")).others
+    for wrong in ("", "  ", "x" * 1_001):
+        with pytest.raises(InputError, match="what the tool shall do"):
+            await talk.find_tools(wrong)
+    small = await setup.open(model(), tools=TOOLS[:1])
+    await small.send("Hello")
+    assert "all are shown to you" in (await small.find_tools("weather")).text
+    with pytest.raises(KeyError):
+        await small.handle_tool_call(FIND, {"query": "weather"})
 
 
 async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
-    tmp_path: Path,
+    setup: ConversationSetup,
 ) -> None:
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
-
-    async def story(setup: ConversationSetup) -> None:
-        asked = model()
-        long = "You help. " + make_text(2_400, "rule")
-        talk = await setup.open(
-            asked,
-            tools=[tool(topic, 200) for topic in TOPICS],
-            system=long,
-            tools_share=1.0,
-        )
-        await talk.send("Book me a flight.")
-        assert FIND in offered(asked.requests[0])
-        await talk.send("And a hotel.")
-        [notice] = setup.watch.of(Notice)
-        assert "alone take" in notice.text
-        assert notice.text.endswith(
-            f"{len(talk.toolbox.out)} tools that it does not use are left out."
-        )
-        full = await setup.open(
-            model(),
-            tools=TOOLS,
-            system="You help. " + make_text(5_000, "rule"),
-            **SHARE,
-        )
-        await full.send("Book me a flight.")
-        assert set(full.toolbox.out) == {entry["function"]["name"] for entry in TOOLS}
-        assert setup.watch.of(Notice)[-1].text.endswith("larger window.")
-
-    await in_room(tmp_path, story)
+    asked = model()
+    long = "You help. " + make_text(2_400, "rule")
+    talk = await setup.open(
+        asked,
+        tools=[tool(topic, 200) for topic in TOPICS],
+        system=long,
+        tools_share=1.0,
+    )
+    await talk.send("Book me a flight.")
+    assert FIND in offered(asked.requests[0])
+    await talk.send("And a hotel.")
+    [notice] = setup.watch.of(Notice)
+    assert "alone take" in notice.text
+    assert notice.text.endswith(
+        f"{len(talk.toolbox.out)} tools that it does not use are left out."
+    )
+    full = await setup.open(
+        model(),
+        tools=TOOLS,
+        system="You help. " + make_text(5_000, "rule"),
+        **SHARE,
+    )
+    await full.send("Book me a flight.")
+    assert set(full.toolbox.out) == {entry["function"]["name"] for entry in TOOLS}
+    assert setup.watch.of(Notice)[-1].text.endswith("larger window.")
 
 
-async def test_engines_tools_stay_and_others_are_settled_anew(tmp_path: Path) -> None:
-    async def story(setup: ConversationSetup) -> None:
-        def engine(services: Services) -> LosslessEngine:
-            return LosslessEngine(services)
+async def test_engines_tools_stay_and_others_are_settled_anew(
+    setup: ConversationSetup,
+) -> None:
+    def engine(services: Services) -> LosslessEngine:
+        return LosslessEngine(services)
 
-        asked = model()
-        talk = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
-        await talk.send("Book me a flight.")
-        names = offered(asked.requests[-1])
-        assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND} <= set(names)
-        assert [entry["function"]["name"] for entry in talk.toolbox.own] == names[-4:]
-        talk.use_tools(TOOLS[:1])
-        setup.watch.broken.clear()
-        await talk.send("Hello")
-        assert FIND not in offered(asked.requests[-1])
-        # `use_tools` says that the cache is lost by it.
-        assert len(setup.watch.broken) == 1
-        setup.watch.broken.clear()
-        mine = {
-            "type": "function",
-            "function": {"name": FIND, "description": "mine", "parameters": {}},
-        }
-        own = await setup.open(asked, tools=[*TOOLS, mine], **SHARE)
-        await own.send("Hello")
-        off = await setup.open(asked, tools=TOOLS, enabled=False, **SHARE)
-        await off.send("Hello")
-        assert own.toolbox.out == off.toolbox.out == ()
-
-    await in_room(tmp_path, story)
-
-
-async def in_room(folder: Path, story: Any) -> None:
-    async with open_setup(folder) as setup:
-        await story(setup)
+    asked = model()
+    talk = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
+    await talk.send("Book me a flight.")
+    names = offered(asked.requests[-1])
+    assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND} <= set(names)
+    assert [entry["function"]["name"] for entry in talk.toolbox.own] == names[-4:]
+    talk.use_tools(TOOLS[:1])
+    setup.watch.broken.clear()
+    await talk.send("Hello")
+    assert FIND not in offered(asked.requests[-1])
+    # `use_tools` says that the cache is lost by it.
+    assert len(setup.watch.broken) == 1
+    setup.watch.broken.clear()
+    mine = {
+        "type": "function",
+        "function": {"name": FIND, "description": "mine", "parameters": {}},
+    }
+    own = await setup.open(asked, tools=[*TOOLS, mine], **SHARE)
+    await own.send("Hello")
+    off = await setup.open(asked, tools=TOOLS, enabled=False, **SHARE)
+    await off.send("Hello")
+    assert own.toolbox.out == off.toolbox.out == ()
 
 
-async def test_a_reply_is_no_call(tmp_path: Path) -> None:
+async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
     """Calls of tools nobody gave change nothing of what is offered."""
-
-    async def story(setup: ConversationSetup) -> None:
-        said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
-        talk = await setup.open(ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE)
-        answer = await talk.send("Book me a flight.")
-        await talk.add_results([tool_result("no such tool", answer.calls[0].id)])
-        await talk.send()
-        assert not setup.watch.of(CompactionDone)
-        assert not talk.toolbox.used
-
-    await in_room(tmp_path, story)
+    said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
+    talk = await setup.open(ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE)
+    answer = await talk.send("Book me a flight.")
+    await talk.add_results([tool_result("no such tool", answer.calls[0].id)])
+    await talk.send()
+    assert not setup.watch.of(CompactionDone)
+    assert not talk.toolbox.used

@@ -113,15 +113,25 @@ async def open_manager_setup(
     **more: Any,
 ) -> AsyncIterator[ManagerSetup]:
     models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
+    async with (
+        Provider(models, script) as provider,
+        open_setup_without_provider(folder) as made,
+    ):
+        made.provider = provider
+        made.window = window
+        yield made
+
+
+@asynccontextmanager
+async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetup]:
     store = open_store(folder / "store.db")
-    async with Provider(models, script) as provider:
-        made = ManagerSetup(store, provider, window)
-        try:
-            yield made
-        finally:
-            for manager in made.managers:
-                await manager.close()
-            await store.close()
+    made = ManagerSetup(store)
+    try:
+        yield made
+    finally:
+        for manager in made.managers:
+            await manager.close()
+        await store.close()
 
 
 @dataclass
@@ -248,20 +258,6 @@ async def answer_request(
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
     return replace(turn.sent, headers=await turn.response_headers())
-
-
-async def run_with_setup(
-    folder: Path, work: Callable[[ManagerSetup], Any], **more: Any
-) -> None:
-    """Do the work with a store and no provider."""
-    store = open_store(folder / "store.db")
-    made = ManagerSetup(store, **more)
-    try:
-        await work(made)
-    finally:
-        for manager in made.managers:
-            await manager.close()
-        await store.close()
 
 
 def make_text(count: int, topic: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import kind_of
@@ -13,7 +12,6 @@ from tests.gateway.manager_setup import (
     CODECS,
     HistoryClient,
     ManagerSetup,
-    run_with_setup,
 )
 from tests.wire.client_shapes import check_anthropic, references, rounds, shape
 
@@ -40,28 +38,22 @@ async def send_all(
 
 
 async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        body = shape("claude_code")
-        for wire in await send_all(setup, "anthropic", body, count=40):
-            check_anthropic(wire)
-            assert [message for message in wire if message["role"] == "system"] == [
-                body["messages"][1]
-            ]
-            assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
-
-    await run_with_setup(tmp_path, run)
+    body = shape("claude_code")
+    for wire in await send_all(setup, "anthropic", body, count=40):
+        check_anthropic(wire)
+        assert [message for message in wire if message["role"] == "system"] == [
+            body["messages"][1]
+        ]
+        assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 
 
-async def test_codex_keeps_its_search_for_tools(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        body = shape("codex")
-        for wire in await send_all(setup, "openai_responses", body, count=40):
-            assert [
-                item for item in wire if kind_of(item).startswith("tool_search")
-            ] == body["input"][4:6]
-            assert wire[1] == body["input"][1]
-            CODECS["openai_responses"].decode_messages(wire)
-
-    await run_with_setup(tmp_path, run)
+async def test_codex_keeps_its_search_for_tools(setup: ManagerSetup) -> None:
+    body = shape("codex")
+    for wire in await send_all(setup, "openai_responses", body, count=40):
+        assert [
+            item for item in wire if kind_of(item).startswith("tool_search")
+        ] == body["input"][4:6]
+        assert wire[1] == body["input"][1]
+        CODECS["openai_responses"].decode_messages(wire)

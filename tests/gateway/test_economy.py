@@ -21,7 +21,6 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     make_text,
     open_manager_setup,
-    run_with_setup,
     send_request,
     thread_of,
 )
@@ -182,43 +181,39 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
 @pytest.mark.parametrize(("window", "least"), [(12_000, 8), (64_000, 20)])
 async def test_one_compaction_buys_a_number_of_calls(
-    tmp_path: Path, model: str, window: int, least: int
+    setup: ManagerSetup, model: str, window: int, least: int
 ) -> None:
     """Whatever the model's cache costs: at 12,000 tokens every third call of gpt-4o compacted."""
     result = {12_000: 220, 64_000: 700}[window]
 
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("openai_chat", extra={"model": model})
-        client.add_user_message("Read all of it.")
-        compacted: list[int] = []
-        for number in range(6 * least):
-            turn = await manager.prepare(client.incoming())
-            if turn.sent.headers.get("x-everthread-receipt"):
-                compacted.append(number)
-            tokens = int(
-                turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
-            )
-            calls: Any = [
-                {
-                    "id": f"c{number}",
-                    "type": "function",
-                    "function": {"name": "read", "arguments": "{}"},
-                }
-            ]
-            reply = Reply(
-                {"role": "assistant", "content": None, "tool_calls": calls},
-                "tool_calls",
-            )
-            await turn.record(
-                Outcome(
-                    200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20)
-                )
-            )
-            await manager.settle()
-            client.add_reply(reply)
-            client.add_result(f"c{number}", make_text(result, f"page {number}"))
-        assert len(compacted) >= 2
-        assert min(later - earlier for earlier, later in pairwise(compacted)) >= least
-
-    await run_with_setup(tmp_path, run, window=window)
+    setup.window = window
+    manager = setup.manager()
+    client = HistoryClient("openai_chat", extra={"model": model})
+    client.add_user_message("Read all of it.")
+    compacted: list[int] = []
+    for number in range(6 * least):
+        turn = await manager.prepare(client.incoming())
+        if turn.sent.headers.get("x-everthread-receipt"):
+            compacted.append(number)
+        tokens = int(
+            turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
+        )
+        calls: Any = [
+            {
+                "id": f"c{number}",
+                "type": "function",
+                "function": {"name": "read", "arguments": "{}"},
+            }
+        ]
+        reply = Reply(
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            "tool_calls",
+        )
+        await turn.record(
+            Outcome(200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20))
+        )
+        await manager.settle()
+        client.add_reply(reply)
+        client.add_result(f"c{number}", make_text(result, f"page {number}"))
+    assert len(compacted) >= 2
+    assert min(later - earlier for earlier, later in pairwise(compacted)) >= least

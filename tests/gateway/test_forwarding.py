@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,7 +27,6 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     make_text,
-    run_with_setup,
 )
 
 WINDOW = 40_000
@@ -57,7 +55,9 @@ def outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Out
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
 
-async def talk(manager: ProxyManager, client: HistoryClient, text: str) -> ProxyTurn:
+async def send_and_record(
+    manager: ProxyManager, client: HistoryClient, text: str
+) -> ProxyTurn:
     client.add_user_message(text)
     turn = await begin(manager, client)
     await turn.record(outcome(client))
@@ -68,201 +68,183 @@ async def stored_texts(store: Store, thread: str) -> list[str]:
     return [text_of(message.body) for message in await store.history(thread)]
 
 
+@pytest.fixture
+def setup(setup: ManagerSetup) -> ManagerSetup:
+    setup.window = WINDOW
+    return setup
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_a_known_thread_is_forwarded_before_it_is_read(
-    tmp_path: Path, api: Api
+    setup: ManagerSetup, api: Api
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(alone=True)
-        client = HistoryClient(api)
-        first = await talk(manager, client, OPENING)
-        assert isinstance(first, ManagedTurn)
-        for number in range(3):
-            client.add_user_message(f"Next {number}, größer.")
-            incoming = arrive(manager, client)
-            turn = manager.forward_first(incoming)
-            assert isinstance(turn, ForwardedTurn)
-            assert turn.sent.body is incoming.raw
-            headers = await turn.response_headers()
-            assert headers[THREAD_HEADER] == first.thread
-            await turn.record(outcome(client, f"Answer {number}."))
-        texts = [OPENING, "Yes."]
-        for number in range(3):
-            texts += [f"Next {number}, größer.", f"Answer {number}."]
-        assert await stored_texts(setup.store, first.thread) == texts
-        assert len(await setup.store.usage(first.thread)) == 4
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager(alone=True)
+    client = HistoryClient(api)
+    first = await send_and_record(manager, client, OPENING)
+    assert isinstance(first, ManagedTurn)
+    for number in range(3):
+        client.add_user_message(f"Next {number}, größer.")
+        incoming = arrive(manager, client)
+        turn = manager.forward_first(incoming)
+        assert isinstance(turn, ForwardedTurn)
+        assert turn.sent.body is incoming.raw
+        headers = await turn.response_headers()
+        assert headers[THREAD_HEADER] == first.thread
+        await turn.record(outcome(client, f"Answer {number}."))
+    texts = [OPENING, "Yes."]
+    for number in range(3):
+        texts += [f"Next {number}, größer.", f"Answer {number}."]
+    assert await stored_texts(setup.store, first.thread) == texts
+    assert len(await setup.store.usage(first.thread)) == 4
 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_next_request_stores_what_a_killed_gateway_did_not(
-    tmp_path: Path, *, alone: bool
+    setup: ManagerSetup, *, alone: bool
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(alone=alone)
-        client = HistoryClient("anthropic")
-        first = await talk(manager, client, OPENING)
-        client.add_user_message("Answered, but never stored.")
-        killed = await begin(manager, client)
-        assert isinstance(killed, ForwardedTurn)
-        outcome(client, "The client has this answer.")
-        other = setup.manager(alone=alone)
-        third = await talk(other, client, "Is it all there?")
-        assert third.thread == first.thread
-        assert await stored_texts(setup.store, first.thread) == [
-            OPENING,
-            "Yes.",
-            "Answered, but never stored.",
-            "The client has this answer.",
-            "Is it all there?",
-            "Yes.",
-        ]
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager(alone=alone)
+    client = HistoryClient("anthropic")
+    first = await send_and_record(manager, client, OPENING)
+    client.add_user_message("Answered, but never stored.")
+    killed = await begin(manager, client)
+    assert isinstance(killed, ForwardedTurn)
+    outcome(client, "The client has this answer.")
+    other = setup.manager(alone=alone)
+    third = await send_and_record(other, client, "Is it all there?")
+    assert third.thread == first.thread
+    assert await stored_texts(setup.store, first.thread) == [
+        OPENING,
+        "Yes.",
+        "Answered, but never stored.",
+        "The client has this answer.",
+        "Is it all there?",
+        "Yes.",
+    ]
 
 
 async def test_requests_that_overtake_each_other_are_stored_in_their_order(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(alone=True)
-        client = HistoryClient("anthropic")
-        first = await talk(manager, client, OPENING)
-        recording = []
-        for number in range(5):
-            client.add_user_message(f"Next {number}.")
-            turn = await begin(manager, client)
-            recorded = turn.record(outcome(client, f"Answer {number}."))
-            recording.append(asyncio.create_task(recorded))
-            await asyncio.sleep(0)
-        await asyncio.gather(*recording)
-        texts = [OPENING, "Yes."]
-        for number in range(5):
-            texts += [f"Next {number}.", f"Answer {number}."]
-        assert await stored_texts(setup.store, first.thread) == texts
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager(alone=True)
+    client = HistoryClient("anthropic")
+    first = await send_and_record(manager, client, OPENING)
+    recording = []
+    for number in range(5):
+        client.add_user_message(f"Next {number}.")
+        turn = await begin(manager, client)
+        recorded = turn.record(outcome(client, f"Answer {number}."))
+        recording.append(asyncio.create_task(recorded))
+        await asyncio.sleep(0)
+    await asyncio.gather(*recording)
+    texts = [OPENING, "Yes."]
+    for number in range(5):
+        texts += [f"Next {number}.", f"Answer {number}."]
+    assert await stored_texts(setup.store, first.thread) == texts
 
 
 async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("anthropic")
-        first = await talk(manager, client, OPENING)
-        client.add_user_message("Take your time.")
-        turn = await begin(manager, client)
-        assert isinstance(turn, ForwardedTurn)
-        async with asyncio.timeout(60):
-            while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
-                await asyncio.sleep(0.05)
-        await turn.record(outcome(client))
-        assert len(await setup.store.history(first.thread)) == 4
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager()
+    client = HistoryClient("anthropic")
+    first = await send_and_record(manager, client, OPENING)
+    client.add_user_message("Take your time.")
+    turn = await begin(manager, client)
+    assert isinstance(turn, ForwardedTurn)
+    async with asyncio.timeout(60):
+        while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+            await asyncio.sleep(0.05)
+    await turn.record(outcome(client))
+    assert len(await setup.store.history(first.thread)) == 4
 
 
-async def test_a_thread_at_half_of_its_threshold_is_read_first(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("anthropic")
-        client.add_user_message(OPENING)
-        turn = await begin(manager, client)
-        await turn.record(outcome(client, tokens=WINDOW // 4 - 600))
-        client.add_user_message("Short.")
-        assert manager.forward_first(arrive(manager, client)) is not None
-        client.messages.pop()
-        client.add_user_message("Long. " * 150)
-        assert manager.forward_first(arrive(manager, client)) is None
+async def test_a_thread_at_half_of_its_threshold_is_read_first(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager()
+    client = HistoryClient("anthropic")
+    client.add_user_message(OPENING)
+    turn = await begin(manager, client)
+    await turn.record(outcome(client, tokens=WINDOW // 4 - 600))
+    client.add_user_message("Short.")
+    assert manager.forward_first(arrive(manager, client)) is not None
+    client.messages.pop()
+    client.add_user_message("Long. " * 150)
+    assert manager.forward_first(arrive(manager, client)) is None
 
-    await run_with_setup(tmp_path, run, window=WINDOW)
 
-
-async def test_other_requests_are_read_first(tmp_path: Path) -> None:
+async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
     """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
 
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
-        await talk(manager, client, OPENING)
-        await talk(manager, client, "And then?")
-        client.add_user_message("Last.")
-        assert manager.forward_first(arrive(manager, client)) is not None
-        *past, answer, last = client.messages
-        changed: list[dict[str, Any]] = [
-            {"messages": [*past, {**answer, "content": "No."}, last]},
-            {"messages": [*past[:2], {**past[2], "content": "Else?"}, answer, last]},
-            {"messages": past},
-            {"extra": {"temperature": 0.7}},
-            {"tenant": "other"},
-            {"headers": {"x-session-id": "other"}},
-            {"mode": "observe"},
-        ]
-        for change in changed:
-            other = replace(client, **change)
-            assert manager.forward_first(arrive(manager, other)) is None, change
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager()
+    client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
+    await send_and_record(manager, client, OPENING)
+    await send_and_record(manager, client, "And then?")
+    client.add_user_message("Last.")
+    assert manager.forward_first(arrive(manager, client)) is not None
+    *past, answer, last = client.messages
+    changed: list[dict[str, Any]] = [
+        {"messages": [*past, {**answer, "content": "No."}, last]},
+        {"messages": [*past[:2], {**past[2], "content": "Else?"}, answer, last]},
+        {"messages": past},
+        {"extra": {"temperature": 0.7}},
+        {"tenant": "other"},
+        {"headers": {"x-session-id": "other"}},
+        {"mode": "observe"},
+    ]
+    for change in changed:
+        other = replace(client, **change)
+        assert manager.forward_first(arrive(manager, other)) is None, change
 
 
-async def test_a_rewritten_thread_is_read_first(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient("anthropic")
-        for number in range(14):
-            client.add_user_message(make_text(500, f"topic {number}"))
-            client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-        turn = await talk(manager, client, "Go on.")
-        assert turn.sent.rewritten
-        client.add_user_message("And now?")
-        assert manager.forward_first(arrive(manager, client)) is None
-
-    await run_with_setup(tmp_path, run, window=8_000)
+async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
+    setup.window = 8_000
+    manager = setup.manager(background=False)
+    client = HistoryClient("anthropic")
+    for number in range(14):
+        client.add_user_message(make_text(500, f"topic {number}"))
+        client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+    turn = await send_and_record(manager, client, "Go on.")
+    assert turn.sent.rewritten
+    client.add_user_message("And now?")
+    assert manager.forward_first(arrive(manager, client)) is None
 
 
 async def test_cache_marks_are_set_before_a_request_is_forwarded(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(markers=True)
-        client = HistoryClient("anthropic", system=make_text(4_000, "rules"))
-        client.add_user_message(OPENING)
-        first = await begin(manager, client)
-        await first.record(outcome(client, tokens=4_000))
-        client.add_user_message("And now?")
-        incoming = arrive(manager, client)
-        turn = manager.forward_first(incoming)
-        assert turn is not None
-        read = await manager.prepare(replace(incoming, outline=None))
-        assert turn.sent.rewritten
-        assert turn.sent.body.count(b'"cache_control"') == 4
-        assert turn.sent.body == read.sent.body
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+    manager = setup.manager(markers=True)
+    client = HistoryClient("anthropic", system=make_text(4_000, "rules"))
+    client.add_user_message(OPENING)
+    first = await begin(manager, client)
+    await first.record(outcome(client, tokens=4_000))
+    client.add_user_message("And now?")
+    incoming = arrive(manager, client)
+    turn = manager.forward_first(incoming)
+    assert turn is not None
+    read = await manager.prepare(replace(incoming, outline=None))
+    assert turn.sent.rewritten
+    assert turn.sent.body.count(b'"cache_control"') == 4
+    assert turn.sent.body == read.sent.body
 
 
-async def test_a_refused_request_is_read_and_made_smaller(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient("anthropic", extra={"max_tokens": 100})
-        for number in range(14):
-            client.add_user_message(make_text(500, f"topic {number}"))
-            client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-        await talk(manager, client, "Go on.")
-        client.add_user_message("And now?")
-        turn = await begin(manager, client)
-        assert isinstance(turn, ForwardedTurn)
-        refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
-        refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
-        again = await turn.recover(400, refusal)
-        assert again is not None
-        assert again.rewritten
-        assert len(again.body) < len(turn.sent.body)
-        await turn.record(outcome(client))
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -> None:
+    manager = setup.manager(background=False)
+    client = HistoryClient("anthropic", extra={"max_tokens": 100})
+    for number in range(14):
+        client.add_user_message(make_text(500, f"topic {number}"))
+        client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+    await send_and_record(manager, client, "Go on.")
+    client.add_user_message("And now?")
+    turn = await begin(manager, client)
+    assert isinstance(turn, ForwardedTurn)
+    refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
+    refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
+    again = await turn.recover(400, refusal)
+    assert again is not None
+    assert again.rewritten
+    assert len(again.body) < len(turn.sent.body)
+    await turn.record(outcome(client))
 
 
 class FailingStore:
@@ -281,22 +263,19 @@ class FailingStore:
         return await self._store.extend_thread(*given)
 
 
-async def test_a_failure_after_the_answer_is_visible(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        store = FailingStore(setup.store)
-        setup.store = cast("Store", store)
-        manager = setup.manager(alone=True)
-        metrics = Metrics()
-        guarded = FailOpenManager(manager, metrics, 60)
-        client = HistoryClient("anthropic")
-        await talk(manager, client, OPENING)
-        for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
-            store.error = error
-            client.add_user_message("And now?")
-            turn = guarded.forward_first(arrive(manager, client))
-            assert turn is not None
-            await turn.record(outcome(client))
-        assert [event.error for event in setup.of(RecordFailed)] == ["the disk is full"]
-        assert metrics.value("failed_open", step="answered") == 1
-
-    await run_with_setup(tmp_path, run, window=WINDOW)
+async def test_a_failure_after_the_answer_is_visible(setup: ManagerSetup) -> None:
+    store = FailingStore(setup.store)
+    setup.store = cast("Store", store)
+    manager = setup.manager(alone=True)
+    metrics = Metrics()
+    guarded = FailOpenManager(manager, metrics, 60)
+    client = HistoryClient("anthropic")
+    await send_and_record(manager, client, OPENING)
+    for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
+        store.error = error
+        client.add_user_message("And now?")
+        turn = guarded.forward_first(arrive(manager, client))
+        assert turn is not None
+        await turn.record(outcome(client))
+    assert [event.error for event in setup.of(RecordFailed)] == ["the disk is full"]
+    assert metrics.value("failed_open", step="answered") == 1

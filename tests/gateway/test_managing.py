@@ -19,6 +19,7 @@ from everthread.thread.caller.replacement import replacement_messages
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone
 from everthread.thread.wire_messages import decode_messages
+from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
     APIS,
     CODECS,
@@ -30,19 +31,6 @@ from tests.gateway.manager_setup import (
     send_request,
     thread_of,
 )
-
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "terminal",
-        "description": "Run a command",
-        "parameters": {
-            "type": "object",
-            "properties": {"command": {"type": "string"}},
-            "required": ["command"],
-        },
-    },
-}
 
 
 def script(request: Request) -> Any:
@@ -68,7 +56,7 @@ def script(request: Request) -> Any:
     return f"Noted: {make_text(60, 'answer')}"
 
 
-async def talk(
+async def send_turns(
     setup: ManagerSetup, manager: Any, client: HistoryClient, turns: int, start: int = 0
 ) -> list[Any]:
     done = []
@@ -97,7 +85,7 @@ async def test_a_conversation_goes_on_far_past_the_window(
             api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
         )
         manager = setup.manager()
-        done = await talk(setup, manager, client, 25)
+        done = await send_turns(setup, manager, client, 25)
         assert setup.provider is not None
         log = setup.provider.log
         assert all(record.status == 200 for record in log), (
@@ -146,7 +134,7 @@ async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> 
             api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
         )
         manager = setup.manager()
-        done = await talk(setup, manager, client, 8)
+        done = await send_turns(setup, manager, client, 8)
         thread = thread_of(done[0].sent)
         stored = [message.body for message in await setup.store.history(thread)]
         core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
@@ -172,7 +160,7 @@ async def ask_after_a_compaction(
 ) -> tuple[HistoryClient, ProxyTurn]:
     client = HistoryClient("openai_chat", tools=[TOOL])
     manager = setup.manager()
-    await talk(setup, manager, client, 12)
+    await send_turns(setup, manager, client, 12)
     await manager.settle()
     client.add_user_message("And now?")
     return client, await manager.prepare(client.incoming())
@@ -209,7 +197,7 @@ async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> No
         managers = [setup.manager(), setup.manager()]
         done = []
         for turn in range(16):
-            done += await talk(setup, managers[turn % 2], client, 1, start=turn)
+            done += await send_turns(setup, managers[turn % 2], client, 1, start=turn)
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
         assert_prefix_stable("anthropic", done)
         thread = thread_of(done[0].sent)
@@ -223,7 +211,7 @@ async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> No
 async def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, script) as setup:
         client = HistoryClient("openai_chat", tools=[TOOL])
-        await talk(setup, setup.manager(enabled=False), client, 6)
+        await send_turns(setup, setup.manager(enabled=False), client, 6)
         client.add_user_message("And now?")
         managers = [setup.manager(background=False) for _ in range(3)]
         turns = await asyncio.gather(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     make_text,
-    run_with_setup,
     thread_of,
 )
 
@@ -57,48 +55,40 @@ def summary(sent: Outgoing) -> str:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_the_tools_are_named_only_where_the_request_has_them(
-    api: Api, tmp_path: Path
+    api: Api, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        having = client(api, [*OTHERS, *OURS], 12)
-        lacking = client(api, OTHERS, 12)
-        shown = [
-            summary((await manager.prepare(one.incoming())).sent)
-            for one in (having, lacking, having, lacking)
-        ]
-        assert shown[0].count(MENTION) == 1
-        assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
-        assert MENTION not in shown[1]
-        assert shown[0] == shown[2], "each sort of client gets its own bytes again"
-        assert shown[1] == shown[3]
-        grown = client(api, [*OTHERS, *OURS], 30)
-        assert (
-            summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
-        )
-
-    await run_with_setup(tmp_path, run)
+    manager = setup.manager(background=False)
+    having = client(api, [*OTHERS, *OURS], 12)
+    lacking = client(api, OTHERS, 12)
+    shown = [
+        summary((await manager.prepare(one.incoming())).sent)
+        for one in (having, lacking, having, lacking)
+    ]
+    assert shown[0].count(MENTION) == 1
+    assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
+    assert MENTION not in shown[1]
+    assert shown[0] == shown[2], "each sort of client gets its own bytes again"
+    assert shown[1] == shown[3]
+    grown = client(api, [*OTHERS, *OURS], 30)
+    assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
 
 
-async def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        talk = client("openai_chat", [], 4)
-        sent = await answer_request(manager, talk)
-        assert not sent.rewritten
-        thread = thread_of(sent)
-        await add_pin(setup.store, thread, "The vault's code is 4711-B.")
-        for depth in (1, 2):
-            while True:
-                talk.add_user_message(
-                    f"More: {make_text(900, f'page {len(talk.messages)}')}"
-                )
-                sent = await answer_request(manager, talk)
-                if (
-                    sent.rewritten
-                    and int(sent.headers["x-everthread-compactions"]) == depth
-                ):
-                    break
-            assert summary(sent).count("4711-B") == 1
-
-    await run_with_setup(tmp_path, run)
+async def test_what_was_pinned_stands_in_the_next_rewrite(setup: ManagerSetup) -> None:
+    manager = setup.manager(background=False)
+    talk = client("openai_chat", [], 4)
+    sent = await answer_request(manager, talk)
+    assert not sent.rewritten
+    thread = thread_of(sent)
+    await add_pin(setup.store, thread, "The vault's code is 4711-B.")
+    for depth in (1, 2):
+        while True:
+            talk.add_user_message(
+                f"More: {make_text(900, f'page {len(talk.messages)}')}"
+            )
+            sent = await answer_request(manager, talk)
+            if (
+                sent.rewritten
+                and int(sent.headers["x-everthread-compactions"]) == depth
+            ):
+                break
+        assert summary(sent).count("4711-B") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from everthread.factory import open_store
 from everthread.gateway.auth import AcceptedCredentials, PassthroughAuthenticator
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
+from everthread.store.store import Store
 from tests.gateway.gateway_setup import Clock
 from tests.gateway.raw_http import (
     JSON,
@@ -78,10 +80,22 @@ class Smaller(PassThroughManager):
         return {"type": "compaction", "encrypted_content": "x"}, 1
 
 
-async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "s.db")
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = open_store(tmp_path / "s.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def auth(store: Store) -> PassthroughAuthenticator:
+    return PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
+
+
+async def test_a_made_up_credential_causes_nothing(
+    store: Store, auth: PassthroughAuthenticator
+) -> None:
     manager = PassThroughManager()
-    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
@@ -91,15 +105,12 @@ async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
     assert len(upstream.received) == 3
     assert manager.prepared == []
     assert await store.list_sessions(limit=10) == []
-    await store.close()
 
 
 async def test_an_accepted_one_is_managed_from_its_second_request_on(
-    tmp_path: Path,
+    auth: PassthroughAuthenticator,
 ) -> None:
-    store = open_store(tmp_path / "s.db")
     manager = PassThroughManager()
-    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
@@ -111,14 +122,12 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(
         "the first is recorded"
     )
     assert [request.body for request in upstream.received] == [BODY, BODY]
-    await store.close()
 
 
 async def test_the_first_request_is_known_before_its_answer_has_ended(
-    tmp_path: Path,
+    auth: PassthroughAuthenticator,
 ) -> None:
     """A client that goes on at the last event of a stream does not wait for its end."""
-    store = open_store(tmp_path / "s.db")
     manager = PassThroughManager()
     enough = asyncio.Event()
 
@@ -129,7 +138,6 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
         await enough.wait()
         writer.write(encode_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(slowly) as upstream,
         open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
@@ -142,15 +150,12 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
 
         assert (await send_bytes(url, shown(b"good"), chunked=look)).status == 200
     assert seen[0] == ["observe"]
-    await store.close()
 
 
 async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without_the_operators_key(
-    tmp_path: Path,
+    auth: PassthroughAuthenticator,
 ) -> None:
-    store = open_store(tmp_path / "s.db")
     manager = Smaller()
-    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
@@ -162,7 +167,6 @@ async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without
         assert (await send_bytes(url, shown(b"good-large"))).status == 200
     assert manager.may_spend == [False, True]
     assert [incoming.mode for incoming in manager.prepared] == ["managed", "managed"]
-    await store.close()
 
 
 REFUSALS = {
@@ -192,11 +196,10 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
-    name: str, tmp_path: Path
+    name: str, store: Store, tmp_path: Path
 ) -> None:
     """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
     status, body = REFUSALS[name]
-    store = open_store(tmp_path / "s.db")
     manager = Smaller()
     accepted = AcceptedCredentials(store)
     auth = PassthroughAuthenticator(b"secret", accepted)
@@ -223,13 +226,9 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
     assert len(upstream.received) == 9
     await accepted.close()
     assert not (tmp_path / "s.db").exists() or await store.list_sessions(limit=10) == []
-    await store.close()
 
 
-async def test_it_is_remembered_for_thirty_days_by_every_process(
-    tmp_path: Path,
-) -> None:
-    store = open_store(tmp_path / "s.db")
+async def test_it_is_remembered_for_thirty_days_by_every_process(store: Store) -> None:
     wall = Clock()
     one = AcceptedCredentials(store, wall=wall)
     other = AcceptedCredentials(store, wall=wall)
@@ -242,19 +241,15 @@ async def test_it_is_remembered_for_thirty_days_by_every_process(
     wall.now += 2 * 86_400
     assert not await one.has("digest")
     assert not await other.has("digest")
-    await store.close()
 
 
 @pytest.mark.parametrize("broken", [b"", b"Basic"])
 async def test_without_a_credential_nobody_is_let_in(
-    broken: bytes, tmp_path: Path
+    broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
-    store = open_store(tmp_path / "s.db")
-    auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
     async with (
         raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, authenticator=auth) as (url, _),
     ):
         heard = await send_bytes(url, post_request(CHAT, BODY, (b"x-other", broken)))
     assert (heard.status, upstream.received) == (401, [])
-    await store.close()

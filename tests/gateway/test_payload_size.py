@@ -26,7 +26,6 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     make_text,
     open_manager_setup,
-    run_with_setup,
     send_request,
     thread_of,
 )
@@ -116,76 +115,74 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
     ],
 )
 async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
-    api: Api, system: Any, tmp_path: Path
+    api: Api, system: Any, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient(api, system=system)
-        manager = setup.manager(background=False)
-        notes: list[str] = []
-        body: dict[str, Any] = {}
-        for turn in range(16):
-            client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
-            asked = await manager.prepare(client.incoming())
-            sent = asked.sent
-            client.messages.append({"role": "assistant", "content": "Yes."})
-            await asked.record(Outcome(200))
-            body = json.loads(sent.body)
-            prompt = (
-                body.get("system")
-                or body.get("instructions")
-                or body["messages"][0]["content"]
-            )
-            text = (
-                prompt
-                if isinstance(prompt, str)
-                else "|".join(block["text"] for block in prompt)
-            )
-            assert text.startswith("Be brief.")
-            notes.append(text.removeprefix("Be brief."))
-        assert notes[0] == ""
-        assert len(set(notes)) == 2, (
-            "it comes once and stays the same through every later compaction"
+    setup.window = 8000
+    client = HistoryClient(api, system=system)
+    manager = setup.manager(background=False)
+    notes: list[str] = []
+    body: dict[str, Any] = {}
+    for turn in range(16):
+        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        asked = await manager.prepare(client.incoming())
+        sent = asked.sent
+        client.messages.append({"role": "assistant", "content": "Yes."})
+        await asked.record(Outcome(200))
+        body = json.loads(sent.body)
+        prompt = (
+            body.get("system")
+            or body.get("instructions")
+            or body["messages"][0]["content"]
         )
-        assert "compacted" in notes[-1]
-        assert notes == sorted(notes, key=len)
-        assert len(setup.of(CompactionDone)) >= 3
-        if api == "anthropic":
-            assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
-                "a block of its own"
-            )
+        text = (
+            prompt
+            if isinstance(prompt, str)
+            else "|".join(block["text"] for block in prompt)
+        )
+        assert text.startswith("Be brief.")
+        notes.append(text.removeprefix("Be brief."))
+    assert notes[0] == ""
+    assert len(set(notes)) == 2, (
+        "it comes once and stays the same through every later compaction"
+    )
+    assert "compacted" in notes[-1]
+    assert notes == sorted(notes, key=len)
+    assert len(setup.of(CompactionDone)) >= 3
+    if api == "anthropic":
+        assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
+            "a block of its own"
+        )
 
-    await run_with_setup(tmp_path, run, window=8_000)
 
-
-async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> None:
+async def test_rewrites_that_hardly_help_pause_the_next_ones(
+    setup: ManagerSetup,
+) -> None:
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""
 
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("openai_chat")
-        manager = setup.manager(background=False)
+    setup.window = 8000
+    client = HistoryClient("openai_chat")
+    manager = setup.manager(background=False)
 
-        async def turn(text: str) -> None:
-            client.add_user_message(text)
-            asked = await manager.prepare(incoming := client.incoming())
-            client.messages.append({"role": "assistant", "content": "Yes."})
-            await asked.record(
-                Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
-            )
+    async def turn(text: str) -> None:
+        client.add_user_message(text)
+        asked = await manager.prepare(incoming := client.incoming())
+        client.messages.append({"role": "assistant", "content": "Yes."})
+        await asked.record(
+            Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
+        )
 
-        def told() -> int:
-            return sum("paused" in event.text for event in setup.of(Notice))
+    def told() -> int:
+        return sum("paused" in event.text for event in setup.of(Notice))
 
-        while not told():
-            assert len(setup.of(CompactionDone)) < 5
-            await turn(make_text(300, f"note {len(client.messages)}"))
-        made = len(setup.of(CompactionDone))
-        for _ in range(3):
-            await turn("And on.")
-        assert (len(setup.of(CompactionDone)), told()) == (made, 1)
-        await turn(make_text(900, "much more"))
-        assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
-
-    await run_with_setup(tmp_path, run, window=8_000)
+    while not told():
+        assert len(setup.of(CompactionDone)) < 5
+        await turn(make_text(300, f"note {len(client.messages)}"))
+    made = len(setup.of(CompactionDone))
+    for _ in range(3):
+        await turn("And on.")
+    assert (len(setup.of(CompactionDone)), told()) == (made, 1)
+    await turn(make_text(900, "much more"))
+    assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
 
 
 def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
@@ -223,40 +220,35 @@ class Paid:
         return SummaryDraft({"Goal": "- settle the ledger"}, self.name, usage=(usage,))
 
 
-async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("anthropic")
-        manager = setup.manager(background=False, summarizer=Paid())
-        sent = Outgoing(b"")
-        thread = ""
-        for turn in range(12):
-            client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
-            asked = await manager.prepare(client.incoming())
-            sent = asked.sent
-            thread = thread_of(asked)
-            client.messages.append({"role": "assistant", "content": "Yes."})
-            await asked.record(Outcome(200))
-        assert SUMMARY_START in sent.body.decode()
-        made = setup.of(CompactionDone)
-        records = [entry.record for entry in await setup.store.compactions(thread)]
-        assert [record.tokens_before for record in records] == [
-            event.tokens_before for event in made
-        ]
-        assert {record.author for record in records} == {"paid"}
-        assert all(
-            record.cost and record.tokens_after < record.tokens_before
-            for record in records
-        )
-        usage = [
-            entry
-            for entry in await setup.store.usage(thread)
-            if entry.task == "auxiliary"
-        ]
-        assert len(usage) == len(made) >= 2
-        told = await setup.store.insights(since=0, until=1e12, tenant="t")
-        assert told.compactions == len(made)
-        fading = [event.text for event in setup.of(Notice) if "may fade" in event.text]
-        assert len(fading) == len(made) - 1
-        assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]
-
-    await run_with_setup(tmp_path, run, window=8_000)
+async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> None:
+    setup.window = 8000
+    client = HistoryClient("anthropic")
+    manager = setup.manager(background=False, summarizer=Paid())
+    sent = Outgoing(b"")
+    thread = ""
+    for turn in range(12):
+        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        asked = await manager.prepare(client.incoming())
+        sent = asked.sent
+        thread = thread_of(asked)
+        client.messages.append({"role": "assistant", "content": "Yes."})
+        await asked.record(Outcome(200))
+    assert SUMMARY_START in sent.body.decode()
+    made = setup.of(CompactionDone)
+    records = [entry.record for entry in await setup.store.compactions(thread)]
+    assert [record.tokens_before for record in records] == [
+        event.tokens_before for event in made
+    ]
+    assert {record.author for record in records} == {"paid"}
+    assert all(
+        record.cost and record.tokens_after < record.tokens_before for record in records
+    )
+    usage = [
+        entry for entry in await setup.store.usage(thread) if entry.task == "auxiliary"
+    ]
+    assert len(usage) == len(made) >= 2
+    told = await setup.store.insights(since=0, until=1e12, tenant="t")
+    assert told.compactions == len(made)
+    fading = [event.text for event in setup.of(Notice) if "may fade" in event.text]
+    assert len(fading) == len(made) - 1
+    assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]

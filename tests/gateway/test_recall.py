@@ -28,6 +28,7 @@ from everthread.testing import SteppedClock
 from everthread.thread.caller import hidden_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
     APIS,
@@ -37,21 +38,8 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     make_text,
-    run_with_setup,
 )
 
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "terminal",
-        "description": "Run a command",
-        "parameters": {
-            "type": "object",
-            "properties": {"command": {"type": "string"}},
-            "required": ["command"],
-        },
-    },
-}
 FACT = "The harbour master's boat is called Wilhelmina."
 BOTH = [(api, streams) for api in APIS for streams in (False, True)]
 
@@ -490,44 +478,36 @@ async def compacted(manager: ProxyManager, client: HistoryClient) -> None:
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
 async def test_it_is_not_offered_beside_our_mcp_server(
-    name: str, tmp_path: Path
+    name: str, setup: ManagerSetup
 ) -> None:
-    async def work(setup: ManagerSetup) -> None:
-        manager = setup.manager(recall=True, background=False)
-        client = HistoryClient(
-            "openai_chat",
-            tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
-        )
-        await compacted(manager, client)
-        turn = await manager.prepare(client.incoming())
-        assert turn.sent.rewritten
-        assert not turn.sent.recall
-
-    await run_with_setup(tmp_path, work)
+    manager = setup.manager(recall=True, background=False)
+    client = HistoryClient(
+        "openai_chat",
+        tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
+    )
+    await compacted(manager, client)
+    turn = await manager.prepare(client.incoming())
+    assert turn.sent.rewritten
+    assert not turn.sent.recall
 
 
 async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def work(setup: ManagerSetup) -> None:
-        manager = setup.manager(recall=True, background=False)
-        inner = [
-            {"type": "function", "name": name, "parameters": {"type": "object"}}
-            for name in ("search", "expand")
-        ]
-        client = HistoryClient(
-            "openai_responses",
-            tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
-        )
-        await compacted(manager, client)
-        turn = await manager.prepare(client.incoming())
-        assert turn.sent.rewritten
-        assert not turn.sent.recall
-        assert (
-            b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
-        )
-
-    await run_with_setup(tmp_path, work)
+    manager = setup.manager(recall=True, background=False)
+    inner = [
+        {"type": "function", "name": name, "parameters": {"type": "object"}}
+        for name in ("search", "expand")
+    ]
+    client = HistoryClient(
+        "openai_responses",
+        tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
+    )
+    await compacted(manager, client)
+    turn = await manager.prepare(client.incoming())
+    assert turn.sent.rewritten
+    assert not turn.sent.recall
+    assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
 
 
 def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
@@ -541,29 +521,26 @@ def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:
+async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None:
     clock = SteppedClock(1_000.0)
 
-    async def work(setup: ManagerSetup) -> None:
-        manager = setup.manager(recall=True, background=False, clock=clock)
-        client = HistoryClient("openai_chat", tools=[TOOL])
-        await compacted(manager, client)
-        turn = await manager.prepare(client.incoming())
-        assert turn.sent.recall
-        for number in range(2):
-            asked = Reply(
-                {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [call("recall", number, query="boat")],
-                }
-            )
-            following = await turn.resume(asked)
-            assert following is not None, "what it looked up still reaches the model"
-            assert following.recall is (number == 0)
-            clock.now += 100.0
-
-    await run_with_setup(tmp_path, work)
+    manager = setup.manager(recall=True, background=False, clock=clock)
+    client = HistoryClient("openai_chat", tools=[TOOL])
+    await compacted(manager, client)
+    turn = await manager.prepare(client.incoming())
+    assert turn.sent.recall
+    for number in range(2):
+        asked = Reply(
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("recall", number, query="boat")],
+            }
+        )
+        following = await turn.resume(asked)
+        assert following is not None, "what it looked up still reaches the model"
+        assert following.recall is (number == 0)
+        clock.now += 100.0
 
 
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:

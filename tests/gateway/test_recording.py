@@ -29,7 +29,6 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     answer_request,
-    run_with_setup,
     thread_of,
 )
 
@@ -196,130 +195,117 @@ async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_requ
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
 async def test_a_client_quicker_than_the_store_stays_in_its_thread(
-    fails: set[int], tmp_path: Path
+    fails: set[int], setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        whole = setup.store
-        # Everything else is the store's own.
-        setup.store = cast("Store", FailingStore(whole, fails))
-        manager = setup.manager()
-        client = HistoryClient("anthropic")
-        telling = []
-        threads = set()
-        for turn in range(6):
-            client.add_user_message(f"Question {turn}")
-            incoming = client.incoming()
-            asked = await manager.prepare(incoming)
-            threads.add(thread_of(asked))
-            reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
-            client.add_reply(reply)
-            telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
-            await asyncio.sleep(0)  # the client has its answer, and goes on at once
-        await asyncio.gather(*telling)
-        setup.store = whole
-        rows = await whole.list_threads(tenant="t")
-        stored = [
-            [text_of(message.body) for message in await whole.history(row.first.id)]
-            for row in rows
-        ]
-        assert [
-            f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
-        ] in stored
-        assert bool(setup.of(RecordFailed)) == bool(fails)
-        if not fails:
-            assert len(rows) == len(threads) == 1
-
-    await run_with_setup(tmp_path, run)
+    whole = setup.store
+    # Everything else is the store's own.
+    setup.store = cast("Store", FailingStore(whole, fails))
+    manager = setup.manager()
+    client = HistoryClient("anthropic")
+    telling = []
+    threads = set()
+    for turn in range(6):
+        client.add_user_message(f"Question {turn}")
+        incoming = client.incoming()
+        asked = await manager.prepare(incoming)
+        threads.add(thread_of(asked))
+        reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+        client.add_reply(reply)
+        telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
+        await asyncio.sleep(0)  # the client has its answer, and goes on at once
+    await asyncio.gather(*telling)
+    setup.store = whole
+    rows = await whole.list_threads(tenant="t")
+    stored = [
+        [text_of(message.body) for message in await whole.history(row.first.id)]
+        for row in rows
+    ]
+    assert [
+        f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
+    ] in stored
+    assert bool(setup.of(RecordFailed)) == bool(fails)
+    if not fails:
+        assert len(rows) == len(threads) == 1
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai_chat", "openai_responses"])
 async def test_three_processes_and_late_writes_make_no_branch(
-    api: Api, tmp_path: Path
+    api: Api, setup: ManagerSetup
 ) -> None:
     """Each turn meets another process, while what the one before stores is on its way; some are asked twice."""
 
-    async def run(setup: ManagerSetup) -> None:
-        whole = setup.store
-        managers = []
-        for number in range(3):
-            setup.store = cast(
-                "Store", FailingStore(whole, set(), seconds=0.03 * (number + 1))
-            )
-            managers.append(setup.manager())
-        setup.store = whole
-        client = HistoryClient(api)
-        telling = []
-        for turn in range(12):
-            client.add_user_message(f"Question {turn}")
-            reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
-            # A client that lost its answer asks again.
-            for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:
-                asked = await manager.prepare(client.incoming())
-                telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
-                await asyncio.sleep(0)
-            client.add_reply(reply)
-            if not turn:  # what nobody has stored yet, no other process can know
-                await asyncio.gather(*telling)
-        await asyncio.gather(*telling)
-        rows = await whole.list_threads(tenant="t")
-        stored = [
-            [text_of(message.body) for message in await whole.history(row.first.id)]
-            for row in rows
-        ]
-        assert stored == [
-            [f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]
-        ]
-
-    await run_with_setup(tmp_path, run)
+    whole = setup.store
+    managers = []
+    for number in range(3):
+        setup.store = cast(
+            "Store", FailingStore(whole, set(), seconds=0.03 * (number + 1))
+        )
+        managers.append(setup.manager())
+    setup.store = whole
+    client = HistoryClient(api)
+    telling = []
+    for turn in range(12):
+        client.add_user_message(f"Question {turn}")
+        reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+        # A client that lost its answer asks again.
+        for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:
+            asked = await manager.prepare(client.incoming())
+            telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
+            await asyncio.sleep(0)
+        client.add_reply(reply)
+        if not turn:  # what nobody has stored yet, no other process can know
+            await asyncio.gather(*telling)
+    await asyncio.gather(*telling)
+    rows = await whole.list_threads(tenant="t")
+    stored = [
+        [text_of(message.body) for message in await whole.history(row.first.id)]
+        for row in rows
+    ]
+    assert stored == [
+        [f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]
+    ]
 
 
-async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None:
+async def test_nobody_is_told_a_thread_that_is_another_s(setup: ManagerSetup) -> None:
     """Two processes know the same last point, and a client goes on from it in both: one of them is a branch."""
 
-    async def run(setup: ManagerSetup) -> None:
-        managers = [setup.manager(), setup.manager()]
-        client = HistoryClient("anthropic")
-        client.add_user_message("Where do we go?")
-        reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
-        for manager in managers:
-            await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
-        client.add_reply(reply)
-        ways = {"Left.": deepcopy(client), "Right.": deepcopy(client)}
-        asked = []
-        for manager, (word, way) in zip(managers, ways.items(), strict=True):
-            way.add_user_message(word)
-            asked.append(await manager.prepare(way.incoming()))
-        assert len({thread_of(turn) for turn in asked}) == 1, (
-            "both expect to go on in the same thread"
-        )
-        told = [await turn.response_headers() for turn in asked]
-        for turn, word, said in zip(asked, ways, told, strict=True):
-            stored = [
-                text_of(one.body)
-                for one in await setup.store.history(said[THREAD_HEADER])
-            ]
-            assert stored == ["Where do we go?", "Left or right.", word]
-            await turn.record(Outcome(500))
-
-    await run_with_setup(tmp_path, run)
-
-
-async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        whole = setup.store
-        setup.store = cast("Store", FailingStore(whole, {1}))
-        manager = setup.manager()
-        client = HistoryClient("openai_chat")
-        client.add_user_message("Is anybody there?")
-        incoming = client.incoming()
-        turn = await manager.prepare(incoming)
-        told = await turn.response_headers()
-        assert THREAD_HEADER not in told
-        assert told["x-everthread-compactions"] == "0"
+    managers = [setup.manager(), setup.manager()]
+    client = HistoryClient("anthropic")
+    client.add_user_message("Where do we go?")
+    reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
+    for manager in managers:
+        await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
+    client.add_reply(reply)
+    ways = {"Left.": deepcopy(client), "Right.": deepcopy(client)}
+    asked = []
+    for manager, (word, way) in zip(managers, ways.items(), strict=True):
+        way.add_user_message(word)
+        asked.append(await manager.prepare(way.incoming()))
+    assert len({thread_of(turn) for turn in asked}) == 1, (
+        "both expect to go on in the same thread"
+    )
+    told = [await turn.response_headers() for turn in asked]
+    for turn, word, said in zip(asked, ways, told, strict=True):
+        stored = [
+            text_of(one.body) for one in await setup.store.history(said[THREAD_HEADER])
+        ]
+        assert stored == ["Where do we go?", "Left or right.", word]
         await turn.record(Outcome(500))
-        setup.store = whole
 
-    await run_with_setup(tmp_path, run)
+
+async def test_what_could_not_be_stored_is_told_no_thread(setup: ManagerSetup) -> None:
+    whole = setup.store
+    setup.store = cast("Store", FailingStore(whole, {1}))
+    manager = setup.manager()
+    client = HistoryClient("openai_chat")
+    client.add_user_message("Is anybody there?")
+    incoming = client.incoming()
+    turn = await manager.prepare(incoming)
+    told = await turn.response_headers()
+    assert THREAD_HEADER not in told
+    assert told["x-everthread-compactions"] == "0"
+    await turn.record(Outcome(500))
+    setup.store = whole
 
 
 class Counted:
@@ -335,26 +321,23 @@ class Counted:
 
 
 async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        whole = setup.store
-        counted = Counted(setup.store)
-        setup.store = cast("Store", counted)
-        manager = setup.manager()
-        client = HistoryClient("anthropic")
-        client.add_user_message("Once more, please.")
-        reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
-        first = await manager.prepare(client.incoming())
-        await first.record(Outcome(200, reply))
-        before = counted.searches
-        again = await manager.prepare(client.incoming())
-        await again.record(Outcome(200, reply))
-        assert counted.searches == before
-        assert thread_of(again) == thread_of(first)
-        setup.store = whole
-        [row] = await whole.list_threads(tenant="t")
-        said = [text_of(message.body) for message in await whole.history(row.first.id)]
-        assert said == ["Once more, please.", "Gladly."]
-
-    await run_with_setup(tmp_path, run)
+    whole = setup.store
+    counted = Counted(setup.store)
+    setup.store = cast("Store", counted)
+    manager = setup.manager()
+    client = HistoryClient("anthropic")
+    client.add_user_message("Once more, please.")
+    reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
+    first = await manager.prepare(client.incoming())
+    await first.record(Outcome(200, reply))
+    before = counted.searches
+    again = await manager.prepare(client.incoming())
+    await again.record(Outcome(200, reply))
+    assert counted.searches == before
+    assert thread_of(again) == thread_of(first)
+    setup.store = whole
+    [row] = await whole.list_threads(tenant="t")
+    said = [text_of(message.body) for message in await whole.history(row.first.id)]
+    assert said == ["Once more, please.", "Gladly."]

@@ -35,7 +35,6 @@ from tests.gateway.manager_setup import (
     answer_request,
     make_text,
     open_manager_setup,
-    run_with_setup,
     send_request,
     thread_of,
 )
@@ -54,87 +53,69 @@ def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
     client.add_user_message("And now?")
 
 
-async def test_a_compaction_has_one_receipt(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient("openai_chat")
-        client.add_user_message("Hello")
+async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
+    manager = setup.manager(background=False)
+    client = HistoryClient("openai_chat")
+    client.add_user_message("Hello")
+    sent = await answer_request(manager, client)
+    while not sent.rewritten:
+        client.add_user_message(
+            f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}"
+        )
         sent = await answer_request(manager, client)
-        while not sent.rewritten:
-            client.add_user_message(
-                f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}"
-            )
-            sent = await answer_request(manager, client)
-        receipt = sent.headers["x-everthread-receipt"]
-        assert receipt.startswith("compaction 1: ")
-        assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
-        client.add_user_message("And now?")
-        assert (
-            "x-everthread-receipt"
-            not in (await answer_request(manager, client)).headers
-        )
-
-    await run_with_setup(tmp_path, run)
+    receipt = sent.headers["x-everthread-receipt"]
+    assert receipt.startswith("compaction 1: ")
+    assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
+    client.add_user_message("And now?")
+    assert "x-everthread-receipt" not in (await answer_request(manager, client)).headers
 
 
-async def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
-        incoming = replace(
-            HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw
-        )
-        turn = await manager.prepare(incoming)
-        sent = turn.sent
-        assert (sent.body, sent.rewritten) == (b"zipped", False)
-
-    await run_with_setup(tmp_path, run)
+async def test_what_fits_goes_as_the_bytes_that_came(setup: ManagerSetup) -> None:
+    manager = setup.manager()
+    raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
+    incoming = replace(HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw)
+    turn = await manager.prepare(incoming)
+    sent = turn.sent
+    assert (sent.body, sent.rewritten) == (b"zipped", False)
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
-    api: Api, tmp_path: Path
+    api: Api, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient(
-            api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}}
-        )
-        long_talk(client, 12)
-        incoming = client.incoming()
-        turn = await setup.manager(background=False).prepare(incoming)
-        sent = turn.sent
-        assert sent.rewritten
-        assert SUMMARY_START.encode() in sent.body
-        before = slice_body(incoming.body, api)
-        after = slice_body(sent.body, api)
-        assert after.fields == before.fields
-        assert after.elements[-1].text == before.elements[-1].text
-        assert after.elements[0].text == before.elements[0].text
-
-    await run_with_setup(tmp_path, run)
+    client = HistoryClient(
+        api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}}
+    )
+    long_talk(client, 12)
+    incoming = client.incoming()
+    turn = await setup.manager(background=False).prepare(incoming)
+    sent = turn.sent
+    assert sent.rewritten
+    assert SUMMARY_START.encode() in sent.body
+    before = slice_body(incoming.body, api)
+    after = slice_body(sent.body, api)
+    assert after.fields == before.fields
+    assert after.elements[-1].text == before.elements[-1].text
+    assert after.elements[0].text == before.elements[0].text
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
-async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient("openai_chat", mode=mode)
-        long_talk(client, 12)
-        incoming = client.incoming()
-        turn = await manager.prepare(incoming)
-        sent = turn.sent
-        assert sent.body is incoming.raw
-        assert (
-            await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}')
-            is None
-        )
-        await turn.record(Outcome(400))
-        threads = await setup.store.list_threads(tenant="t")
-        assert len(threads) == (1 if mode == "observe" else 0), (
-            "observed is recorded, off is not"
-        )
-
-    await run_with_setup(tmp_path, run)
+async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> None:
+    manager = setup.manager(background=False)
+    client = HistoryClient("openai_chat", mode=mode)
+    long_talk(client, 12)
+    incoming = client.incoming()
+    turn = await manager.prepare(incoming)
+    sent = turn.sent
+    assert sent.body is incoming.raw
+    assert (
+        await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+    )
+    await turn.record(Outcome(400))
+    threads = await setup.store.list_threads(tenant="t")
+    assert len(threads) == (1 if mode == "observe" else 0), (
+        "observed is recorded, off is not"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,31 +146,27 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
     ],
 )
 async def test_history_the_provider_keeps_is_only_recorded(
-    api: Api, field: dict[str, Any], tmp_path: Path
+    api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(markers=True, background=False)
-        client = HistoryClient(api, extra=field)
-        long_talk(client, 12)
-        incoming = client.incoming()
-        turn = await manager.prepare(incoming)
-        sent = turn.sent
-        assert sent.body is incoming.raw
-        assert (
-            await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}')
-            is None
-        )
-        await turn.record(Outcome(200))
-        assert (await setup.store.list_threads(tenant="t"))[0].messages == len(
-            client.messages
-        )
-        (left,) = setup.of(Unmanaged)
-        assert left.why in field
-        assert (await turn.response_headers())[
-            "x-everthread-notice"
-        ] == f"passed on unmanaged: {left.why}"
-
-    await run_with_setup(tmp_path, run)
+    manager = setup.manager(markers=True, background=False)
+    client = HistoryClient(api, extra=field)
+    long_talk(client, 12)
+    incoming = client.incoming()
+    turn = await manager.prepare(incoming)
+    sent = turn.sent
+    assert sent.body is incoming.raw
+    assert (
+        await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+    )
+    await turn.record(Outcome(200))
+    assert (await setup.store.list_threads(tenant="t"))[0].messages == len(
+        client.messages
+    )
+    (left,) = setup.of(Unmanaged)
+    assert left.why in field
+    assert (await turn.response_headers())[
+        "x-everthread-notice"
+    ] == f"passed on unmanaged: {left.why}"
 
 
 @pytest.mark.parametrize(
@@ -208,187 +185,166 @@ async def test_history_the_provider_keeps_is_only_recorded(
     ],
 )
 async def test_what_changes_no_history_is_managed(
-    api: Api, field: dict[str, Any], tmp_path: Path
+    api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient(api, extra=field)
-        long_talk(client, 12)
-        turn = await setup.manager(background=False).prepare(client.incoming())
-        assert turn.sent.rewritten
-        assert not setup.of(Unmanaged)
-        await turn.record(Outcome(200))
-
-    await run_with_setup(tmp_path, run)
+    client = HistoryClient(api, extra=field)
+    long_talk(client, 12)
+    turn = await setup.manager(background=False).prepare(client.incoming())
+    assert turn.sent.rewritten
+    assert not setup.of(Unmanaged)
+    await turn.record(Outcome(200))
 
 
 async def test_a_compaction_of_the_client_s_own_is_never_covered(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient("openai_responses")
-        client.add_user_message("The beginning, before the client compacted.")
-        item = {
-            "type": "compaction",
-            "id": "cmp_1",
-            "encrypted_content": "b3BhcXVl",
-            "note": "kept as it is",
-        }
-        client.messages.append(item)
-        long_talk(client, 14)
-        turn = await manager.prepare(client.incoming())
-        assert turn.sent.rewritten
-        sent = json.loads(turn.sent.body)["input"]
-        assert item in sent
-        assert sent.index(item) < next(
-            place for place, one in enumerate(sent) if SUMMARY_START in str(one)
-        )
-        await turn.record(Outcome(200))
-        asked = HistoryClient(
-            "openai_responses",
-            messages=[*client.messages, {"type": "compaction_trigger"}],
-        )
-        incoming = asked.incoming()
-        passed = await manager.prepare(incoming)
-        assert passed.sent.body is incoming.raw
-        assert thread_of(passed) == thread_of(turn)
-        await passed.record(Outcome(200))
-
-    await run_with_setup(tmp_path, run)
+    manager = setup.manager(background=False)
+    client = HistoryClient("openai_responses")
+    client.add_user_message("The beginning, before the client compacted.")
+    item = {
+        "type": "compaction",
+        "id": "cmp_1",
+        "encrypted_content": "b3BhcXVl",
+        "note": "kept as it is",
+    }
+    client.messages.append(item)
+    long_talk(client, 14)
+    turn = await manager.prepare(client.incoming())
+    assert turn.sent.rewritten
+    sent = json.loads(turn.sent.body)["input"]
+    assert item in sent
+    assert sent.index(item) < next(
+        place for place, one in enumerate(sent) if SUMMARY_START in str(one)
+    )
+    await turn.record(Outcome(200))
+    asked = HistoryClient(
+        "openai_responses",
+        messages=[*client.messages, {"type": "compaction_trigger"}],
+    )
+    incoming = asked.incoming()
+    passed = await manager.prepare(incoming)
+    assert passed.sent.body is incoming.raw
+    assert thread_of(passed) == thread_of(turn)
+    await passed.record(Outcome(200))
 
 
 async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        writer = ScriptedSummarizer()
-        manager = setup.manager(summarizer=writer)
-        client = HistoryClient("openai_chat")
-        long_talk(client, 5, 260)
-        sent = await answer_request(manager, client)
-        before = int(sent.headers["x-everthread-tokens"].split("/")[0])
-        assert 0.8 * 4_000 <= before < 4_000, (
-            "between 80 % of the threshold and the threshold"
-        )
-        await manager.settle()
-        asked = len(writer.requests)
-        assert asked
-        client.add_user_message("Short.")
-        assert not (await answer_request(manager, client)).rewritten, "not due yet"
-        client.add_user_message(make_text(700, "more"))
-        assert (await answer_request(manager, client)).rewritten
-        [made] = setup.of(CompactionDone)
-        assert made.background
-        assert len(writer.requests) == asked, "the prepared summary was used"
-
-    await run_with_setup(tmp_path, run)
+    writer = ScriptedSummarizer()
+    manager = setup.manager(summarizer=writer)
+    client = HistoryClient("openai_chat")
+    long_talk(client, 5, 260)
+    sent = await answer_request(manager, client)
+    before = int(sent.headers["x-everthread-tokens"].split("/")[0])
+    assert 0.8 * 4_000 <= before < 4_000, (
+        "between 80 % of the threshold and the threshold"
+    )
+    await manager.settle()
+    asked = len(writer.requests)
+    assert asked
+    client.add_user_message("Short.")
+    assert not (await answer_request(manager, client)).rewritten, "not due yet"
+    client.add_user_message(make_text(700, "more"))
+    assert (await answer_request(manager, client)).rewritten
+    [made] = setup.of(CompactionDone)
+    assert made.background
+    assert len(writer.requests) == asked, "the prepared summary was used"
 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("says_much", [False, True])
 async def test_messages_since_a_prepared_summary_are_shortened(
-    tmp_path: Path, api: Api, says_much: bool
+    setup: ManagerSetup, api: Api, says_much: bool
 ) -> None:
     """The model's summary stays, and what goes upstream is as small as after any compaction."""
 
-    async def run(setup: ManagerSetup) -> None:
-        writer = ScriptedSummarizer({"Goal": "Keep the books."})
-        manager = setup.manager(summarizer=writer)
-        client = HistoryClient(api)
-        for turn in range(5):
-            client.add_user_message(
-                f"Question {turn}: {make_text(490, f'entry {turn}')}"
-            )
-            client.add_reply(
-                Reply(
-                    {
-                        "role": "assistant",
-                        "content": f"Reply {turn}: {make_text(490, f'reply {turn}')}",
-                    },
-                    "stop",
-                )
-            )
-        client.add_user_message("And now read all of it.")
-        assert not (await answer_request(manager, client)).rewritten
-        await manager.settle()
-        for number in range(4):
-            calls: Any = [
+    setup.window = 16000
+    writer = ScriptedSummarizer({"Goal": "Keep the books."})
+    manager = setup.manager(summarizer=writer)
+    client = HistoryClient(api)
+    for turn in range(5):
+        client.add_user_message(f"Question {turn}: {make_text(490, f'entry {turn}')}")
+        client.add_reply(
+            Reply(
                 {
-                    "id": f"since_{number}",
-                    "type": "function",
-                    "function": {"name": "read", "arguments": "{}"},
-                }
-            ]
-            text = make_text(600, f"note {number}") if says_much else None
-            client.add_reply(
-                Reply(
-                    {"role": "assistant", "content": text, "tool_calls": calls},
-                    "tool_calls",
-                )
+                    "role": "assistant",
+                    "content": f"Reply {turn}: {make_text(490, f'reply {turn}')}",
+                },
+                "stop",
             )
-            client.add_result(
-                f"since_{number}",
-                make_text(30 if says_much else 1_200, f"page {number}"),
+        )
+    client.add_user_message("And now read all of it.")
+    assert not (await answer_request(manager, client)).rewritten
+    await manager.settle()
+    for number in range(4):
+        calls: Any = [
+            {
+                "id": f"since_{number}",
+                "type": "function",
+                "function": {"name": "read", "arguments": "{}"},
+            }
+        ]
+        text = make_text(600, f"note {number}") if says_much else None
+        client.add_reply(
+            Reply(
+                {"role": "assistant", "content": text, "tool_calls": calls},
+                "tool_calls",
             )
-        sent = await answer_request(manager, client)
-        assert sent.rewritten
-        assert int(sent.headers["x-everthread-tokens"].split("/")[1]) <= 0.6 * 8_000
-        assert b"Keep the books." in sent.body
-        assert len(writer.requests) == 1, "the model is not asked again"
-        assert b"page 3 item" in sent.body
-        client.add_user_message("Go on.")
-        again = await answer_request(setup.manager(summarizer=writer), client)
-        listed = slice_body(sent.body, api).elements
-        assert [
-            one.value for one in slice_body(again.body, api).elements[: len(listed)]
-        ] == [one.value for one in listed]
+        )
+        client.add_result(
+            f"since_{number}",
+            make_text(30 if says_much else 1_200, f"page {number}"),
+        )
+    sent = await answer_request(manager, client)
+    assert sent.rewritten
+    assert int(sent.headers["x-everthread-tokens"].split("/")[1]) <= 0.6 * 8_000
+    assert b"Keep the books." in sent.body
+    assert len(writer.requests) == 1, "the model is not asked again"
+    assert b"page 3 item" in sent.body
+    client.add_user_message("Go on.")
+    again = await answer_request(setup.manager(summarizer=writer), client)
+    listed = slice_body(sent.body, api).elements
+    assert [
+        one.value for one in slice_body(again.body, api).elements[: len(listed)]
+    ] == [one.value for one in listed]
 
-    await run_with_setup(tmp_path, run, window=16_000)
 
-
-async def test_a_journal_is_never_made_ahead(tmp_path: Path) -> None:
+async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
     """Messages between its making and its use would stay in the prompt."""
 
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("openai_chat")
-        prompt = 0
-        while not setup.of(CompactionDone):
-            client.add_user_message(make_text(120, f"entry {prompt}"))
-            turn = await manager.prepare(client.incoming())
-            before, after = map(
-                int, turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")
-            )
-            assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
-            prompt = after
-            reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
-            client.add_reply(reply)
-            await turn.record(
-                Outcome(
-                    200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)
-                )
-            )
-            await manager.settle()
-
-    await run_with_setup(tmp_path, run)
+    manager = setup.manager()
+    client = HistoryClient("openai_chat")
+    prompt = 0
+    while not setup.of(CompactionDone):
+        client.add_user_message(make_text(120, f"entry {prompt}"))
+        turn = await manager.prepare(client.incoming())
+        before, after = map(
+            int, turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")
+        )
+        assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
+        prompt = after
+        reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
+        client.add_reply(reply)
+        await turn.record(
+            Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2))
+        )
+        await manager.settle()
 
 
 async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("openai_chat")
-        long_talk(client, 12)
-        incoming = client.incoming()
-        turn = await setup.manager(
-            background=False, summarizer=ScriptedSummarizer(fails="no")
-        ).prepare(incoming)
-        sent = turn.sent
-        assert sent.rewritten
-        assert b"Journal of" in sent.body
-        assert not setup.of(events.CompactionFailed)
-
-    await run_with_setup(tmp_path, run)
+    client = HistoryClient("openai_chat")
+    long_talk(client, 12)
+    incoming = client.incoming()
+    turn = await setup.manager(
+        background=False, summarizer=ScriptedSummarizer(fails="no")
+    ).prepare(incoming)
+    sent = turn.sent
+    assert sent.rewritten
+    assert b"Journal of" in sent.body
+    assert not setup.of(events.CompactionFailed)
 
 
 def clearing(client: HistoryClient, cleared: str) -> None:
@@ -418,46 +374,39 @@ def with_tools(turns: int = 10) -> HistoryClient:
     return client
 
 
-async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = with_tools()
-        manager = setup.manager(background=False)
-        first = await answer_request(manager, client)
-        [made] = setup.of(CompactionDone)
-        for message in client.messages[: made.covered]:
-            message.pop("reasoning_content", None)
-        clearing(client, "[Old tool result content cleared]")
-        client.add_user_message("Go on.")
-        client.add_user_message(make_text(900, "much"))
-        turn = await manager.prepare(client.incoming())
-        second = turn.sent
-        assert second.rewritten
-        assert setup.of(Drifted)
-        assert turn.thread == thread_of(first)
-        slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
-        heads = [sliced.elements[1].text for sliced in slices]
-        assert SUMMARY_START in heads[0]
-        assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
+async def test_cleared_results_and_dropped_thinking_are_drift(
+    setup: ManagerSetup,
+) -> None:
+    client = with_tools()
+    manager = setup.manager(background=False)
+    first = await answer_request(manager, client)
+    [made] = setup.of(CompactionDone)
+    for message in client.messages[: made.covered]:
+        message.pop("reasoning_content", None)
+    clearing(client, "[Old tool result content cleared]")
+    client.add_user_message("Go on.")
+    client.add_user_message(make_text(900, "much"))
+    turn = await manager.prepare(client.incoming())
+    second = turn.sent
+    assert second.rewritten
+    assert setup.of(Drifted)
+    assert turn.thread == thread_of(first)
+    slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
+    heads = [sliced.elements[1].text for sliced in slices]
+    assert SUMMARY_START in heads[0]
+    assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
 
-    await run_with_setup(tmp_path, run)
 
-
-async def test_another_result_is_another_conversation(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = with_tools()
-        first = await answer_request(manager, client)
-        other = with_tools()
-        clearing(other, make_text(400, "something else altogether"))
-        second = await answer_request(manager, other)
-        assert (
-            second.headers["x-everthread-thread"]
-            != first.headers["x-everthread-thread"]
-        )
-        assert not setup.of(Drifted)
-        assert b"line 3 item" not in second.body
-
-    await run_with_setup(tmp_path, run)
+async def test_another_result_is_another_conversation(setup: ManagerSetup) -> None:
+    manager = setup.manager(background=False)
+    client = with_tools()
+    first = await answer_request(manager, client)
+    other = with_tools()
+    clearing(other, make_text(400, "something else altogether"))
+    second = await answer_request(manager, other)
+    assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
+    assert not setup.of(Drifted)
+    assert b"line 3 item" not in second.body
 
 
 async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(
@@ -529,18 +478,15 @@ async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(
         assert tries == [2, 1]
 
 
-async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager()
-        client = HistoryClient("openai_chat")
-        client.add_user_message("Hi")
-        incoming = client.incoming()
-        turn = await manager.prepare(incoming)
-        error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
-        assert await turn.recover(429, error) is None
-        assert await turn.recover(500, b"oops") is None
-
-    await run_with_setup(tmp_path, run)
+async def test_other_errors_are_the_clients(setup: ManagerSetup) -> None:
+    manager = setup.manager()
+    client = HistoryClient("openai_chat")
+    client.add_user_message("Hi")
+    incoming = client.incoming()
+    turn = await manager.prepare(incoming)
+    error = b'{"error":{"message":"Rate limit reached: too many tokens per minute","code":"rate_limit_exceeded"}}'
+    assert await turn.recover(429, error) is None
+    assert await turn.recover(500, b"oops") is None
 
 
 TOOLS = [
@@ -567,39 +513,33 @@ async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["top", "block"])
 async def test_a_client_that_sets_marks_keeps_its_own_way(
-    where: str, tmp_path: Path
+    where: str, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        mark = {"type": "ephemeral"}
-        client = HistoryClient(
-            "anthropic", extra={"cache_control": mark} if where == "top" else {}
-        )
-        client.messages.append(
-            {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
-        )
-        if where == "block":
-            client.messages[0]["content"][0]["cache_control"] = mark
-        incoming = client.incoming()
-        assert (
-            await setup.manager(markers=True).prepare(incoming)
-        ).sent.body is incoming.raw
-
-    await run_with_setup(tmp_path, run)
+    mark = {"type": "ephemeral"}
+    client = HistoryClient(
+        "anthropic", extra={"cache_control": mark} if where == "top" else {}
+    )
+    client.messages.append(
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+    )
+    if where == "block":
+        client.messages[0]["content"][0]["cache_control"] = mark
+    incoming = client.incoming()
+    assert (
+        await setup.manager(markers=True).prepare(incoming)
+    ).sent.body is incoming.raw
 
 
-async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("anthropic", tools=TOOLS)
-        client.add_user_message(make_text(1_500, "entry"))
-        incoming = client.incoming()
-        assert (
-            await setup.manager(markers=False).prepare(incoming)
-        ).sent.body is incoming.raw
-        assert (
-            await setup.manager(markers=True).prepare(incoming)
-        ).sent.body != incoming.raw
-
-    await run_with_setup(tmp_path, run)
+async def test_marks_can_be_switched_off(setup: ManagerSetup) -> None:
+    client = HistoryClient("anthropic", tools=TOOLS)
+    client.add_user_message(make_text(1_500, "entry"))
+    incoming = client.incoming()
+    assert (
+        await setup.manager(markers=False).prepare(incoming)
+    ).sent.body is incoming.raw
+    assert (
+        await setup.manager(markers=True).prepare(incoming)
+    ).sent.body != incoming.raw
 
 
 @pytest.mark.parametrize(
@@ -618,32 +558,26 @@ async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
     ],
 )
 async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
-    count: int, has_tools: bool, is_answered: bool, is_marked: bool, tmp_path: Path
+    count: int, has_tools: bool, is_answered: bool, is_marked: bool, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
-        client.add_user_message(make_text(count, "entry"))
-        if is_answered:
-            client.messages.append({"role": "assistant", "content": "Fine."})
-            client.add_user_message("Go on.")
-        incoming = client.incoming()
-        sent = (await setup.manager(markers=True).prepare(incoming)).sent.body
-        assert (b"cache_control" in sent) == is_marked
-        assert is_marked or sent is incoming.raw
-
-    await run_with_setup(tmp_path, run)
+    client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
+    client.add_user_message(make_text(count, "entry"))
+    if is_answered:
+        client.messages.append({"role": "assistant", "content": "Fine."})
+        client.add_user_message("Go on.")
+    incoming = client.incoming()
+    sent = (await setup.manager(markers=True).prepare(incoming)).sent.body
+    assert (b"cache_control" in sent) == is_marked
+    assert is_marked or sent is incoming.raw
 
 
-async def test_nearly_full_requests_are_held(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("openai_chat")
-        client.add_user_message("Hi")
-        manager = setup.manager(enabled=False)
-        assert not (await manager.prepare(client.incoming())).sent.hold
-        client.messages[-1]["content"] = make_text(7_000, "entry")
-        assert (await manager.prepare(client.incoming())).sent.hold
-
-    await run_with_setup(tmp_path, run)
+async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
+    client = HistoryClient("openai_chat")
+    client.add_user_message("Hi")
+    manager = setup.manager(enabled=False)
+    assert not (await manager.prepare(client.incoming())).sent.hold
+    client.messages[-1]["content"] = make_text(7_000, "entry")
+    assert (await manager.prepare(client.incoming())).sent.hold
 
 
 def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
@@ -657,33 +591,30 @@ def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
 
 
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
     """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
 
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(economics=False, protect_last_n=2)
-        client = HistoryClient("openai_chat", tools=[])
-        heads = []
-        for number in range(60):
-            client.add_user_message(
-                f"Question {number}: {make_text(120, f'entry {number}')}"
-            )
-            sent = await answer_request(
-                manager, client, f"Answer {number}. {make_text(60, f'reply {number}')}"
-            )
-            sliced = slice_body(sent.body, "openai_chat")
-            heads.append(sliced.elements[1].text if sent.rewritten else "")
-        breaks = sum(one != other for one, other in itertools.pairwise(heads))
-        depth = max(made.count for made in setup.of(CompactionDone))
-        assert depth > 2
-        assert breaks <= depth
-
-    await run_with_setup(tmp_path, run)
+    manager = setup.manager(economics=False, protect_last_n=2)
+    client = HistoryClient("openai_chat", tools=[])
+    heads = []
+    for number in range(60):
+        client.add_user_message(
+            f"Question {number}: {make_text(120, f'entry {number}')}"
+        )
+        sent = await answer_request(
+            manager, client, f"Answer {number}. {make_text(60, f'reply {number}')}"
+        )
+        sliced = slice_body(sent.body, "openai_chat")
+        heads.append(sliced.elements[1].text if sent.rewritten else "")
+    breaks = sum(one != other for one, other in itertools.pairwise(heads))
+    depth = max(made.count for made in setup.of(CompactionDone))
+    assert depth > 2
+    assert breaks <= depth
 
 
 async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
     """One that comes late covers too little: the next goes on from it, and what is sent changes once."""
 
@@ -694,32 +625,29 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 
     written = asyncio.Event()
 
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(
-            economics=False,
-            protect_last_n=2,
-            summarizer=Late({"Goal": "Compare the entries."}),
+    manager = setup.manager(
+        economics=False,
+        protect_last_n=2,
+        summarizer=Late({"Goal": "Compare the entries."}),
+    )
+    client = HistoryClient("openai_chat")
+    heads = []
+    long_talk(client, 5, 260)
+    for number in range(8):
+        client.add_user_message(
+            f"Question {number}: {make_text(160, f'entry {number}')}"
         )
-        client = HistoryClient("openai_chat")
-        heads = []
-        long_talk(client, 5, 260)
-        for number in range(8):
-            client.add_user_message(
-                f"Question {number}: {make_text(160, f'entry {number}')}"
-            )
-            sent = await answer_request(
-                manager, client, f"Answer {number}. {make_text(30, f'reply {number}')}"
-            )
-            sliced = slice_body(sent.body, "openai_chat")
-            heads.append(sliced.elements[1].text if sent.rewritten else "")
-            if number == 3:
-                assert not sent.rewritten, "it goes on without"
-                written.set()
-                await manager.settle()
-        assert any(heads)
-        assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
-
-    await run_with_setup(tmp_path, run)
+        sent = await answer_request(
+            manager, client, f"Answer {number}. {make_text(30, f'reply {number}')}"
+        )
+        sliced = slice_body(sent.body, "openai_chat")
+        heads.append(sliced.elements[1].text if sent.rewritten else "")
+        if number == 3:
+            assert not sent.rewritten, "it goes on without"
+            written.set()
+            await manager.settle()
+    assert any(heads)
+    assert sum(one != other for one, other in itertools.pairwise(heads)) == 1
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:

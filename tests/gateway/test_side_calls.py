@@ -20,7 +20,7 @@ from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup, run_with_setup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 
 __all__ = ["everthread", "home"]
 
@@ -72,7 +72,7 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def talk(http: httpx2.AsyncClient, url: str) -> str:
+async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     """A title, the conversation, a subagent of two calls while it waits, and the conversation again; its id."""
     await claude_code(
         http,
@@ -114,7 +114,7 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
         httpx2.AsyncClient(timeout=60) as http,
     ):
         url = await setup.gateway("none", key=None)
-        thread = await talk(http, url)
+        thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
         assert [
             (item["id"], item["side_calls"], item["client"]) for item in listed
@@ -259,35 +259,30 @@ class HeldStore:
 
 
 async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(
-    tmp_path: Path,
+    setup: ManagerSetup,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}
     tool = {"type": "function", "function": {"name": "Bash"}}
 
-    async def run(setup: ManagerSetup) -> None:
-        held: Any = HeldStore(setup.store)
-        setup.store = held
-        manager = setup.manager()
-        client, helper = (
-            HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2)
-        )
-        client.add_user_message("Mend the parser")
-        parent = await manager.prepare(client.incoming())
-        thread = (await parent.response_headers())["x-everthread-thread"]
-        reply = script(
-            Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}])
-        )
-        answered = asyncio.create_task(
-            parent.record(Outcome(200, replace(reply, stop="tool_calls")))
-        )
-        await asyncio.sleep(0)
-        helper.add_user_message("Look for the parser's tests")
-        child = await manager.prepare(helper.incoming())
-        told = asyncio.create_task(child.response_headers())
-        assert not (await asyncio.wait({told}, timeout=0.1))[0]
-        held.go.set()
-        stored = await setup.store.session((await told)["x-everthread-thread"])
-        await answered
-        assert (stored.kind, stored.parent) == ("side", thread)
-
-    await run_with_setup(tmp_path, run)
+    held: Any = HeldStore(setup.store)
+    setup.store = held
+    manager = setup.manager()
+    client, helper = (
+        HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2)
+    )
+    client.add_user_message("Mend the parser")
+    parent = await manager.prepare(client.incoming())
+    thread = (await parent.response_headers())["x-everthread-thread"]
+    reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
+    answered = asyncio.create_task(
+        parent.record(Outcome(200, replace(reply, stop="tool_calls")))
+    )
+    await asyncio.sleep(0)
+    helper.add_user_message("Look for the parser's tests")
+    child = await manager.prepare(helper.incoming())
+    told = asyncio.create_task(child.response_headers())
+    assert not (await asyncio.wait({told}, timeout=0.1))[0]
+    held.go.set()
+    stored = await setup.store.session((await told)["x-everthread-thread"])
+    await answered
+    assert (stored.kind, stored.parent) == ("side", thread)

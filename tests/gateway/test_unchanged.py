@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     make_text,
-    run_with_setup,
 )
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
@@ -53,54 +51,44 @@ def reads(
     [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])],
 )
 async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
-    api: Api, stub: str, tmp_path: Path
+    api: Api, stub: str, setup: ManagerSetup
 ) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        manager = setup.manager(background=False)
-        client = HistoryClient(
-            api, extra={"max_tokens": 500} if api == "anthropic" else {}
-        )
-        client.add_user_message("Read the file.")
-        reads(client, 1, FILE)
-        reads(client, 5, "def tide(hour):\n", limit=1)
-        reads(
-            client,
-            6,
-            "The file /src/tide.py has been updated successfully.",
-            "Edit",
-            old_string="a",
-            new_string="b",
-        )
+    manager = setup.manager(background=False)
+    client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
+    client.add_user_message("Read the file.")
+    reads(client, 1, FILE)
+    reads(client, 5, "def tide(hour):\n", limit=1)
+    reads(
+        client,
+        6,
+        "The file /src/tide.py has been updated successfully.",
+        "Edit",
+        old_string="a",
+        new_string="b",
+    )
+    sent = await answer_request(manager, client)
+    for turn in range(10):
+        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
         sent = await answer_request(manager, client)
-        for turn in range(10):
-            client.add_user_message(
-                f"Ledger {turn}: {make_text(600, f'ledger {turn}')}"
-            )
-            sent = await answer_request(manager, client)
-        assert sent.rewritten
-        client.add_user_message("Read it again.")
-        reads(client, 2, stub)
-        sent = await answer_request(manager, client)
-        assert (
-            "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
-        )
-        assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
-        client.add_user_message("Go on.")
-        after = await answer_request(manager, client)
-        field = "input" if api == "openai_responses" else "messages"
-        first, second = (json.loads(one.body)[field] for one in (sent, after))
-        assert second[: len(first)] == first
-
-    await run_with_setup(tmp_path, run)
+    assert sent.rewritten
+    client.add_user_message("Read it again.")
+    reads(client, 2, stub)
+    sent = await answer_request(manager, client)
+    assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
+    assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
+    client.add_user_message("Go on.")
+    after = await answer_request(manager, client)
+    field = "input" if api == "openai_responses" else "messages"
+    first, second = (json.loads(one.body)[field] for one in (sent, after))
+    assert second[: len(first)] == first
 
 
-async def test_a_file_that_is_still_there_is_not_told_again(tmp_path: Path) -> None:
-    async def run(setup: ManagerSetup) -> None:
-        client = HistoryClient("openai_chat")
-        client.add_user_message("Read the file.")
-        reads(client, 1, FILE)
-        reads(client, 2, STUB)
-        sent = await answer_request(setup.manager(), client)
-        assert not sent.rewritten
-
-    await run_with_setup(tmp_path, run)
+async def test_a_file_that_is_still_there_is_not_told_again(
+    setup: ManagerSetup,
+) -> None:
+    client = HistoryClient("openai_chat")
+    client.add_user_message("Read the file.")
+    reads(client, 1, FILE)
+    reads(client, 2, STUB)
+    sent = await answer_request(setup.manager(), client)
+    assert not sent.rewritten

@@ -30,9 +30,13 @@ def user_messages(*texts: str) -> list[NewMessage]:
     return [user_message(text) for text in texts]
 
 
-def numbered_messages(first: int, last: int, word: str = "m") -> list[NewMessage]:
+def numbered_texts(first: int, last: int, word: str = "m") -> list[str]:
     """`m1` to `m9`, for 1 and 9."""
-    return user_messages(*(f"{word}{number}" for number in range(first, last + 1)))
+    return [f"{word}{number}" for number in range(first, last + 1)]
+
+
+def numbered_messages(first: int, last: int, word: str = "m") -> list[NewMessage]:
+    return user_messages(*numbered_texts(first, last, word))
 
 
 def summary_message(text: str = "summary") -> NewMessage:

@@ -21,6 +21,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     texts_of,
     user_message,
     user_messages,
@@ -104,7 +105,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     assert late[1].id == results[0][0].id
     assert [message.session for message in late] == [made.session.id] * 2
     assert await history_texts(store, session.id) == [
-        *(f"m{n}" for n in range(1, 6)),
+        *numbered_texts(1, 5),
         "once",
         "new",
     ]
@@ -152,6 +153,6 @@ async def test_any_number_of_messages_in_one_append(store: Store, count: int) ->
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
     assert texts_of(await store.messages(session.id)) == [
         "first",
-        *(f"m{n}" for n in range(1, count + 1)),
+        *numbered_texts(1, count),
         "x",
     ]

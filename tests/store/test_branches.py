@@ -13,6 +13,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     summary_message,
     user_messages,
 )
@@ -54,14 +55,7 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     await store.append(session.id, user_messages("m6"))
     assert await context_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
     assert await history_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
-    assert await history_texts(store, session.id) == [
-        "m1",
-        "m2",
-        "m3",
-        "m4",
-        "m5",
-        "m6",
-    ]
+    assert await history_texts(store, session.id) == numbered_texts(1, 6)
     rows = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))
     assert rows == (7,), "what is shared is stored once"
 
@@ -101,7 +95,7 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
         await store.append(branch.id, user_messages("b"))
         assert await context_texts(store, branch.id) == [*context, "b"]
         assert await history_texts(store, branch.id) == [
-            *(f"m{n}" for n in range(1, int(name[1:]) + 1)),
+            *numbered_texts(1, int(name[1:])),
             "b",
         ]
     assert (await store.branch(session.id, ids["m9"])).parent == made.session.id
@@ -145,26 +139,14 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
     await store.append(branch.id, user_messages("b4"))
     assert await context_texts(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
     assert await history_texts(store, made.session.id) == [
-        "m1",
-        "m2",
-        "m3",
-        "m4",
-        "b1",
-        "b2",
-        "b3",
-        "b4",
+        *numbered_texts(1, 4),
+        *numbered_texts(1, 4, "b"),
     ]
     assert await store.get_compression_tip(session.id) == session.id
     await store.undo(branch.id)
     assert await context_texts(store, branch.id) == [
-        "m1",
-        "m2",
-        "m3",
-        "m4",
-        "b1",
-        "b2",
-        "b3",
-        "b4",
+        *numbered_texts(1, 4),
+        *numbered_texts(1, 4, "b"),
     ]
     with pytest.raises(NothingToUndoError):
         await store.undo(branch.id)
@@ -181,14 +163,14 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
     ids = await ids_of(store, one.id)
     two = await store.branch(one.id, ids["b4"])
     await store.append(two.id, user_messages("c1"))
-    everything = [*(f"m{n}" for n in range(1, 10)), "b1", "b2", "b3", "b4", "c1"]
+    everything = [*numbered_texts(1, 9), *numbered_texts(1, 4, "b"), "c1"]
     assert await history_texts(store, two.id) == everything
     assert await context_texts(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
     old = await store.branch(two.id, ids["m5"])
     assert (
         await history_texts(store, old.id)
         == await context_texts(store, old.id)
-        == ["m1", "m2", "m3", "m4", "m5"]
+        == numbered_texts(1, 5)
     )
     shared = await store.branch(two.id, ids["b1"])
     assert await history_texts(store, shared.id) == everything[:10]
@@ -200,7 +182,7 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) ->
     await store.append(session.id, user_messages("m7", "m8"))
     branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
     await store.undo(session.id)
-    assert await history_texts(store, branch.id) == [f"m{n}" for n in range(1, 8)]
+    assert await history_texts(store, branch.id) == numbered_texts(1, 7)
     assert await context_texts(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
 
 

@@ -18,6 +18,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     summary_message,
     texts_of,
     user_message,
@@ -63,11 +64,11 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
     ended = await store.session(old.id)
     assert (ended.ended, ended.end_reason) == (clock.now, "compression")
     assert texts_of(await store.messages(old.id)) == [
-        *(f"m{n}" for n in range(1, 9)),
+        *numbered_texts(1, 8),
         "pending",
     ]
     assert await history_texts(store, old.id) == [
-        *(f"m{n}" for n in range(1, 9)),
+        *numbered_texts(1, 8),
         "pending",
     ]
 
@@ -121,7 +122,7 @@ async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
         "pending",
     ]
     await store.append(session.id, [*late, user_message("after")])
-    expected = [*(f"m{n}" for n in range(1, 7)), "late 1", "late 2", "pending", "after"]
+    expected = [*numbered_texts(1, 6), "late 1", "late 2", "pending", "after"]
     assert await history_texts(store, session.id) == expected
     assert await history_texts(store, made.session.id) == expected
 
@@ -134,7 +135,7 @@ async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
         store, session.id, pending=user_messages("not mine to store")
     )
     assert (second.won, second.session) == (False, third.session)
-    assert await history_texts(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    assert await history_texts(store, session.id) == numbered_texts(1, 6)
     assert len(await store.compactions(session.id)) == 2
 
 
@@ -248,7 +249,7 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(
         "reverted",
     )
     assert await store.get_compression_tip(made.session.id) == session.id
-    everything = [*(f"m{n}" for n in range(1, 7)), "after 1", "after 2"]
+    everything = [*numbered_texts(1, 6), "after 1", "after 2"]
     assert await context_texts(store, session.id) == everything
     assert await history_texts(store, made.session.id) == everything
     again = await compact_session(store, session.id)
@@ -274,7 +275,7 @@ async def test_undo_goes_back_step_by_step(store: Store) -> None:
     ]
     assert (await store.undo(second.session.id)).id == session.id
     assert await context_texts(store, session.id) == [
-        *(f"m{n}" for n in range(1, 7)),
+        *numbered_texts(1, 6),
         "a",
         "b",
     ]
@@ -291,7 +292,7 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
     await compact_session(store, first.session.id)
     await asyncio.gather(*(one.undo(session.id) for one in (store, other)))
     assert await store.get_compression_tip(session.id) == session.id
-    assert await history_texts(store, session.id) == [f"m{n}" for n in range(1, 7)]
+    assert await history_texts(store, session.id) == numbered_texts(1, 6)
     await other.close()
 
 

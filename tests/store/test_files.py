@@ -30,6 +30,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     user_message,
     user_messages,
 )
@@ -68,9 +69,7 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
-    assert (await history_texts(copy, session.id))[:500] == [
-        f"m{n}" for n in range(1, 501)
-    ]
+    assert (await history_texts(copy, session.id))[:500] == numbered_texts(1, 500)
     assert len(await history_texts(copy, session.id)) in (500, 900)
     assert (await copy.check()).problems == ()
     for target in (tmp_path / "copy.db", tmp_path / "no" / "folder.db"):

@@ -43,6 +43,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     user_messages,
 )
 from tests.store.postgres_server import Server
@@ -83,7 +84,7 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.gather(*waiting)
         await compact_session(store, await store.get_compression_tip(session.id))
     assert await history_texts(store, session.id) == [
-        *(f"m{n}" for n in range(1, 6)),
+        *numbered_texts(1, 5),
         "stop",
         "crash",
     ]

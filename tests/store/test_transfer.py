@@ -20,6 +20,7 @@ from tests.store.messages import (
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_texts,
     texts_of,
     tool_result,
     user_message,
@@ -167,7 +168,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     await elsewhere.import_lines(lines)
     assert await elsewhere.export(branch.id) == lines
     assert await history_texts(elsewhere, branch.id) == [
-        *(f"m{n}" for n in range(1, 9)),
+        *numbered_texts(1, 8),
         "b1",
     ]
     assert await context_texts(elsewhere, branch.id) == [
@@ -337,7 +338,7 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(
     )
     await store.append("a", numbered_messages(1, 6))
     assert (await compact_session(store, "a")).won
-    assert await history_texts(store, "a") == [f"m{n}" for n in range(1, 7)]
+    assert await history_texts(store, "a") == numbered_texts(1, 6)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,11 @@ QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
-async def with_store(folder: Path, work: Callable[[Store], Awaitable[None]]) -> None:
-    store = open_store(folder / "store.db")
-    try:
-        await work(store)
-    finally:
-        await store.close()
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = open_store(tmp_path / "store.db")
+    yield opened
+    await opened.close()
 
 
 async def thread(store: Store, *texts: str, tenant: str = "default") -> str:
@@ -64,31 +63,28 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
     ("mode", "query"), [("text", "invoice"), ("regex", r"^Invoice \d+:")]
 )
 async def test_every_place_is_found_once_page_by_page(
-    tmp_path: Path, mode: Any, query: str
+    store: Store, mode: Any, query: str
 ) -> None:
-    async def work(store: Store) -> None:
-        talk = await thread(
-            store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
+    talk = await thread(
+        store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
+    )
+    found = await every_page(
+        StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
+    )
+    assert sorted(place.turn for place in found) == list(range(1, 111))
+    assert len({place.id for place in found}) == 110
+    for place in found[:5]:
+        passage = await StoreLookup(store, "default", talk).read(place.id)
+        assert place.text.strip("…") in passage.text
+        assert (passage.turn, passage.role, passage.thread) == (
+            place.turn,
+            "user",
+            talk,
         )
-        found = await every_page(
-            StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
-        )
-        assert sorted(place.turn for place in found) == list(range(1, 111))
-        assert len({place.id for place in found}) == 110
-        for place in found[:5]:
-            passage = await StoreLookup(store, "default", talk).read(place.id)
-            assert place.text.strip("…") in passage.text
-            assert (passage.turn, passage.role, passage.thread) == (
-                place.turn,
-                "user",
-                talk,
-            )
-
-    await with_store(tmp_path, work)
 
 
 async def test_a_message_has_one_turn_number_however_it_is_found(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
     """What a client injects is no turn, and a branch counts on where it left its parent."""
     injected: list[Any] = [
@@ -129,118 +125,103 @@ async def test_a_message_has_one_turn_number_however_it_is_found(
         ]
         return {*turns, *[(await lookup.read(place)).turn for place in found]}
 
-    async def work(store: Store) -> None:
-        talk = await thread(store, "Good morning.", "We measure the office.")
-        await store.append(talk, [NewMessage(message) for message in injected])
-        left = (await store.messages(talk))[-1].id
-        branch = await store.branch(talk, left, new=NewSession(kind="branch"))
-        for one in (talk, branch.id):
-            await store.append(one, [NewMessage(walnut)])
-            assert await numbers(store, one) == {3}
-
-    await with_store(tmp_path, work)
+    talk = await thread(store, "Good morning.", "We measure the office.")
+    await store.append(talk, [NewMessage(message) for message in injected])
+    left = (await store.messages(talk))[-1].id
+    branch = await store.branch(talk, left, new=NewSession(kind="branch"))
+    for one in (talk, branch.id):
+        await store.append(one, [NewMessage(walnut)])
+        assert await numbers(store, one) == {3}
 
 
 async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    async def work(store: Store) -> None:
-        rule = "The theme tests go to coding-agent/test, I run them with npx."
-        talk = await thread(store, rule, "Please continue.")
-        call = {
-            "id": "c",
-            "type": "function",
-            "function": {"name": "terminal", "arguments": '{"command": "cat \\"a\\""}'},
-        }
-        for number in range(12):
-            text = f"where should the theme test go: test theme tests go where should, line {number}"
-            said: list[Any] = [
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "c", "content": text},
-            ]
-            await store.append(talk, [NewMessage(body) for body in said])
-        lookup = StoreLookup(store, "default", talk)
-        found = await lookup.search("where should the theme test go")
-        texts = [place.text for place in found.excerpts]
-        before = found.excerpts[: texts.index(rule)]
-        assert sum(place.role == "tool" for place in before) <= 1, (
-            "of twelve results alike only one comes before what the user said"
-        )
-        assert not found.near
-        place = next(place for place in found.excerpts if place.text == rule)
-        assert (place.before, place.after) == ("", "assistant: Noted.")
-        (again,) = (await lookup.search("^Please", mode="regex")).excerpts
-        assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
-        later = await lookup.search("where should the theme test go", offset=8)
-        assert not {place.id for place in later.excerpts} & {
-            place.id for place in found.excerpts
-        }
-        (shown,) = (await lookup.search('"cat"', limit=1)).excerpts
-        assert 'cat "a"' in shown.text, "arguments are shown as they were meant"
-
-    await with_store(tmp_path, work)
+    rule = "The theme tests go to coding-agent/test, I run them with npx."
+    talk = await thread(store, rule, "Please continue.")
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "terminal", "arguments": '{"command": "cat \\"a\\""}'},
+    }
+    for number in range(12):
+        text = f"where should the theme test go: test theme tests go where should, line {number}"
+        said: list[Any] = [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": text},
+        ]
+        await store.append(talk, [NewMessage(body) for body in said])
+    lookup = StoreLookup(store, "default", talk)
+    found = await lookup.search("where should the theme test go")
+    texts = [place.text for place in found.excerpts]
+    before = found.excerpts[: texts.index(rule)]
+    assert sum(place.role == "tool" for place in before) <= 1, (
+        "of twelve results alike only one comes before what the user said"
+    )
+    assert not found.near
+    place = next(place for place in found.excerpts if place.text == rule)
+    assert (place.before, place.after) == ("", "assistant: Noted.")
+    (again,) = (await lookup.search("^Please", mode="regex")).excerpts
+    assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
+    later = await lookup.search("where should the theme test go", offset=8)
+    assert not {place.id for place in later.excerpts} & {
+        place.id for place in found.excerpts
+    }
+    (shown,) = (await lookup.search('"cat"', limit=1)).excerpts
+    assert 'cat "a"' in shown.text, "arguments are shown as they were meant"
 
 
 async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    async def work(store: Store) -> None:
-        prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
-        texts = [prompt.format(number) for number in range(30)]
-        talk = await thread(
-            store, *texts[:15], "We ship on Thursdays, never on Fridays.", *texts[15:]
+    prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
+    texts = [prompt.format(number) for number in range(30)]
+    talk = await thread(
+        store, *texts[:15], "We ship on Thursdays, never on Fridays.", *texts[15:]
+    )
+    found = await StoreLookup(store, "default", talk).search(
+        "on which days do we ship a release"
+    )
+    assert any("Thursdays" in place.text for place in found.excerpts)
+    assert sum("Solve the issue" in place.text for place in found.excerpts) == 1
+
+
+async def test_stored_outputs_are_found_and_searches_are_not(store: Store) -> None:
+    talk = await thread(store, "Look at the pump.")
+    asked = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "recall", "arguments": '{"query": "E-7731"}'},
+    }
+    bodies: list[Any] = [
+        {"role": "assistant", "content": "", "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": "c1", "content": "E-7731 was found"},
+    ]
+    await store.append(talk, [NewMessage(body) for body in bodies])
+    kept = await store.put_output(
+        talk,
+        f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
+        tool="dump",
+        call_id="c0",
+    )
+    for mode in ("text", "regex"):
+        found = await every_page(
+            StoreLookup(store, "default", talk), "E-7731", mode=mode
         )
-        found = await StoreLookup(store, "default", talk).search(
-            "on which days do we ship a release"
-        )
-        assert any("Thursdays" in place.text for place in found.excerpts)
-        assert sum("Solve the issue" in place.text for place in found.excerpts) == 1
-
-    await with_store(tmp_path, work)
+        assert [(place.id, place.tool) for place in found] == [(kept.id, "dump")]
+        assert "code E-7731 " in found[0].text
 
 
-async def test_stored_outputs_are_found_and_searches_are_not(tmp_path: Path) -> None:
-    async def work(store: Store) -> None:
-        talk = await thread(store, "Look at the pump.")
-        asked = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "recall", "arguments": '{"query": "E-7731"}'},
-        }
-        bodies: list[Any] = [
-            {"role": "assistant", "content": "", "tool_calls": [asked]},
-            {"role": "tool", "tool_call_id": "c1", "content": "E-7731 was found"},
-        ]
-        await store.append(talk, [NewMessage(body) for body in bodies])
-        kept = await store.put_output(
-            talk,
-            f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
-            tool="dump",
-            call_id="c0",
-        )
-        for mode in ("text", "regex"):
-            found = await every_page(
-                StoreLookup(store, "default", talk), "E-7731", mode=mode
-            )
-            assert [(place.id, place.tool) for place in found] == [(kept.id, "dump")]
-            assert "code E-7731 " in found[0].text
-
-    await with_store(tmp_path, work)
-
-
-async def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
-    async def work(store: Store) -> None:
-        talk = await thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
-        lookup = StoreLookup(store, "default", talk)
-        for query, mode in (("staging", "text"), (r"to \w+\.", "regex")):
-            found = await every_page(lookup, query, mode=mode)
-            assert "staging" in found[0].text
-            assert TOKEN not in found[0].text
-        assert not await every_page(lookup, "ghp_[A-Za-z0-9]{10}", mode="regex")
-        for offset in range(0, 60, 7):
-            assert TOKEN[4:] not in (await lookup.read("1", offset=offset)).text
-
-    await with_store(tmp_path, work)
+async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
+    talk = await thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
+    lookup = StoreLookup(store, "default", talk)
+    for query, mode in (("staging", "text"), (r"to \w+\.", "regex")):
+        found = await every_page(lookup, query, mode=mode)
+        assert "staging" in found[0].text
+        assert TOKEN not in found[0].text
+    assert not await every_page(lookup, "ghp_[A-Za-z0-9]{10}", mode="regex")
+    for offset in range(0, 60, 7):
+        assert TOKEN[4:] not in (await lookup.read("1", offset=offset)).text
 
 
 @pytest.mark.parametrize(
@@ -248,68 +229,59 @@ async def test_a_secret_is_neither_shown_nor_found(tmp_path: Path) -> None:
     ["(a+)+$", "(?:a{9999}){9999}", "(", "", "x" * 1_001, "((a{1,99}){1,99}){99}"],
 )
 async def test_a_hostile_pattern_is_refused_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     monkeypatch.setattr(lookups, "PATTERN_SECONDS", 0.2)
 
-    async def work(store: Store) -> None:
-        talk = await thread(store, "a" * 40_000 + "!")
-        with pytest.raises(InputError):
-            await StoreLookup(store, "default", talk).search(pattern, mode="regex")
-
-    await with_store(tmp_path, work)
+    talk = await thread(store, "a" * 40_000 + "!")
+    with pytest.raises(InputError):
+        await StoreLookup(store, "default", talk).search(pattern, mode="regex")
 
 
 async def test_other_threads_are_seen_only_where_that_is_allowed_and_other_tenants_never(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    async def work(store: Store) -> None:
-        mine = await thread(store, "Here.")
-        other = await thread(store, "The vault is behind the mirror.")
-        foreign = await thread(store, "The vault is in the cellar.", tenant="rival")
-        kept = await store.put_output(foreign, "vault number 9", tool="dump")
-        said = (await store.history(other))[0].id
-        theirs = (await store.history(foreign))[0].id
-        alone = StoreLookup(store, "default", mine)
-        wide = StoreLookup(store, "default", mine, reach="all")
-        for mode in ("text", "regex"):
-            assert not await every_page(alone, "vault", mode=mode)
-            assert [
-                place.thread
-                for place in await every_page(wide, "vault", mode=mode, scope="all")
-            ] == [other]
-        with pytest.raises(InputError):
-            await alone.search("vault", scope="all")
-        assert (await wide.read(f"message:{said}")).thread == other
-        for lookup, wanted in (
-            (alone, said),
-            (alone, theirs),
-            (wide, theirs),
-            (alone, kept.id),
-            (wide, kept.id),
-        ):
-            with pytest.raises(UnknownIdError):
-                await lookup.read(str(wanted))
-        nobody = StoreLookup(store, "default", None)
-        with pytest.raises(InputError):
-            await nobody.search("vault")
-        assert len(await every_page(nobody, "vault", scope="all")) == 1
-
-    await with_store(tmp_path, work)
+    mine = await thread(store, "Here.")
+    other = await thread(store, "The vault is behind the mirror.")
+    foreign = await thread(store, "The vault is in the cellar.", tenant="rival")
+    kept = await store.put_output(foreign, "vault number 9", tool="dump")
+    said = (await store.history(other))[0].id
+    theirs = (await store.history(foreign))[0].id
+    alone = StoreLookup(store, "default", mine)
+    wide = StoreLookup(store, "default", mine, reach="all")
+    for mode in ("text", "regex"):
+        assert not await every_page(alone, "vault", mode=mode)
+        assert [
+            place.thread
+            for place in await every_page(wide, "vault", mode=mode, scope="all")
+        ] == [other]
+    with pytest.raises(InputError):
+        await alone.search("vault", scope="all")
+    assert (await wide.read(f"message:{said}")).thread == other
+    for lookup, wanted in (
+        (alone, said),
+        (alone, theirs),
+        (wide, theirs),
+        (alone, kept.id),
+        (wide, kept.id),
+    ):
+        with pytest.raises(UnknownIdError):
+            await lookup.read(str(wanted))
+    nobody = StoreLookup(store, "default", None)
+    with pytest.raises(InputError):
+        await nobody.search("vault")
+    assert len(await every_page(nobody, "vault", scope="all")) == 1
 
 
-async def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
-    async def work(store: Store) -> None:
-        talk = await thread(store, "Hello there.")
-        lookup = StoreLookup(store, "default", talk)
-        found = await lookup.search("zeppelin")
-        assert "Do not repeat this search." in page_text(
-            found, "zeppelin", tool="recall", where="this thread"
-        )
-        beyond = passage_text(await lookup.read("1", offset=10_000), tool="recall")
-        assert "That was all of it" in beyond
-
-    await with_store(tmp_path, work)
+async def test_nothing_found_is_said_finally(store: Store) -> None:
+    talk = await thread(store, "Hello there.")
+    lookup = StoreLookup(store, "default", talk)
+    found = await lookup.search("zeppelin")
+    assert "Do not repeat this search." in page_text(
+        found, "zeppelin", tool="recall", where="this thread"
+    )
+    beyond = passage_text(await lookup.read("1", offset=10_000), tool="recall")
+    assert "That was all of it" in beyond
 
 
 async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> None:

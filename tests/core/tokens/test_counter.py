@@ -15,6 +15,7 @@ from hypothesis import given
 
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens import counter as module
+from everthread.core.tokens.tokenizers import Tokenizer
 from tests.core.strategies import histories
 from tests.shared_data import shared_path
 
@@ -483,18 +484,19 @@ def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(
 def test_a_message_a_tool_and_a_system_text_are_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    counted: list[str] = []
+
+    def count(_self: Tokenizer, text: str) -> float:
+        counted.append(text)
+        return 1.0
+
+    monkeypatch.setattr(Tokenizer, "count", count)
     counter = TokenCounter(GPT)
     message = user("hello there")
     tool = dict(WEATHER)
     system = "You are careful."
     first = counter.request([message], system=system, tools=[tool])
-    counted: list[str] = []
-
-    def count(text: str) -> float:
-        counted.append(text)
-        return 1.0
-
-    monkeypatch.setattr(counter, "_tokens", count)
+    counted.clear()
     assert counter.request([message], system=system, tools=[tool]) == first
     equal = [user("hello there")]
     assert counter.request(equal, system=system, tools=[dict(WEATHER)]) == first
