@@ -467,10 +467,12 @@ MAX_LISTED_THREADS = 10
 async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
     resume = start.thread
+    starting = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = Status()
         reader = _open_reader(screen, status, start.workspace)
+        starting.enter_context(reader.hold_typing(as_one_message=True))
         if resume == NO_ID:
             can_pick = pick and reader.interactive
             resume = (
@@ -504,6 +506,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
                 exchange := last_exchange(agent.conversation.messages)
             ):
                 screen.print(exchange)
+            starting.close()
             await chat.talk(agent)
             thread = agent.conversation.id
             window = agent.conversation.window
@@ -515,6 +518,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
         elif resume is None:
             await store.delete_thread(thread)  # the thread is empty
     finally:
+        starting.close()
         await store.close()
 
 
