@@ -441,8 +441,7 @@ async def render_farewell(
     ]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
-        has_price = usage.unpriced < usage.calls
-        cost = f"Cost {format_cost(usage)}: " if has_price else ""
+        cost = f"Cost {format_cost(usage)}: " if usage.cost else ""
         lines.append(
             f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
             f"written{_describe_saving(comparison)}."
