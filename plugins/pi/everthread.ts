@@ -8,6 +8,9 @@
 import { spawn } from "node:child_process";
 
 const [PROGRAM, ...ARGUMENTS] = (process.env.EVERTHREAD_COMMAND ?? "everthread").split(" ");
+const NOT_INSTALLED =
+	`the command ${PROGRAM} is not found. To install Everthread from a clone: ` +
+	"git clone https://github.com/everthread/everthread && uv tool install ./everthread";
 
 /** Call `everthread hook pi` and return its answer; undefined if there is nothing to change. */
 function callHook(given: any, signal?: AbortSignal): Promise<any> {
@@ -16,7 +19,7 @@ function callHook(given: any, signal?: AbortSignal): Promise<any> {
 		const heard = { out: "", err: "" };
 		child.stdout.on("data", (data: any) => (heard.out += data));
 		child.stderr.on("data", (data: any) => (heard.err += data));
-		child.on("error", reject);
+		child.on("error", (error: any) => reject(error.code === "ENOENT" ? new Error(NOT_INSTALLED) : error));
 		child.on("close", (code: number) => {
 			if (code) reject(new Error(heard.err.trim() || `exit code ${code}`));
 			else resolve(heard.out.trim() ? JSON.parse(heard.out) : undefined);

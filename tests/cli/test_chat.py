@@ -409,6 +409,43 @@ class TestInterrupting:
         ]
         assert text_of(messages[2]).splitlines()[-1] == "line 299 of a long log"
 
+    @pytest.mark.parametrize("marks", [("", ""), ("\x1b[200~", "\x1b[201~")])
+    def test_a_paste_before_the_first_prompt_is_one_message(
+        self,
+        home: Path,
+        workspace: Path,
+        terminal_of: Any,
+        fill: Any,
+        marks: tuple[str, str],
+    ) -> None:
+        lines = [f"line {number} of a long log" for number in range(60)]
+        with provider_in_thread(["Read it."]) as served:
+            configure_provider(home, served)
+            with terminal_of("chat", "-w", str(workspace)) as terminal:
+                pasted = "".join(f"{line}\r" for line in lines)
+                terminal.type(f"{marks[0]}{pasted}{marks[1]}", "")
+                terminal.see("[paste 1: 60 lines]")
+                terminal.type("")
+                terminal.see("Read it.")
+                terminal.see(PROMPT)
+                terminal.type("", CTRL_D)
+                assert terminal.leave() == 0
+        _, messages = last_thread(fill)
+        assert [message["role"] for message in messages] == ["user", "assistant"]
+        assert text_of(messages[0]).splitlines() == lines
+
+    def test_one_line_before_the_first_prompt_is_sent(
+        self, home: Path, workspace: Path, terminal_of: Any
+    ) -> None:
+        with provider_in_thread(["Read it."]) as served:
+            configure_provider(home, served)
+            with terminal_of("chat", "-w", str(workspace)) as terminal:
+                terminal.type("hello")
+                terminal.see("Read it.")
+                terminal.see(PROMPT)
+                terminal.type("", CTRL_D)
+                assert terminal.leave() == 0
+
     def test_keys_typed_ahead_do_not_answer_a_question(
         self, chat: Any, workspace: Path
     ) -> None:

@@ -370,7 +370,11 @@ class Answering:
     def interrupt(self) -> None:
         """Nobody waits."""
 
-    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+    def hold_typing(
+        self,
+        *,
+        as_one_message: bool = False,  # noqa: ARG002 - as every reader
+    ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -591,7 +595,11 @@ class Typed:
     def interrupt(self) -> None:
         """Nobody waits."""
 
-    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+    def hold_typing(
+        self,
+        *,
+        as_one_message: bool = False,  # noqa: ARG002 - as every reader
+    ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 

@@ -141,6 +141,19 @@ def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
     assert "endpoint" not in found, "a local model has none"
 
 
+def test_a_store_that_cannot_be_created_is_reported_with_its_cure(
+    everthread: Any, home: Path, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.touch()
+    configure(home, f"store: {{url: 'sqlite:///{blocked}/folder/store.db'}}\n")
+    store = findings(everthread, 1)["store"]
+    assert store["state"] == "broken"
+    assert f"{blocked} cannot be written" in store["text"]
+    assert f"make {blocked} writable" in store["advice"]
+    assert "✗ store" in everthread("doctor").stdout
+
+
 def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
     configure(home, "model: {provider: local}\n")
     path = SMOLLM2.path(home)

@@ -102,4 +102,5 @@ async def test_the_users_words_follow_opencodes_own_summary(
     assert "Continue if you have" not in summary, "opencode says it in the user's name"
     printed, problem = await run(*command, program="/no/such/program", home=tmp_path)
     assert json.loads(printed) == ["Parts were made."] * 3
-    assert "everthread: " in problem
+    assert "the command /no/such/program is not found" in problem
+    assert "uv tool install ./everthread" in problem

@@ -92,6 +92,22 @@ def report(everthread: Any, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+def test_a_model_that_costs_nothing_is_free_not_unknown(
+    everthread: Any, fill: Any
+) -> None:
+    async def talk_locally(store: Store) -> None:
+        await store.create_session(NewSession(id="thread"))
+        usage = NewUsage("thread", "smollm2-135m", USED, cost=Decimal(0))
+        await store.record_usage(usage)
+
+    fill(talk_locally)
+    shown = everthread("usage").stdout
+    cost = next(line for line in shown.splitlines() if line.split()[:1] == ["cost"])
+    assert cost.split() == ["cost", "free", "free"]
+    assert "without a known price" not in shown
+    assert "cost free" in everthread("insights").stdout
+
+
 @pytest.mark.usefixtures("filled")
 class TestUsage:
     def test_of_a_thread(self, everthread: Any) -> None:

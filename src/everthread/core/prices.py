@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
 
 _MILLION = Decimal(1_000_000)
+LOCAL_MODELS = frozenset({"smollm2-135m"})
+"""Models that Everthread itself runs on this machine, by the names that a gateway sees."""
 MAX_MODEL_PREFIXES = 8
 """Prefixes of a model's name to try as its provider. Real names have at most four
 (`vertex_ai/publishers/google/models/…`), but a client may write any number."""
@@ -60,7 +62,13 @@ def cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
 def cost_of(
     usage: CanonicalUsage, model: str, *, at: datetime, provider: str | None = None
 ) -> Decimal | None:
-    """Return the dollars for one call; None if a price that it needs is unknown."""
+    """Return the dollars for one call; None if a price that it needs is unknown.
+
+    A model on this machine costs nothing, unless the configuration gives it a price.
+    """
+    is_local = provider == "local" or model in LOCAL_MODELS
+    if is_local and find_own_prices(model) is None:
+        return Decimal(0)
     prices = prices_for(
         model, at=at, provider=provider, prompt_tokens=usage.prompt_tokens
     )

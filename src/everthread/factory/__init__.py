@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         STORE_FILE,
         migrate_store,
         open_store,
+        store_file,
         store_url,
     )
 
@@ -31,6 +32,7 @@ __all__ = [
     "refit",
     "run_sync",
     "session_options",
+    "store_file",
     "store_url",
 ]
 
@@ -45,6 +47,7 @@ _MODULES = {
     "refit": "model_setup",
     "run_sync": "compression",
     "session_options": "conversations",
+    "store_file": "stores",
     "store_url": "stores",
 }
 

@@ -11,6 +11,7 @@ from everthread.store.database import Database
 from everthread.store.store import Store
 
 STORE_FILE = "everthread.db"
+SERVER_SCHEMES = ("postgresql", "postgres")
 SUMMARY_KEY = "summary"
 """The name of the stored key that summaries are tagged with."""
 
@@ -20,6 +21,12 @@ def store_url(config: Config) -> str:
     return config.store.url or "sqlite:///" + str(
         home_directory() / STORE_FILE
     ).replace("%", "%25")
+
+
+def store_file(url: str) -> Path | None:
+    """Return the file of a SQLite store; None for a store on a server."""
+    is_server = urlsplit(url).scheme in SERVER_SCHEMES
+    return None if is_server else _parse_path(url)
 
 
 def open_store(
@@ -53,7 +60,7 @@ def migrate_store(
 def _database(url: str | Path) -> Database:
     text = str(url)
     scheme = urlsplit(text).scheme
-    if scheme in ("postgresql", "postgres"):
+    if scheme in SERVER_SCHEMES:
         try:
             from everthread.store.postgres import PostgresDatabase
         except ImportError as error:
@@ -68,9 +75,11 @@ def _database(url: str | Path) -> Database:
         )
     from everthread.store.sqlite import SqliteDatabase
 
-    path = (
-        unquote(text.removeprefix("sqlite://").removeprefix("/"))
-        if scheme == "sqlite"
-        else text
-    )
-    return SqliteDatabase(Path(path).expanduser())
+    return SqliteDatabase(_parse_path(text))
+
+
+def _parse_path(text: str) -> Path:
+    """Return the file that `sqlite:///path` or a plain path names."""
+    if urlsplit(text).scheme == "sqlite":
+        text = unquote(text.removeprefix("sqlite://").removeprefix("/"))
+    return Path(text).expanduser()

@@ -240,9 +240,9 @@ class UsageRow:
 
     @property
     def cost_text(self) -> str:
-        """Its dollars; `unknown` for calls without a price."""
-        if self.unpriced and self.unpriced == self.calls:
-            return "unknown"
+        """Its dollars; `unknown` for calls without a price, `free` if every call cost nothing."""
+        if self.calls and not self.cost:
+            return "unknown" if self.unpriced else "free"
         return f"{format_dollars(self.cost)}{' + unknown' if self.unpriced else ''}"
 
     @property

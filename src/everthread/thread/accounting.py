@@ -52,7 +52,8 @@ class Accounting:
         provider: str = "auto",
     ) -> NewUsage:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
-        named = None if provider in UNNAMED else provider
+        is_unnamed = provider in UNNAMED and provider != "local"
+        named = None if is_unnamed else provider
         price = cost_of(
             usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named
         )

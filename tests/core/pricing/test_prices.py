@@ -25,6 +25,7 @@ from everthread.core.prices import (
     unpriced_text,
     use_own_prices,
 )
+from everthread.providers.local import SMOLLM2
 from tests.shared_data import shared_path
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -245,3 +246,14 @@ def test_configured_prices_come_first() -> None:
         use_own_prices({})
     assert prices_for("nobody-knows", at=now) is None
     assert "prices.nobody-knows.input" in unpriced_text("nobody-knows")
+
+
+def test_a_local_model_costs_nothing_unless_a_price_is_configured() -> None:
+    assert cost_of(USAGE, "my-file", at=AT, provider="local") == 0
+    assert cost_of(USAGE, SMOLLM2.name, at=AT) == 0
+    use_own_prices({"my-file": Prices(input=Decimal(1))})
+    try:
+        usage = CanonicalUsage(1_000_000)
+        assert cost_of(usage, "my-file", at=AT, provider="local") == 1
+    finally:
+        use_own_prices({})

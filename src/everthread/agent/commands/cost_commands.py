@@ -129,6 +129,8 @@ def _cost(row: UsageRow) -> str:
     """Return a cost as text; a missing price is unknown, never zero."""
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"
+    if row.calls and not row.cost and not row.unpriced:
+        return "free"
     cost = format_dollars(row.cost)
     return (
         f"{cost} + {count_noun(row.unpriced, 'call')} without a known price"

@@ -441,8 +441,7 @@ async def render_farewell(
     ]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
-        has_price = usage.unpriced < usage.calls
-        cost = f"Cost {format_cost(usage)}: " if has_price else ""
+        cost = f"Cost {format_cost(usage)}: " if usage.cost else ""
         lines.append(
             f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
             f"written{_describe_saving(comparison)}."
@@ -467,10 +466,12 @@ MAX_LISTED_THREADS = 10
 async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
     resume = start.thread
+    starting = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = Status()
         reader = _open_reader(screen, status, start.workspace)
+        starting.enter_context(reader.hold_typing(as_one_message=True))
         if resume == NO_ID:
             can_pick = pick and reader.interactive
             resume = (
@@ -504,6 +505,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
                 exchange := last_exchange(agent.conversation.messages)
             ):
                 screen.print(exchange)
+            starting.close()
             await chat.talk(agent)
             thread = agent.conversation.id
             window = agent.conversation.window
@@ -515,6 +517,7 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
         elif resume is None:
             await store.delete_thread(thread)  # the thread is empty
     finally:
+        starting.close()
         await store.close()
 
 

@@ -120,8 +120,10 @@ class Editor:
         with self._type_ahead.pause():
             return (await self._prompt(self._question, question)).strip()
 
-    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
-        return self._type_ahead.hold()
+    def hold_typing(
+        self, *, as_one_message: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        return self._type_ahead.hold(as_one_message=as_one_message)
 
     def interrupt(self) -> None:
         for session in (self._session, self._question):

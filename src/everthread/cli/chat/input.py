@@ -46,8 +46,10 @@ class InputReader(Protocol):
         """Take a Ctrl-C that came as a signal."""
         ...
 
-    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
-        """Within, keys are not shown; they wait for the next message."""
+    def hold_typing(
+        self, *, as_one_message: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Within, keys are not shown; they wait for the next message. `as_one_message`: all lines together."""
         ...
 
 
@@ -76,7 +78,11 @@ class LineReader:
     def interrupt(self) -> None:
         self._lines.put_nowait(KeyboardInterrupt)
 
-    def hold_typing(self) -> contextlib.AbstractContextManager[None]:
+    def hold_typing(
+        self,
+        *,
+        as_one_message: bool = False,  # noqa: ARG002 - as every reader
+    ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     async def _line(self, prompt: str) -> str:

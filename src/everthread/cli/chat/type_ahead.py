@@ -1,4 +1,4 @@
-"""Keys that are typed while a turn runs: they wait for the next message."""
+"""Keys that are typed while a chat starts or a turn runs: they wait for the next message."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import os
 import select
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding.key_processor import KeyPress
+from prompt_toolkit.keys import Keys
 
 START_BRACKETED_PASTE = "\x1b[?2004h"
 END_BRACKETED_PASTE = "\x1b[?2004l"
 MAX_READ_BYTES = 65_536
+QUIET_SECONDS = 0.05
+"""A paste in one burst has ended when no key came for so long."""
+ENTER_KEYS = (Keys.ControlJ, Keys.ControlM)
 
 
 class TypeAhead:
-    """Reads the keyboard while a turn runs, and gives the keys to the next prompt.
+    """Reads the keyboard while a chat starts or a turn runs, and gives the keys to the next prompt.
 
     Left in the terminal's own queue, each line of a paste would be sent as a message or taken as the answer to a
     question, and a full queue would hold back Ctrl-C.
@@ -36,8 +40,12 @@ class TypeAhead:
         self._is_held = False
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Within, keys are read and neither shown nor used; Ctrl-C remains a signal."""
+    def hold(self, *, as_one_message: bool = False) -> Iterator[None]:
+        """Within, keys are read and neither shown nor used; Ctrl-C remains a signal.
+
+        `as_one_message`: several lines are one paste. A terminal marks a paste only if it was asked to before, so
+        the lines of one that began before the program cannot be told from typed ones.
+        """
         terminal = self._source.fileno()
         try:
             before = termios.tcgetattr(terminal)
@@ -56,12 +64,14 @@ class TypeAhead:
             yield
         finally:
             self._is_held = False
-            while select.select([terminal], [], [], 0)[0] and self._read():
+            quiet_seconds = QUIET_SECONDS if as_one_message and self._keys else 0
+            while select.select([terminal], [], [], quiet_seconds)[0] and self._read():
                 pass
             self._stop_listening()
             termios.tcsetattr(terminal, termios.TCSADRAIN, before)
             self._parser.flush()
-            store_typeahead(self._source, [*self._keys])
+            keys = join_lines(self._keys) if as_one_message else [*self._keys]
+            store_typeahead(self._source, keys)
             self._keys.clear()
 
     @contextlib.contextmanager
@@ -95,6 +105,19 @@ class TypeAhead:
             return False
         self._parser.feed(self._decoder.decode(data))
         return True
+
+
+def join_lines(keys: Sequence[KeyPress]) -> list[KeyPress]:
+    """Return several lines as one paste that is not sent yet; one line as it was typed, with its Enter."""
+    text = "".join(
+        "\n" if press.key in ENTER_KEYS else press.data
+        for press in keys
+        if press.key in (*ENTER_KEYS, Keys.ControlI, Keys.BracketedPaste)
+        or press.data.isprintable()
+    ).rstrip("\n")
+    if "\n" not in text:
+        return [*keys]
+    return [KeyPress(Keys.BracketedPaste, text)]
 
 
 def _write(sequence: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import httpx2
@@ -30,7 +31,7 @@ from everthread.errors import (
     MissingPackageError,
     NoStoreError,
 )
-from everthread.factory import open_store, store_url
+from everthread.factory import open_store, store_file, store_url
 from everthread.factory.model_setup import check_choice, load_window
 from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
@@ -98,19 +99,23 @@ async def run_checks() -> list[CheckResult]:
 
 def check_home() -> CheckResult:
     folder = home_directory()
+    if blocked := _find_unwritable(folder):
+        advice = "make it writable, or set EVERTHREAD_HOME to a directory of yours"
+        return CheckResult(
+            "home", "broken", f"{folder}: {blocked} cannot be written", advice
+        )
+    is_new = " (created on first use)" if not folder.exists() else ""
+    return CheckResult("home", "good", f"{folder}{is_new}")
+
+
+def _find_unwritable(folder: Path) -> Path | None:
+    """Return the folder, or its nearest parent that exists, if nothing can be created in it."""
     nearest = next(
         path for path in (folder, *folder.absolute().parents) if path.exists()
     )
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return CheckResult(
-            "home",
-            "good",
-            f"{folder}{'' if nearest == folder else ' (created on first use)'}",
-        )
-    advice = "make it writable, or set EVERTHREAD_HOME to a directory of yours"
-    return CheckResult(
-        "home", "broken", f"{folder}: {nearest} cannot be written", advice
-    )
+        return None
+    return nearest
 
 
 def check_keys(config: Config | None) -> CheckResult:
@@ -239,8 +244,7 @@ async def check_store(config: Config, choice: Choice | None) -> list[CheckResult
         store = open_store(url, create=False)
         result = _describe_health(await store.check())
     except NoStoreError:
-        text = f"none yet at {_hide_password(url)}; created on first use"
-        result = CheckResult("store", "good", text)
+        result = _describe_missing_store(url)
     except EverthreadError as error:
         advice = "free or repair it, or name another place with store.url; `everthread db check` looks again"
         result = CheckResult("store", "broken", str(error), advice)
@@ -253,6 +257,18 @@ async def check_store(config: Config, choice: Choice | None) -> list[CheckResult
         if store is not None:
             await store.close()
     return [*window, result]
+
+
+def _describe_missing_store(url: str) -> CheckResult:
+    """Say whether the first use can create the store."""
+    file = store_file(url)
+    blocked = None if file is None else _find_unwritable(file.parent)
+    if blocked is not None:
+        text = f"cannot be created at {file}: {blocked} cannot be written"
+        advice = f"make {blocked} writable, or name another place with EVERTHREAD_HOME or store.url"
+        return CheckResult("store", "broken", text, advice)
+    text = f"none yet at {_hide_password(url)}; created on first use"
+    return CheckResult("store", "good", text)
 
 
 def _describe_health(health: StoreHealth) -> CheckResult:

@@ -134,6 +134,8 @@ def _describe_dollars(
     cost: object, unpriced: int, comparison: CostComparison | None
 ) -> list[Figure]:
     """Return the dollars spent, and those saved if they are known."""
+    if cost == 0 and not unpriced:
+        return [Figure("free", "cost", "a model on this machine, or at no charge")]
     spent = f"${cost:,.2f}" if cost is not None else "unknown"
     missing = (
         f"{count_noun(unpriced, 'call')} without a known price" if unpriced else ""
