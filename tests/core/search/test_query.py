@@ -23,6 +23,7 @@ from everthread.core.search.relevance import (
     rarity,
     rate_sittings,
     share_words,
+    weigh_question,
 )
 from everthread.core.search.terms import forms, stop_words
 
@@ -228,9 +229,9 @@ def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
 
 
 def test_closeness_is_the_share_of_what_was_asked() -> None:
-    assert closeness([3.0, 1.0], [3.0, 1.0, 4.0]) == 0.5
-    assert closeness([], [3.0]) == 0.0
-    assert closeness([], []) == 0.0
-    assert closeness([2.0] * 6, [2.0] * 24) == 1.0, (
+    assert closeness(4.0, weigh_question([3.0, 1.0, 4.0])) == 0.5
+    assert closeness(0.0, weigh_question([3.0])) == 0.0
+    assert closeness(0.0, weigh_question([])) == 0.0
+    assert closeness(12.0, weigh_question([2.0] * 24)) == 1.0, (
         "the six rarest words of a long message are enough"
     )
