@@ -219,6 +219,8 @@ def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> Non
     ]
     twice = share_words([{7: 1.0}, {7: 4.0}, {}], [1, 1, 1])
     assert twice[2] == {7: 4 * before}, "a word of two neighbours counts once"
+    better_first = share_words([{7: 4.0}, {}, {7: 1.0}], [1, 1, 1])
+    assert better_first[1] == {7: 4 * before}, "at its best, in any order"
     assert share_words([], []) == []
 
 
