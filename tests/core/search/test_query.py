@@ -23,6 +23,7 @@ from everthread.core.search.relevance import (
     rarity,
     rate_sittings,
     share_words,
+    weigh_question,
 )
 from everthread.core.search.terms import forms, stop_words
 
@@ -218,6 +219,8 @@ def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> Non
     ]
     twice = share_words([{7: 1.0}, {7: 4.0}, {}], [1, 1, 1])
     assert twice[2] == {7: 4 * before}, "a word of two neighbours counts once"
+    better_first = share_words([{7: 4.0}, {}, {7: 1.0}], [1, 1, 1])
+    assert better_first[1] == {7: 4 * before}, "at its best, in any order"
     assert share_words([], []) == []
 
 
@@ -228,9 +231,9 @@ def test_a_sitting_adds_a_share_of_its_best_messages() -> None:
 
 
 def test_closeness_is_the_share_of_what_was_asked() -> None:
-    assert closeness([3.0, 1.0], [3.0, 1.0, 4.0]) == 0.5
-    assert closeness([], [3.0]) == 0.0
-    assert closeness([], []) == 0.0
-    assert closeness([2.0] * 6, [2.0] * 24) == 1.0, (
+    assert closeness(4.0, weigh_question([3.0, 1.0, 4.0])) == 0.5
+    assert closeness(0.0, weigh_question([3.0])) == 0.0
+    assert closeness(0.0, weigh_question([])) == 0.0
+    assert closeness(12.0, weigh_question([2.0] * 24)) == 1.0, (
         "the six rarest words of a long message are enough"
     )

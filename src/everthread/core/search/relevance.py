@@ -52,14 +52,16 @@ def share_words(
     """
     borrowed: list[dict[int, float]] = [{} for _ in held]
     for index, words in enumerate(held):
+        if not words:
+            continue
         for step, share in NEIGHBOUR_SHARES.items():
             other = index - step
             if not 0 <= other < len(held) or sittings[other] != sittings[index]:
                 continue
+            lent = borrowed[other]
             for word, score in words.items():
-                borrowed[other][word] = max(
-                    share * score, borrowed[other].get(word, 0.0)
-                )
+                if share * score > lent.get(word, 0.0):
+                    lent[word] = share * score
     return borrowed
 
 
@@ -76,7 +78,11 @@ def rate_sittings(scores: Sequence[float], sittings: Sequence[int]) -> dict[int,
     }
 
 
-def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:
-    """Return the share of a question that a text holds, 0 to 1: the weights of its words by those of the question's."""
-    most = sum(sorted(wanted, reverse=True)[:MAX_COUNTED])
-    return min(1.0, sum(present) / most) if most else 0.0
+def weigh_question(weights: Sequence[float]) -> float:
+    """Return the weight of a text that answers a question whole, from the weights of the question's words."""
+    return sum(sorted(weights, reverse=True)[:MAX_COUNTED])
+
+
+def closeness(present: float, whole: float) -> float:
+    """Return the share of a question that a text holds, 0 to 1: the weight of its words by that of the question."""
+    return min(1.0, present / whole) if whole else 0.0

@@ -40,6 +40,15 @@ class Piece(NamedTuple):
         return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
 
 
+class RoughPiece(NamedTuple):
+    """The columns by which a piece is chosen among many."""
+
+    id: int
+    message: int | None
+    thread: str
+    length: int
+
+
 PIECE_COLUMNS = (
     "p.id, p.message_id, p.output_id, p.tenant, p.thread_id, p.role, "
     "p.tool, p.start, p.length, p.said, p.created"
@@ -50,9 +59,21 @@ def load_pieces(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
 ) -> list[Piece]:
     """Pieces within a condition, in any order."""
+    sql = _select_pieces(PIECE_COLUMNS, where)
+    return list(map(Piece._make, tx.all_in(sql, ids, *values)))
+
+
+def load_rough_pieces(
+    tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
+) -> list[RoughPiece]:
+    """The same with fewer columns, which reads no messages."""
+    sql = _select_pieces("p.id, p.message_id, p.thread_id, p.length", where)
+    return list(map(RoughPiece._make, tx.all_in(sql, ids, *values)))
+
+
+def _select_pieces(columns: str, where: str) -> str:
     within = f" AND {where}" if where else ""
-    sql = f"SELECT {PIECE_COLUMNS} FROM piece_details p WHERE p.id IN ({{}}){within}"
-    return [Piece(*row) for row in tx.all_in(sql, ids, *values)]
+    return f"SELECT {columns} FROM piece_details p WHERE p.id IN ({{}}){within}"
 
 
 def read_pieces(tx: Tx, pieces: Sequence[Piece]) -> list[str]:

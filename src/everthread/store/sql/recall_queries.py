@@ -6,6 +6,7 @@ by the index and a few columns; only the texts that are shown are read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,10 +85,10 @@ def _make_passages(
         *ranking.first,
         *(piece for exchange in ranking.exchanges for piece in exchange.results),
     )
-    words_in = {
-        piece.id: [word for word in words if piece.id in word.pieces]
-        for piece in looked_at
-    }
+    words_in: dict[int, list[RecallWord]] = {piece.id: [] for piece in looked_at}
+    for word in words:
+        for piece_id in word.pieces & words_in.keys():
+            words_in[piece_id].append(word)
     if query.as_page:
         drafts = _choose_drafts(tx, ranking, words_in, query)
         sizes = [len(text) for draft in drafts for text in draft.parts.values()]
@@ -211,9 +212,14 @@ def _add_partners(
 
 
 def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
+    """Whether a text repeats another, by their words. Most pairs differ in size too much to share enough."""
+    size = len(own)
+    few = MIN_CONTAINED_WORDS * size if size >= MIN_WITHIN else math.inf
+    fewer, more = sorted((size, len(other)))
+    if fewer < few and fewer < MIN_SHARED_WORDS * more:
+        return False
     shared = len(own & other)
-    within = len(own) >= MIN_WITHIN and shared >= MIN_CONTAINED_WORDS * len(own)
-    return within or shared >= MIN_SHARED_WORDS * len(own | other)
+    return shared >= few or shared >= MIN_SHARED_WORDS * (fewer + more - shared)
 
 
 def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:

@@ -18,13 +18,21 @@ from everthread.core.search.relevance import (
     dilution,
     rate_sittings,
     share_words,
+    weigh_question,
 )
 from everthread.core.search.terms import query_terms
 from everthread.core.transcript import is_lookup
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
-from everthread.store.sql.pieces import Piece, TextKey, load_pieces, read_pieces
+from everthread.store.sql.pieces import (
+    Piece,
+    RoughPiece,
+    TextKey,
+    load_pieces,
+    load_rough_pieces,
+    read_pieces,
+)
 from everthread.store.sql.recall_words import RecallWord, discount_parts, weigh_pieces
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
@@ -96,46 +104,54 @@ def rank_by_words(
     question: Question,
     query: RecallQuery,
 ) -> RecallRanking:
+    """Load candidates, score them with their neighbours, rank them, and see whether one is close enough."""
     found = _load_candidates(tx, scope, words, question, query)
-    pieces = found.pieces
-    of_day = {
-        piece.id
-        for piece in pieces
-        if any(piece.created in span for span in question.spans)
-    }
-    scores = _share_scores(pieces, found.held, of_day)
-    speakers = _read_speakers(tx, pieces, scores)
-    asked = {word.sought.forms[0] for word in words}
-    named = [
-        piece
-        for piece, speaker in speakers.items()
-        if not asked.isdisjoint(query_terms(speaker))
-    ]
+    of_day = _find_pieces_of_day(found.pieces, question)
+    texts = _group_texts(found.pieces)
+    scores = _share_scores(texts, found.held, of_day)
+    speakers = _read_speakers(tx, found.pieces, scores)
+    named = _find_named(speakers, words)
     scores = _raise_speakers(scores, named)
-    # A page leaves out texts that repeat others, so all candidates are ranked for it.
-    most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
-    first = list(islice(_rank_candidates(pieces, scores, query), most))
+    shown = [piece for piece in found.pieces if _may_be_shown(piece, query)]
+    first = _rank_candidates(shown, scores)
     if query.as_page:
-        # Where texts name their speakers, the role says nothing.
-        weighed = found.held if speakers else _weigh_roles(pieces, found.held)
-        by_role = _raise_speakers(_share_scores(pieces, weighed, of_day), named)
-        by_rarest = [piece for piece in pieces if piece.id in found.rare]
+        by_role = scores
+        if not speakers:  # where texts name their speakers, the role says nothing
+            weighed = _weigh_roles(found.pieces, found.held)
+            by_role = _raise_speakers(_share_scores(texts, weighed, of_day), named)
+        by_rarest = [piece for piece in shown if piece.id in found.rare]
         first = _take_turns(
             [
-                _rank_candidates(pieces, by_role, query),
+                _rank_candidates(shown, by_role),
                 first,
-                _rank_candidates(by_rarest, scores, query),
-            ],
-            most,
+                _rank_candidates(by_rarest, scores),
+            ]
         )
         first.sort(key=lambda piece: piece.id not in found.phrased)
     close = _measure_closeness(first, words, of_day, query)
     close |= dict.fromkeys(close.keys() & found.phrased, 1.0)
-    if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
+    if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.least:
         return RecallRanking()
-    return RecallRanking(
-        first, scores, close, _find_exchanges(pieces) if query.as_page else ()
-    )
+    exchanges = _find_exchanges(found.pieces) if query.as_page else ()
+    return RecallRanking(first, scores, close, exchanges)
+
+
+def _find_pieces_of_day(pieces: Sequence[Piece], question: Question) -> set[int]:
+    return {
+        piece.id
+        for piece in pieces
+        if any(piece.created in span for span in question.spans)
+    }
+
+
+def _find_named(speakers: Mapping[int, str], words: Sequence[RecallWord]) -> list[int]:
+    """The pieces whose speakers the question names."""
+    asked = {word.sought.forms[0] for word in words}
+    return [
+        piece
+        for piece, speaker in speakers.items()
+        if not asked.isdisjoint(query_terms(speaker))
+    ]
 
 
 def _load_candidates(
@@ -188,14 +204,14 @@ def _measure_closeness(
     counted = [word for word in words if word.telling] or [
         word for word in words if query.as_page
     ]
-    wanted = [word.weight for word in counted]
-    return {
-        piece.id: closeness(
-            [word.weight for word in counted if _holds_word(piece.id, word, of_day)],
-            wanted,
-        )
-        for piece in pieces
-    }
+    present = {piece.id: 0.0 for piece in pieces}
+    for word in counted:
+        # A piece said on a named day need not mention the day.
+        holding = word.pieces if word.sought.counted else word.pieces.union(of_day)
+        for piece_id in holding & present.keys():
+            present[piece_id] += word.weight
+    whole = weigh_question([word.weight for word in counted])
+    return {piece_id: closeness(held, whole) for piece_id, held in present.items()}
 
 
 def _read_speakers(
@@ -246,11 +262,6 @@ def _find_pieces_with_phrase(
     return frozenset()
 
 
-def _holds_word(piece: int, word: RecallWord, of_day: Collection[int]) -> bool:
-    """Return whether a piece has a word. A piece said on a named day need not mention the day."""
-    return piece in word.pieces or (not word.sought.counted and piece in of_day)
-
-
 def _role_weight(piece: Piece) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
@@ -268,7 +279,9 @@ def _rarest_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
 
 
 def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
-    return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
+    """The pieces with the most weight, of equals the newest."""
+    newest_first = sorted(weights, reverse=True)
+    return sorted(newest_first, key=weights.__getitem__, reverse=True)[:most]
 
 
 def _vary_pieces(
@@ -281,8 +294,9 @@ def _vary_pieces(
     varied: list[int] = []
     rest: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
+    holding = [word.pieces for word in words]
     for piece_id in ordered:
-        held = tuple(piece_id in word.pieces for word in words)
+        held = tuple([piece_id in some for some in holding])
         counts[held] += 1
         (varied if counts[held] <= most // 4 else rest).append(piece_id)
         if len(varied) == most:
@@ -299,22 +313,21 @@ def _load_with_neighbours(
     words: Sequence[RecallWord],
 ) -> list[Piece]:
     """The best pieces and their neighbours, by thread and in order."""
-    pieces = _keep_best(
-        load_pieces(tx, best, scope.where, scope.values), weights, certain, words
-    )
-    around = _find_neighbours(tx, pieces) - {piece.id for piece in pieces}
+    rough = load_rough_pieces(tx, best, scope.where, scope.values)
+    kept = _keep_best(rough, weights, certain, words)
+    ids = _find_neighbours(tx, kept).union(piece.id for piece in kept)
     return sorted(
-        [*pieces, *load_pieces(tx, sorted(around), scope.where, scope.values)],
+        load_pieces(tx, sorted(ids), scope.where, scope.values),
         key=lambda piece: (piece.thread, piece.id),
     )
 
 
 def _keep_best(
-    pieces: list[Piece],
+    pieces: list[RoughPiece],
     weights: Mapping[int, float],
     certain: Collection[int],
     words: Sequence[RecallWord],
-) -> list[Piece]:
+) -> list[RoughPiece]:
     """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
 
     Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
@@ -330,16 +343,12 @@ def _keep_best(
                 own[piece.id], of_message.get(piece.message, 0.0)
             )
 
-    def rough_score(piece: Piece) -> tuple[bool, float, int]:
-        near = sum(
-            share * of_message.get((piece.message or 0) + step, 0.0)
-            for step, share in NEIGHBOUR_SHARES.items()
-        )
-        return (
-            piece.id in certain,
-            own[piece.id] + near * (piece.message is not None),
-            piece.id,
-        )
+    def rough_score(piece: RoughPiece) -> tuple[bool, float, int]:
+        near = 0.0
+        if piece.message is not None:
+            for step, share in NEIGHBOUR_SHARES.items():
+                near += share * of_message.get(piece.message + step, 0.0)
+        return piece.id in certain, own[piece.id] + near, piece.id
 
     by_id = {piece.id: piece for piece in sorted(pieces, key=rough_score, reverse=True)}
     return [
@@ -347,7 +356,7 @@ def _keep_best(
     ]
 
 
-def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
+def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
     """The ids of the first pieces of the nearest texts in the same threads.
 
     Messages of one turn mostly have ids in a row, so these are read first. Only where another thread wrote in between,
@@ -409,19 +418,22 @@ def _scale(scores: WordScores, factor: float) -> WordScores:
     return {number: factor * score for number, score in scores.items()}
 
 
-def _share_scores(
-    pieces: Sequence[Piece], held: Mapping[int, WordScores], of_day: Collection[int]
-) -> dict[int, float]:
-    """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
-    texts = [
+def _group_texts(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces of each text together."""
+    return [
         list(group)
         for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)
     ]
+
+
+def _share_scores(
+    texts: Sequence[Sequence[Piece]],
+    held: Mapping[int, WordScores],
+    of_day: Collection[int],
+) -> dict[int, float]:
+    """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
-    best = [
-        max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
-        for text in texts
-    ]
+    best = [_best_scores(text, held) for text in texts]
     borrowed = share_words(best, sittings)
     added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
     return {
@@ -433,13 +445,22 @@ def _share_scores(
     }
 
 
+def _best_scores(text: Sequence[Piece], held: Mapping[int, WordScores]) -> WordScores:
+    """The scores of the words in the best piece of a text."""
+    if len(text) == 1:
+        return held.get(text[0].id, {})
+    return max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
+
+
 def _sum_scores(scores: WordScores) -> float:
     return sum(scores.values())
 
 
 def _sum_with_others(own: WordScores, others: WordScores) -> float:
     """The sum of the scores, of a word in both the higher one."""
-    added = (max(0.0, score - own.get(word, 0.0)) for word, score in others.items())
+    if not own:
+        return _sum_scores(others)
+    added = [max(0.0, score - own.get(word, 0.0)) for word, score in others.items()]
     return _sum_scores(own) + sum(added)
 
 
@@ -456,38 +477,39 @@ def _number_conversations(pieces: Iterable[Piece]) -> Iterator[int]:
         yield number
 
 
+def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
+    """Whether a piece is asked for: no text in view, no search, and of the role and tool if one is named."""
+    tools = piece.tool.split(",")
+    if piece.message in query.seen or any(map(is_lookup, tools)):
+        return False
+    if query.spoken and (piece.tool or piece.role == "tool"):
+        return False
+    return query.role in (None, piece.role) and query.tool in (None, *tools)
+
+
 def _rank_candidates(
-    pieces: Iterable[Piece], scores: Mapping[int, float], query: RecallQuery
-) -> Iterator[Piece]:
-    """The candidates, the best first, each text once; without texts in view and without searches."""
-    shown: set[TextKey] = set()
-    worth = (piece for piece in pieces if scores[piece.id] > 0)
-    for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
-        tools = piece.tool.split(",")
-        if (
-            piece.text in shown
-            or piece.message in query.seen
-            or any(map(is_lookup, tools))
-        ):
-            continue
-        if query.spoken and (piece.tool or piece.role == "tool"):
-            continue
-        if query.role not in (None, piece.role) or query.tool not in (None, *tools):
-            continue
-        shown.add(piece.text)
-        yield piece
+    pieces: Iterable[Piece], scores: Mapping[int, float]
+) -> list[Piece]:
+    """The candidates, the best first, each text once."""
+    worth = [piece for piece in pieces if scores[piece.id] > 0]
+    worth.sort(key=lambda piece: (scores[piece.id], piece.id), reverse=True)
+    best: dict[TextKey, Piece] = {}
+    for piece in worth:
+        best.setdefault(piece.text, piece)
+    return list(best.values())
 
 
-def _take_turns(rankings: Sequence[Iterable[Piece]], most: int) -> list[Piece]:
+def _take_turns(rankings: Sequence[Iterable[Piece]]) -> list[Piece]:
     """Several rankings as one: in turn each gives its best candidate that is not chosen yet."""
     waiting = [iter(ranking) for ranking in rankings]
     chosen: dict[int, Piece] = {}
-    while waiting and len(chosen) < most:
+    while waiting:
         ranking = waiting.pop(0)
-        piece = next((piece for piece in ranking if piece.id not in chosen), None)
-        if piece is not None:
-            chosen[piece.id] = piece
-            waiting.append(ranking)
+        for piece in ranking:
+            if piece.id not in chosen:
+                chosen[piece.id] = piece
+                waiting.append(ranking)
+                break
     return list(chosen.values())
 
 
