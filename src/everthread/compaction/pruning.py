@@ -56,7 +56,7 @@ LONG = MAX_LINE_CHARS
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 _MAX_FILES_NAMED = 8
 """Files of a patch to name if its text is cut."""
-_LONE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which cannot be encoded."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
@@ -381,7 +381,7 @@ def _cut_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG:
         return match[0]
     cut = _cut_text(json_value(match[0]))
-    literal = json.dumps(cut, ensure_ascii=_LONE.search(cut) is not None)
+    literal = json.dumps(cut, ensure_ascii=_LONE_SURROGATE.search(cut) is not None)
     return literal if len(literal) < len(match[0]) else match[0]
 
 

@@ -22,7 +22,7 @@ TemplateName = Literal["handoff", "classic"]
 NONE = "None."
 
 TASK = "Active Task"
-WORDS = "What the User Said"
+USER_WORDS = "What the User Said"
 GOAL = "Goal"
 RULES = "Constraints & Preferences"
 DONE = "Completed Actions"
@@ -39,7 +39,7 @@ CRITICAL = "Critical Context"
 
 HANDOFF = (
     TASK,
-    WORDS,
+    USER_WORDS,
     GOAL,
     RULES,
     DONE,
@@ -57,7 +57,7 @@ HANDOFF = (
 """Every section a summary has, in order. The classic layout shows the same content under fewer headings."""
 
 CLASSIC = (
-    (WORDS, (WORDS,)),
+    (USER_WORDS, (USER_WORDS,)),
     (GOAL, (TASK, GOAL)),
     (RULES, (RULES,)),
     ("Progress", (DONE, STATE, PROGRESS, BLOCKED)),
@@ -96,7 +96,7 @@ def render_sections(
     blocks = []
     for name in HANDOFF:
         text = sections.get(name, "").strip()
-        if text or not (brief or name in (WORDS, NAMES)):
+        if text or not (brief or name in (USER_WORDS, NAMES)):
             blocks.append(f"## {name}\n{text or NONE}")
     return "\n\n".join(blocks)
 
@@ -113,7 +113,7 @@ def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
             )
         else:
             body = "\n\n".join(text for _, text in filled)
-        if body or not (brief or heading == WORDS):
+        if body or not (brief or heading == USER_WORDS):
             blocks.append(f"## {heading}\n{body or NONE}")
     return "\n\n".join(blocks)
 

@@ -323,7 +323,9 @@ class ConversationState:
             self.counter,
             live=lambda: self.last_request,
             events=self.tell,
-            lost=lambda request: self.accounting.lose(self.session.id, request),
+            lost=lambda request: self.accounting.note_cancelled(
+                self.session.id, request
+            ),
             warm=lambda: not self.cold,
         )
 

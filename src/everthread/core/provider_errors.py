@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-CAP = "outcap"
+OUT_CAP = "outcap"
 """Stands for the output cap, however a provider names the parameter (`max_tokens`, `maxOutputTokens` …)."""
 
 
@@ -67,7 +67,7 @@ _NUMBERISH = re.compile(
     r"\d[\d,_.]*(?:(?:[kKmM]|[kKmMgG]i?[bB]|ms|px|[sSbBhH]|-?[kK]?-?tokens?|bytes)\.*)?"
 )
 _DATE = re.compile(r"\d+(?:[-/]\d+)+\.*")
-_GLUED = re.compile(
+_MISSING_SPACE = re.compile(
     r"(?<![\w.-])(?:is|of|to|than|has|was|are)(?=\d{2,9}(?![\w-]))"
     r"|(?<=\d)(?=tokens?\b)"
     r"|(?<![\w.-])(?:is|of|to|than|has|was|are)(?=\d{2,9}tokens?\b)",
@@ -89,7 +89,9 @@ def plain(text: str) -> str:
     """Return the text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
     text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
     text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
-    text = _GLUED.sub(lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {CAP} ", text))
+    text = _MISSING_SPACE.sub(
+        lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {OUT_CAP} ", text)
+    )
     text = _WORD.sub(_strip_digits, text)
     text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
     return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
@@ -132,7 +134,7 @@ _INPUT = (
     r"|输入|提示词|入力|입력"
 )
 _OUTPUT = (
-    rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
+    rf"(?:{OUT_CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
     r"|ausgaben?|salidas?|sorties?)"
     r"(?![a-z])|输出|出力|출력"
 )
@@ -184,7 +186,8 @@ _PART_AFTER = re.compile(
     rf"(?:(?P<input>{_INPUT}|tools?|system)|(?P<output>{_OUTPUT}))\b"
 )
 _NOUN_AFTER = re.compile(
-    rf"[ )]*(?:(?P<input>inputs?|prompt)|(?P<output>{CAP}|completion|output|generated|new|(?:tokens? )?to generate))\b"
+    rf"[ )]*(?:(?P<input>inputs?|prompt)"
+    rf"|(?P<output>{OUT_CAP}|completion|output|generated|new|(?:tokens? )?to generate))\b"
 )
 _OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
@@ -436,7 +439,7 @@ _OTHER_FAULT = re.compile(
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
 """The error quotes a value of the request, so words in that value are not evidence."""
-_WORDLESS = re.compile(
+_EMPTY_REFUSAL = re.compile(
     r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
     re.IGNORECASE,
 )
@@ -445,7 +448,7 @@ _NO_OVERFLOW = frozenset({404, 405, 409})
 
 # Words that a sentence must and must not contain to be about the context.
 _TOKENS = re.compile(
-    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{OUT_CAP}|n ctx|model len"
     r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 _LENGTH = re.compile(
@@ -462,7 +465,7 @@ _COUNTED = re.compile(
     r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
     r"(?![a-z])|字符|字数"
 )
-_ASIDE = re.compile(
+_SPECULATION = re.compile(
     r"possible causes?|possibly|time(?:d )?out|perhaps|\bmight\b|\bmay (?:be|have)|\bcould be|probably"
     r"|(?:vision|image|audio|video) tokens? (?:\w+ ){0,2}exceed|kv cache|gpu memory|api key"
     r"|(?:access|auth|bearer|refresh|session) token|jwt|oauth"
@@ -476,8 +479,8 @@ _CAP_TOO_LARGE = re.compile(
 )
 _OTHER_CAP_FAULT = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
-    rf"|same time|use {CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
-    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {CAP}|increas|reached|budget"
+    rf"|same time|use {OUT_CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
+    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUT_CAP}|increas|reached|budget"
 )
 _SUM_TOO_LARGE = re.compile(r"\brequested tokens?(?: count)? exceed")
 
@@ -541,8 +544,8 @@ _BYTES_OF_REQUEST = (
 
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
-    if _ASIDE.search(sentence) or (
-        CAP in sentence and _OTHER_CAP_FAULT.search(sentence)
+    if _SPECULATION.search(sentence) or (
+        OUT_CAP in sentence and _OTHER_CAP_FAULT.search(sentence)
     ):
         return False
     if _TOKENS.search(sentence):
@@ -554,9 +557,9 @@ def find_overflow(sentence: str) -> Overflow | None:
     """Return what a sentence says is too large, if anything."""
     if _PLAIN_STATEMENT.search(sentence):
         return "prompt_too_long"
-    if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
-        sentence
-    ):
+    if (
+        OUT_CAP in sentence and _CAP_TOO_LARGE.search(sentence)
+    ) or _SUM_TOO_LARGE.search(sentence):
         return "max_tokens_too_large"
     return "prompt_too_long" if _PROMPT.search(sentence) else None
 
@@ -824,7 +827,7 @@ def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool
     return (
         (near_limit or (near_limit is None and is_empty))
         and evidence.status == 400
-        and all(map(_WORDLESS.fullmatch, evidence.texts))
+        and all(map(_EMPTY_REFUSAL.fullmatch, evidence.texts))
     )
 
 

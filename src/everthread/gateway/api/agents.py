@@ -50,29 +50,33 @@ class LeasedStore:
         self, session_id: str, new: Sequence[NewMessage], **_lease: Any
     ) -> list[StoredMessage]:
         return await self._store.append(
-            session_id, new, lease=await self._held(session_id)
+            session_id, new, lease=await self._find_lease(session_id)
         )
 
     async def continue_session(
         self, session_id: str, *entries: Any, **more: Any
     ) -> Continuation:
         return await self._store.continue_session(
-            session_id, *entries, **more | {"lease": await self._held(session_id)}
+            session_id, *entries, **more | {"lease": await self._find_lease(session_id)}
         )
 
     async def undo(self, session_id: str, **_lease: Any) -> Session:
-        return await self._store.undo(session_id, lease=await self._held(session_id))
+        return await self._store.undo(
+            session_id, lease=await self._find_lease(session_id)
+        )
 
     async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
         return await self._store.end_session(
-            session_id, reason, lease=await self._held(session_id)
+            session_id, reason, lease=await self._find_lease(session_id)
         )
 
     async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
         if nodes:
-            await self._store.put_nodes(nodes, lease=await self._held(nodes[0].thread))
+            await self._store.put_nodes(
+                nodes, lease=await self._find_lease(nodes[0].thread)
+            )
 
-    async def _held(self, session_id: str) -> Lease | None:
+    async def _find_lease(self, session_id: str) -> Lease | None:
         thread = self._threads.get(session_id)
         if thread is None:
             thread = self._threads[session_id] = (

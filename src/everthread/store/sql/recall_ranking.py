@@ -184,7 +184,10 @@ def _measure_closeness(
     of_day: Collection[int],
     query: RecallQuery,
 ) -> dict[int, float]:
-    """The share of the question that each piece holds. For a page, frequent words count if there are no others."""
+    """Return the share of the question that each piece holds, by the id of the piece.
+
+    Frequent words are ignored, except in a query for a page that has no others.
+    """
     counted = [word for word in words if word.telling] or [
         word for word in words if query.as_page
     ]
@@ -248,7 +251,7 @@ def _find_pieces_with_phrase(
 
 def _holds_word(piece: int, word: RecallWord, of_day: Collection[int]) -> bool:
     """Return whether a piece has a word. A piece said on a named day need not mention the day."""
-    return piece in word.pieces or (not word.sought.counted and piece in of_day)
+    return piece in word.pieces or (not word.sought.is_counted and piece in of_day)
 
 
 def _role_weight(piece: Piece) -> float:
