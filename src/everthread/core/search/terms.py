@@ -77,7 +77,9 @@ _SINGLE_RANGES = (
 )
 
 # Single characters that normalisation joins with their neighbours.
-_COMPOSED = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
+_JOINABLE_CHARACTER = re.compile(
+    "[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]"
+)
 
 
 def terms(text: str) -> list[str]:
@@ -202,7 +204,9 @@ def _simplify_char(char: str) -> str | None:
     if folded.isascii():
         return folded
     if _unicode().single.fullmatch(char):
-        return char if folded == char and not _COMPOSED.fullmatch(char) else None
+        return (
+            char if folded == char and not _JOINABLE_CHARACTER.fullmatch(char) else None
+        )
     if any(part.isalnum() or unicodedata.combining(part) for part in folded):
         return None
     return None if unicodedata.category(char)[0] == "M" else " "
