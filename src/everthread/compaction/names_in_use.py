@@ -57,7 +57,7 @@ _LETTER = re.compile("[A-Za-z]")
 _DIGIT = re.compile("[0-9]")
 _HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _LINE_NUMBER = re.compile(r"(?<=\w):\d+(?:[:-].*)?$")
-_PARTS = re.compile(r"[.:/+@$~]+")
+_PART_SEPARATORS = re.compile(r"[.:/+@$~]+")
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _CODE = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
 """Ids in capitals and digits: tickets, reservations, orders."""
@@ -287,7 +287,7 @@ def read_message(one: MessageFacts) -> MessageNames:
             tuple(typed),
             tuple(written),
             tuple(name for name in attached if name not in written),
-            tuple(_commands(effects)),
+            tuple(_list_commands(effects)),
         )
     return one.names
 
@@ -314,7 +314,7 @@ def read_shown(one: MessageFacts, message: Message) -> frozenset[str]:
     return one.shown_names[1]
 
 
-def _commands(effects: Iterable[Effect]) -> list[str]:
+def _list_commands(effects: Iterable[Effect]) -> list[str]:
     """Return the short commands among the effects of a message."""
     ran = (
         effect.target
@@ -401,7 +401,7 @@ def _names_of(run: str, *, is_line: bool) -> tuple[str, ...]:
         return (path,)
     if _ADDRESS.fullmatch(run):
         return (run,)
-    parts = (part.strip("-") for part in _PARTS.split(run))
+    parts = (part.strip("-") for part in _PART_SEPARATORS.split(run))
     names = (part for part in parts if len(part) >= 4 and _is_name(part, is_line))
     return tuple(dict.fromkeys(names))
 

@@ -19,7 +19,7 @@ from everthread.compaction.history import CompactionHistory
 from everthread.compaction.tool_calls import (
     CUT_MARK,
     MAX_LINE_CHARS,
-    PATCHED,
+    PATCHED_FILE,
     Action,
     CallFacts,
     action_of,
@@ -391,7 +391,10 @@ def _cut_text(text: str) -> str:
     if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):
         return text
     names = (
-        [match[0] for match in islice(PATCHED.finditer(text, 150), _MAX_FILES_NAMED)]
+        [
+            match[0]
+            for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_FILES_NAMED)
+        ]
         if " File: " in text
         else []
     )

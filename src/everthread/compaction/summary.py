@@ -31,7 +31,7 @@ PROGRESS = "In Progress"
 BLOCKED = "Blocked"
 DECISIONS = "Key Decisions"
 ANSWERED = "Resolved Questions"
-ASKS = "Pending User Asks"
+PENDING_ASKS = "Pending User Asks"
 FILES = "Relevant Files"
 NAMES = "Names in Use"
 REMAINING = "Remaining Work"
@@ -48,7 +48,7 @@ HANDOFF = (
     BLOCKED,
     DECISIONS,
     ANSWERED,
-    ASKS,
+    PENDING_ASKS,
     FILES,
     NAMES,
     REMAINING,
@@ -63,7 +63,7 @@ CLASSIC = (
     ("Progress", (DONE, STATE, PROGRESS, BLOCKED)),
     (DECISIONS, (DECISIONS, ANSWERED)),
     (FILES, (FILES, NAMES)),
-    ("Next Steps", (ASKS, REMAINING)),
+    ("Next Steps", (PENDING_ASKS, REMAINING)),
     (CRITICAL, (CRITICAL,)),
 )
 _CLASSIC_NAMES = {

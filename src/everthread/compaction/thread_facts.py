@@ -20,7 +20,7 @@ from everthread.compaction.tool_calls import (
     EDIT_MARK,
     RUNNING,
     STAGES,
-    TRIMS,
+    TRIMMING_PROGRAMS,
     CallFacts,
     Effect,
     is_file,
@@ -489,7 +489,7 @@ def command_key(command: str) -> str:
             pipe
             and not before.endswith("|")
             and last.split()[:1]
-            and last.split()[0] in TRIMS
+            and last.split()[0] in TRIMMING_PROGRAMS
         ):
             bare = before.rstrip()
         if bare == text:

@@ -46,7 +46,7 @@ _MIN_TARGET = 50
 _OTHER = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-PATCHED = re.compile(
+PATCHED_FILE = re.compile(
     r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})"
 )
 _EXIT_IN_LINE = re.compile(
@@ -74,9 +74,11 @@ _MATCH_COUNT = re.compile(
 )
 
 
-_LOGS = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
+_LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
 """Commands whose output may report errors long past."""
-TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
+TRIMMING_PROGRAMS = frozenset(
+    {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
+)
 """Programs at the end of a pipe that only trim the output."""
 
 
@@ -167,9 +169,9 @@ class CallFacts:
         words = last.split(None, 1)
         return (
             bool(words)
-            and words[0] in TRIMS
+            and words[0] in TRIMMING_PROGRAMS
             and not before.endswith("|")
-            and _LOGS.search(command) is None
+            and _LOG_COMMAND.search(command) is None
         )
 
     @property
@@ -573,7 +575,7 @@ def _code_line(code: str) -> str:
 
 def _patched_file(call: Call) -> str:
     """Return the first file that a patch text names."""
-    match = PATCHED.search(call.arguments)
+    match = PATCHED_FILE.search(call.arguments)
     return match[1] if match else ""
 
 
@@ -656,7 +658,7 @@ _READING_KINDS = frozenset({"read", "search", "list", "web"})
 
 
 _NO_CALL = Call("", "", "")
-_OTHER_ACTS = (("check", "in"), ("check", "out"), ("count", "down"))
+_ACTING_PAIRS = (("check", "in"), ("check", "out"), ("count", "down"))
 _LISTING_ARGUMENT = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
@@ -880,7 +882,7 @@ def _is_read_only_call(
         or (words and not table.read_only_words.isdisjoint((words[0], words[-1])))
     ):
         return False
-    if not table.joining_words.isdisjoint(words) or words[:2] in _OTHER_ACTS:
+    if not table.joining_words.isdisjoint(words) or words[:2] in _ACTING_PAIRS:
         return False
     if words[0] not in table.read_only_words and not table.acting_words.isdisjoint(
         words
@@ -1033,7 +1035,7 @@ def _paths(
 ) -> tuple[str, ...]:
     if kind == "changed":
         patched = (
-            PATCHED.findall(call.arguments.replace("\\n", "\n"))
+            PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
             if "File: " in call.arguments
             else []
         )
@@ -1045,7 +1047,7 @@ def _paths(
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
             return tuple(
-                dict.fromkeys(PATCHED.findall(call.arguments.replace("\\n", "\n")))
+                dict.fromkeys(PATCHED_FILE.findall(call.arguments.replace("\\n", "\n")))
             )
         if ">" not in command or "code" in arguments:
             return ()

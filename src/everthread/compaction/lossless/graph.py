@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from everthread.compaction.journal import Journal, parse_journal
 from everthread.compaction.journal_entries import Entry
 from everthread.compaction.summary import (
-    ASKS,
     BLOCKED,
     DONE,
     FILES,
     NAMES,
+    PENDING_ASKS,
     PROGRESS,
     REMAINING,
     RULES,
@@ -38,7 +38,7 @@ from everthread.core.types import Node
 
 EARLIER_SUMMARY_AUTHOR = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
-LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, ASKS, REMAINING})
+LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, PENDING_ASKS, REMAINING})
 """Sections that describe the state at a node's end: of adjacent nodes only the last one's still holds."""
 _HEADING = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "

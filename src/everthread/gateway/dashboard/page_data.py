@@ -34,13 +34,13 @@ from everthread.gateway.dashboard.savings import (
     compare_thread,
     total_savings,
 )
+from everthread.gateway.dashboard.summary_lines import summary_sections
 from everthread.gateway.dashboard.text import (
     body_text,
     clean,
     highlight,
     line_of,
     money,
-    summary_sections,
 )
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
 from everthread.gateway.quotas import utc_day

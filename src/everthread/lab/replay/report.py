@@ -25,7 +25,8 @@ from everthread.gateway.dashboard.charts import (
     draw,
 )
 from everthread.gateway.dashboard.headlines import Figure
-from everthread.gateway.dashboard.text import clean, line_of, part, summary_sections
+from everthread.gateway.dashboard.summary_lines import summary_sections
+from everthread.gateway.dashboard.text import clean, line_of, part
 from everthread.gateway.dashboard.views import REASONS
 from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
 

@@ -441,7 +441,7 @@ def _sum_scores(scores: WordScores) -> float:
 
 
 def _sum_with_others(own: WordScores, others: WordScores) -> float:
-    """The sum of the scores, of a word in both the higher one."""
+    """Return the sum of the scores; for a word in both, count only the higher score."""
     added = (max(0.0, score - own.get(word, 0.0)) for word, score in others.items())
     return _sum_scores(own) + sum(added)
 
