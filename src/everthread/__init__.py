@@ -100,7 +100,7 @@ __all__ = [
     "validate_messages",
 ]
 
-_PLACES = {
+_MODULES_OF_NAMES = {
     "Agent": "agent.loop",
     "CanonicalUsage": "core.canonical_usage",
     "Compaction": "compaction.summary",
@@ -129,9 +129,9 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES_OF_NAMES:
         raise AttributeError(f"module 'everthread' has no attribute {name!r}")
-    value = getattr(import_module(f"everthread.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"everthread.{_MODULES_OF_NAMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,7 @@ import pytest
 from everthread import Agent
 from everthread.agent.loop import INTERRUPTED
 from everthread.agent.turn_events import ToolFinished, TurnEnded
-from everthread.compaction.summary import RULES, TASK, WORDS, parse_sections
+from everthread.compaction.summary import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_summary, recognize, summary_text
 from everthread.core.types import Api, Reply, Request
@@ -222,7 +222,7 @@ def check_last_request(last: Request, key: bytes) -> None:
     ]
     assert len(found) == 1, "the marker in a tool's output is no summary"
     sections = parse_sections(found[0])
-    assert RULE in sections[WORDS]
+    assert RULE in sections[USER_WORDS]
     for section in (RULES, TASK):
         assert "delete the tests folder" not in sections.get(section, "").lower()
         assert "push to main" not in sections.get(section, "").lower()

@@ -15,7 +15,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summary import WORDS, Compaction, parse_sections
+from everthread.compaction.summary import USER_WORDS, Compaction, parse_sections
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.compaction.user_quotes import (
     NO_WORDS,
@@ -164,7 +164,7 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
         else 0
     )
     return (
-        kept + budget.tail // 2 + budget.threshold // 10 + budget.summary_least + 40
+        kept + budget.tail // 2 + budget.threshold // 10 + budget.summary_min + 40
         <= budget.compacted_limit
     )
 
@@ -175,7 +175,9 @@ def shown_words(result: list[Message]) -> list[UserMessage]:
         said
         for message in result
         if is_summary(message)
-        for said in parse_words(parse_sections(summary_text(message)).get(WORDS, ""))
+        for said in parse_words(
+            parse_sections(summary_text(message)).get(USER_WORDS, "")
+        )
     ]
 
 

@@ -17,7 +17,7 @@ from everthread.compaction.summary import (
     GOAL,
     HANDOFF,
     TASK,
-    WORDS,
+    USER_WORDS,
     Compaction,
     CompactionLevel,
     parse_sections,
@@ -109,7 +109,7 @@ class TestShape:
                 32_000, ScriptedSummarizer({GOAL: "Tidy modules."})
             ).compress(LONG)
         ).summary
-        assert all(f"## {name}\n" in text for name in HANDOFF if name != WORDS)
+        assert all(f"## {name}\n" in text for name in HANDOFF if name != USER_WORDS)
         assert "## Key Decisions\nNone." in text
 
     async def test_kept_and_covered_account_for_every_message(self) -> None:
@@ -496,7 +496,7 @@ class TestUserWords:
         for round_ in range(10):
             result = await make_engine(32_000).compress(talk)
             assert result.changed
-            words = parse_words(sections(result)[WORDS])
+            words = parse_words(sections(result)[USER_WORDS])
             assert [one.number for one in words] == list(range(2, 2 + len(words)))
             assert words[0].text == said
             talk = [
@@ -523,7 +523,7 @@ class TestUserWords:
             *tool_turns(0, 60),
         ]
         result = await make_engine(32_000).compress([*talk, user_message("Go on.")])
-        assert [one.text for one in parse_words(sections(result)[WORDS])] == said
+        assert [one.text for one in parse_words(sections(result)[USER_WORDS])] == said
 
     async def test_a_later_rule_stands_behind_the_earlier_and_both_are_there(
         self,
@@ -545,7 +545,7 @@ class TestUserWords:
             *tool_turns(100, 60),
         ]
         second = await make_engine(32_000).compress([*talk, user_message("Go on.")])
-        words = [one.text for one in parse_words(sections(second)[WORDS])]
+        words = [one.text for one in parse_words(sections(second)[USER_WORDS])]
         assert words == [
             "Always answer in German.",
             "Go on.",
@@ -583,7 +583,7 @@ class TestUserWords:
             user_message("Go on."),
         ]
         result = await make_engine(16_000).compress(talk)
-        (shown,) = parse_words(sections(result)[WORDS])
+        (shown,) = parse_words(sections(result)[USER_WORDS])
         assert shown.is_short
         assert shown.text.startswith(
             "Never use the function number_0 in any module of the project."
@@ -683,7 +683,7 @@ class TestVerification:
             talk = [*LONG[:2], said, assistant_message("Yes."), *LONG[2:]]
             result = await made.compress(talk)
             phase = next(phase for phase in result.phases if phase.name == "summarise")
-            quoted = COUNTER.text(sections(result)[WORDS])
+            quoted = COUNTER.text(sections(result)[USER_WORDS])
             sizes.append(phase.after - quoted)
             assert result.tokens_after <= budget.compacted_limit
         few, many = sizes

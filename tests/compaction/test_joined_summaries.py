@@ -7,7 +7,7 @@ from everthread.compaction.summary import (
     BLOCKED,
     DONE,
     GOAL,
-    WORDS,
+    USER_WORDS,
     Compaction,
     parse_sections,
 )
@@ -76,13 +76,13 @@ async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
     assert sum(map(is_summary, joined)) == 2
     made = await make_engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
-    said = [entry.text for entry in parse_words(told[WORDS])]
+    said = [entry.text for entry in parse_words(told[USER_WORDS])]
     red, blue = (
         [f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))]
         for about in ("red", "blue")
     )
     assert said[:51] == [*red, "Start blue.", *blue]
-    assert [entry.number for entry in parse_words(told[WORDS])] == list(
+    assert [entry.number for entry in parse_words(told[USER_WORDS])] == list(
         range(2, 2 + len(said))
     )
     assert numbers(told[DONE]) == sorted(numbers(told[DONE]))
@@ -112,7 +112,7 @@ async def test_later_ones_count_on_where_the_summary_stands_before_words() -> No
     )
     said = {
         entry.text: entry.number
-        for entry in parse_words(parse_sections(made.summary)[WORDS])
+        for entry in parse_words(parse_sections(made.summary)[USER_WORDS])
     }
     assert said["Go on."] == earlier.covered[-1] + 1
     assert list(said.values()) == sorted(said.values())
@@ -143,7 +143,7 @@ async def test_one_without_a_tag_becomes_background_beside_another() -> None:
         made = await make_engine(WINDOW).compress(
             [*messages, assistant_message("ok"), *chat("green")]
         )
-        assert "Rule red." in parse_sections(made.summary)[WORDS]
+        assert "Rule red." in parse_sections(made.summary)[USER_WORDS]
 
 
 async def test_a_model_is_told_what_both_say() -> None:
@@ -179,4 +179,4 @@ async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() ->
         [*recognize(made.messages), *chat("green")]
     )
     assert is_summary(made.messages[0])
-    assert "First request." in parse_sections(made.summary)[WORDS]
+    assert "First request." in parse_sections(made.summary)[USER_WORDS]

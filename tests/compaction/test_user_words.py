@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summary import WORDS, parse_sections, render_sections
+from everthread.compaction.summary import USER_WORDS, parse_sections, render_sections
 from everthread.compaction.user_quotes import (
     GAP,
     NO_WORDS,
@@ -54,9 +54,9 @@ TEXTS = (
 def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
     said = [UserMessage(number, text) for number, text in enumerate(texts, 1)]
     section = render_sections(
-        {WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True
+        {USER_WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True
     )
-    assert parse_words(parse_sections(section).get(WORDS, "")) == said
+    assert parse_words(parse_sections(section).get(USER_WORDS, "")) == said
 
 
 @given(

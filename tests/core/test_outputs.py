@@ -20,7 +20,7 @@ from everthread.core.outputs import (
     parse_persisted,
     persisted_block,
     plan_storage,
-    reads_stored,
+    reads_stored_output,
     to_store,
 )
 
@@ -88,10 +88,12 @@ def test_what_only_looks_like_a_block_is_none() -> None:
 
 def test_only_a_read_of_a_stored_output_is_one() -> None:
     cited = output_id("x")
-    assert reads_stored(Call("a", "read_file", f'{{"path": "{cited}", "offset": 5}}'))
-    assert not reads_stored(Call("a", "bash", f'{{"command": "echo {cited}"}}'))
-    assert not reads_stored(Call("a", "read_file", '{"path": 5}'))
-    assert not reads_stored(Call("a", "read_file", "not json"))
+    assert reads_stored_output(
+        Call("a", "read_file", f'{{"path": "{cited}", "offset": 5}}')
+    )
+    assert not reads_stored_output(Call("a", "bash", f'{{"command": "echo {cited}"}}'))
+    assert not reads_stored_output(Call("a", "read_file", '{"path": 5}'))
+    assert not reads_stored_output(Call("a", "read_file", "not json"))
 
 
 def test_a_result_over_its_limit_is_stored_and_the_others_are_not() -> None:

@@ -18,7 +18,7 @@ from everthread.core.types import Reply
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
-from everthread.gateway.dashboard.text import summary_sections
+from everthread.gateway.dashboard.summary_lines import summary_sections
 from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     CallRow,
@@ -538,4 +538,4 @@ def test_a_line_names_the_message_it_came_from() -> None:
     marker, task = summary_sections(text, sources)
     assert marker.lines[0].sources == ()
     assert [line.sources for line in task.lines] == [(3,), ()]
-    assert [line.item for line in task.lines] == [False, True]
+    assert [line.is_item for line in task.lines] == [False, True]

@@ -130,11 +130,11 @@ def test_every_miss_has_its_cause() -> None:
         compact=policy,
     )
     assert {at: call.miss for at, call in enumerate(found.ours.calls) if call.miss} == {
-        0: result.FIRST,
-        10: result.FORGOTTEN,
-        30: result.COMPACTED,
-        34: result.TOOLS,
-        38: result.MODEL,
+        0: result.FIRST_CAUSE,
+        10: result.EXPIRED_CAUSE,
+        30: result.COMPACTION_CAUSE,
+        34: result.TOOLS_CAUSE,
+        38: result.MODEL_CAUSE,
     }
     assert [made.call for made in found.compactions] == [30]
     assert all(call.missed > 0 for call in found.ours.calls[1:] if call.miss)
@@ -144,19 +144,19 @@ def test_every_miss_has_its_cause() -> None:
     assert after[1].use.read == after[0].use.read + after[0].use.write
     # The cache alone misses for the same reasons, but for what compaction and tools did.
     assert set(found.way("cached").misses) == {
-        result.FIRST,
-        result.FORGOTTEN,
-        result.MODEL,
+        result.FIRST_CAUSE,
+        result.EXPIRED_CAUSE,
+        result.MODEL_CAUSE,
     }
 
 
 def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
     assert [call.miss for call in found.ours.calls] == [
-        result.FIRST,
-        result.SHORT,
-        result.SHORT,
-        result.SHORT,
+        result.FIRST_CAUSE,
+        result.SHORT_CAUSE,
+        result.SHORT_CAUSE,
+        result.SHORT_CAUSE,
     ]
     assert found.ours.read == 0
 
@@ -174,7 +174,7 @@ def test_baselines_end_or_cost_more() -> None:
     assert [call.use.prompt for call in uncached.calls] == [
         call.use.prompt for call in cached.calls
     ]
-    assert dropped.misses[result.DROPPED] > 5
+    assert dropped.misses[result.TRUNCATION_CAUSE] > 5
     assert ours.cost is not None
     assert dropped.cost is not None
     assert ours.cost < dropped.cost
@@ -334,7 +334,7 @@ def test_the_long_transcript() -> None:
     assert found.recorded_cost is not None
     assert float(cached.cost or 0) == pytest.approx(found.recorded_cost, rel=0.08)
     assert 0.70 < _known(found.caching_saves()) < 0.85
-    assert cached.misses[result.FORGOTTEN] == _forgotten(log)
+    assert cached.misses[result.EXPIRED_CAUSE] == _forgotten(log)
     assert found.ours.peak < cached.peak
     assert _known(found.saved(cached)) > 0.3
     assert found.ours.facts is not None

@@ -15,7 +15,7 @@ from everthread.providers.model_errors import (
     ModelAddress,
     answer_error,
     is_out_of_service,
-    is_passing,
+    is_transient,
     refusal_error,
     retry_after,
 )
@@ -138,7 +138,7 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
 def test_what_passes_and_what_calls_for_another_model(
     error: ModelError, passing: bool, out_of_service: bool
 ) -> None:
-    assert is_passing(error) is passing
+    assert is_transient(error) is passing
     assert is_out_of_service(error) is out_of_service
 
 

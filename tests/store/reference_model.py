@@ -117,7 +117,7 @@ class Model:
             pending=[*pending, *unseen],
             compaction=NewCompaction(covered=[message.id for message in middle]),
         )
-        assert made.won
+        assert made.is_committed
         arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
         tip.shows += arrived
         shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]

@@ -39,7 +39,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
     clock.now += 5
     made = await compact_session(store, old.id, pending=user_messages("pending"))
     new = made.session
-    assert made.won
+    assert made.is_committed
     assert (new.kind, new.parent, new.thread, new.live, new.started) == (
         "continuation",
         old.id,
@@ -134,7 +134,7 @@ async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
     second = await compact_session(
         store, session.id, pending=user_messages("not mine to store")
     )
-    assert (second.won, second.session) == (False, third.session)
+    assert (second.is_committed, second.session) == (False, third.session)
     assert await history_texts(store, session.id) == numbered_texts(1, 6)
     assert len(await store.compactions(session.id)) == 2
 
@@ -145,7 +145,7 @@ async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
         await compact_session(store, session.id, new="mine") for _ in range(2)
     ]
     assert first == again
-    assert (again.won, again.session.id) == (True, "mine")
+    assert (again.is_committed, again.session.id) == (True, "mine")
     assert len(await store.compactions(session.id)) == 1
 
 
@@ -157,7 +157,7 @@ async def test_of_many_that_compact_at_once_one_wins(
     made = await asyncio.gather(
         *(compact_session(one, session.id) for one in [store, *others] * 3)
     )
-    assert sum(continuation.won for continuation in made) == 1
+    assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
     assert len(await store.thread_sessions(session.id)) == 2
     for other in others:
@@ -253,7 +253,7 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(
     assert await context_texts(store, session.id) == everything
     assert await history_texts(store, made.session.id) == everything
     again = await compact_session(store, session.id)
-    assert again.won
+    assert again.is_committed
     assert again.session.id != made.session.id
     assert await store.get_compression_tip(made.session.id) == again.session.id
 

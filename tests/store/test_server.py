@@ -148,7 +148,7 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
         first.one("SELECT 1")
         with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
             second.committed(1)
-        assert database.is_passing(failure.value)
+        assert database.is_transient(failure.value)
         second.rollback()
         first.commit()
         assert second.committed(1)

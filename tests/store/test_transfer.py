@@ -337,7 +337,7 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(
         [HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")]
     )
     await store.append("a", numbered_messages(1, 6))
-    assert (await compact_session(store, "a")).won
+    assert (await compact_session(store, "a")).is_committed
     assert await history_texts(store, "a") == numbered_texts(1, 6)
 
 

@@ -525,7 +525,7 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
     await cut(store.append(session.id, numbered_messages(1, 6)))
     first = await cut(compact_session(store, session.id))
     second = await cut(compact_session(store, first.session.id))
-    assert (first.won, second.won) == (True, True)
+    assert (first.is_committed, second.is_committed) == (True, True)
     undone = await cut(store.undo(session.id))
     assert undone.id == first.session.id, "one compaction is taken back, not two"
     lines = await store.export(session.id)

@@ -318,7 +318,7 @@ INTERRUPTED = (
     "[Interrupted: the user stopped the turn before this tool finished. "
     "What it had done until then stays done.]"
 )
-NOTHING = "(no output)"
+NO_OUTPUT_TEXT = "(no output)"
 _MAX_NAMES_LISTED = 30
 
 
@@ -499,7 +499,7 @@ def as_result(call: Call, reply: ToolReply) -> Message:
     message: Message = {
         "role": "tool",
         "tool_call_id": call.id,
-        "content": text if text.strip() else NOTHING,
+        "content": text if text.strip() else NO_OUTPUT_TEXT,
     }
     if reply.failed:
         message["is_error"] = True

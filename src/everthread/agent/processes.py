@@ -265,7 +265,7 @@ CHILD_VARIABLES = {
     "PYTHONUNBUFFERED": "1",
 }
 """Set for child processes: they have no terminal, and their output is read as text."""
-_ALWAYS = frozenset(
+_ALWAYS_INHERITED = frozenset(
     {
         "PATH",
         "HOME",
@@ -307,7 +307,7 @@ def child_environment(
         for name, value in source.items()
         if name.upper() not in secret_names
         and not any(secret in value for secret in values)
-        and (name in _ALWAYS or not is_secret(name, value))
+        and (name in _ALWAYS_INHERITED or not is_secret(name, value))
     }
     return variables | CHILD_VARIABLES
 

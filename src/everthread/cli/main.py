@@ -65,7 +65,7 @@ GROUPS = {
 COMMANDS = {
     name: text for commands in GROUPS.values() for name, text in commands.items()
 }
-SHARED = {
+COMMAND_MODULES = {
     "chat": "run",
     "dashboard": "serve",
     "init": "doctor",
@@ -73,7 +73,7 @@ SHARED = {
     "tokens": "inspect",
 }
 """Commands that share another command's file; every other has its own."""
-FUNCTIONS = {"continue": "continue_"}
+KEYWORD_COMMANDS = {"continue": "continue_"}
 """Commands whose name is a keyword of Python: the name of their function and file."""
 EXAMPLES = """Examples:
 
@@ -110,16 +110,16 @@ def load_command(name: str) -> Any:
 
     A module's `COMMAND` holds further arguments for Typer.
     """
-    module_name = SHARED.get(name, name)
+    module_name = COMMAND_MODULES.get(name, name)
     module = import_module(
-        f"everthread.cli.commands.{FUNCTIONS.get(module_name, module_name)}"
+        f"everthread.cli.commands.{KEYWORD_COMMANDS.get(module_name, module_name)}"
     )
     holder = typer.Typer()
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=name)
     else:
         holder.command(name, **getattr(module, "COMMAND", {}))(
-            getattr(module, FUNCTIONS.get(name, name))
+            getattr(module, KEYWORD_COMMANDS.get(name, name))
         )
         holder.callback()(_placeholder)
     command = get_group(holder).commands[name]

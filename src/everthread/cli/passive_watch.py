@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from everthread.store.records import ThreadRow
     from everthread.store.store import Store
 
-CHANGES = (
+CHANGES_NOTICE = (
     "Everthread: this login looks like a subscription. Requests are changed: a history that "
     "grows too long is shortened before it is sent. With --passive nothing is changed."
 )
-WATCHES = "Everthread: watching only, no request is changed."
+PASSIVE_NOTICE = "Everthread: watching only, no request is changed."
 
 
 def uses_subscription(client: str, variables: Mapping[str, str], home: Path) -> bool:

@@ -66,7 +66,7 @@ class Room:
     """Tokens of system prompt and tools."""
     summary: int = 0
     """Tokens for the summary without the user's words."""
-    summary_least: int = 0
+    summary_min: int = 0
     words: int = 0
     """Tokens for the user's words."""
     words_least: int = 0
@@ -264,7 +264,7 @@ class Fitter:
             cut,
             limit=self.room.limit,
             words=self.room.words_least,
-            summary=self.room.summary_least,
+            summary=self.room.summary_min,
         )
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and not latest_only:
@@ -571,7 +571,7 @@ class Fitter:
                 sum(self.sizes[self.least :]) - self.sizes[self.user], self.room.tail
             )
         words = min(self.room.words_least, self.words.before(tail.start))
-        least = self._kept(tail.start) + self.room.summary_least + words + group
+        least = self._kept(tail.start) + self.room.summary_min + words + group
         return (
             self.room.most - 1
             if least < self.room.most

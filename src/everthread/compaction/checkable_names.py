@@ -221,7 +221,7 @@ _SCOPED = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
 _DOTTED = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
 _TICKET = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
 _CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
-_SHAPED = re.compile(
+_IDENTIFIER_FORMS = re.compile(
     r"--[a-z][\w-]{1,60}"  # a flag
     r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
     r"|\$[A-Za-z_]\w{1,60}"  # a variable
@@ -235,7 +235,7 @@ def _is_identifier(value: str) -> bool:
     data = _data()
     if (
         _SNAKE.fullmatch(value)
-        or _SHAPED.fullmatch(value)
+        or _IDENTIFIER_FORMS.fullmatch(value)
         or _SCOPED.fullmatch(value)
         or _CALL.fullmatch(value)
     ):

@@ -20,7 +20,7 @@ from everthread.compaction.summary import (
     NAMES,
     RULES,
     TASK,
-    WORDS,
+    USER_WORDS,
     Compaction,
     Sections,
     SummaryDraft,
@@ -200,7 +200,7 @@ class ContextCompressor(SummaryEngine):
         present = "\n".join([marker, *sections, *sections.values(), words])
         listed = write_names(names, plan, present, count)
         shown = render_sections(
-            {**sections, WORDS: words, NAMES: listed},
+            {**sections, USER_WORDS: words, NAMES: listed},
             template=self._template,
             brief=is_brief,
         )

@@ -62,20 +62,26 @@ class _Comparison:
     """A claim compared with the statements of the sources, by the share that each of them holds."""
 
     def __init__(self, claim: Claim, index: SourceIndex) -> None:
-        self._held: dict[_Part, Set[int]] = {}
+        self._statements_by_part: dict[_Part, Set[int]] = {}
         for word in claim.words:
-            self._held[_WORD, word] = index.statements_with(word)
+            self._statements_by_part[_WORD, word] = index.statements_with(word)
         for figure in claim.figures:
-            self._held[_FIGURE, figure.value] = index.statements_with(figure.value)
+            self._statements_by_part[_FIGURE, figure.value] = index.statements_with(
+                figure.value
+            )
         for name in claim.names:
-            self._held[_NAME, name.value] = index.statements_naming(name.value)
+            self._statements_by_part[_NAME, name.value] = index.statements_naming(
+                name.value
+            )
         # A part that no statement holds does not help to find the closest one.
         self._weights = {
             part: index.rarity(held) if held else 0.0
-            for part, held in self._held.items()
+            for part, held in self._statements_by_part.items()
         }
         self._total = sum(self._weights.values())
-        self._scores = self._score() if len(self._held) > MIN_OTHERS else {}
+        self._scores = (
+            self._score() if len(self._statements_by_part) > MIN_OTHERS else {}
+        )
 
     @property
     def is_possible(self) -> bool:
@@ -88,7 +94,8 @@ class _Comparison:
         A close statement lacks less than `MAX_LACKING` of the weight. So it has one of any parts that weigh more.
         """
         rarest_first = sorted(
-            self._held, key=lambda part: (len(self._held[part]), part)
+            self._statements_by_part,
+            key=lambda part: (len(self._statements_by_part[part]), part),
         )
         needed = MAX_LACKING * self._total + max(self._weights.values())
         candidates: set[int] = set()
@@ -96,18 +103,18 @@ class _Comparison:
         while rarest_first and weight <= needed:
             part = rarest_first.pop(0)
             weight += self._weights[part]
-            candidates |= self._held[part]
+            candidates |= self._statements_by_part[part]
         if len(candidates) > MAX_CANDIDATES:
             return {}
         scores = dict.fromkeys(candidates, 0.0)
-        for part, statements in self._held.items():
+        for part, statements in self._statements_by_part.items():
             for statement in statements & candidates:
                 scores[statement] += self._weights[part]
         return scores
 
     def best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
-        held = self._held[part]
+        held = self._statements_by_part[part]
         own = self._weights[part]
         best = 0.0
         closest = -1
@@ -123,7 +130,7 @@ class _Comparison:
 
     def find_displacing(self, part: _Part, needed: Closeness) -> int | None:
         """Return the closest statement if it lacks this part and all statements near the part are far less close."""
-        held = self._held[part]
+        held = self._statements_by_part[part]
         if not held:
             return None
         best, closest = self.best(self._scores, part)
@@ -140,7 +147,9 @@ class _Comparison:
     def count_shared(self, statement: int, part: _Part) -> int:
         """Return the number of the claim's parts that a statement has, without this one."""
         return sum(
-            statement in held for other, held in self._held.items() if other != part
+            statement in held
+            for other, held in self._statements_by_part.items()
+            if other != part
         )
 
 

@@ -376,7 +376,7 @@ class CutPlanner:
             prompt=int(budget.prompt_limit / scale),
             fixed=self.fixed,
             summary=allowance,
-            summary_least=min(budget.summary_least, allowance),
+            summary_min=min(budget.summary_min, allowance),
             words=int(budget.user_words / scale),
             words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
         )
@@ -410,7 +410,7 @@ class CutPlanner:
         """
         words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
         earlier = self.counter.text(self.earlier.text) - words
-        return max(self.budget.summary(middle), min(earlier, self.budget.summary_least))
+        return max(self.budget.summary(middle), min(earlier, self.budget.summary_min))
 
     def _add_free_room(self, budget: int, middle: int, fit: Fit) -> int:
         """Return the summary's budget with its part of the room that the other parts leave free.

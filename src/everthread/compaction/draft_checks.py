@@ -10,12 +10,12 @@ from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.state_sections import blocked_text, files_text
 from everthread.compaction.summary import (
     ANSWERED,
-    ASKS,
     BLOCKED,
     CRITICAL,
     DECISIONS,
     FILES,
     GOAL,
+    PENDING_ASKS,
     RULES,
     SummaryDraft,
     SummaryRequest,
@@ -34,7 +34,7 @@ from everthread.core.transcript import defuse
 
 NAMES_TOO_MUCH = "named too much that no source says"
 WROTE_TOO_MUCH = "wrote lines that are far longer than a summary"
-_UNDERSTOOD = (GOAL, RULES, DECISIONS, ANSWERED, ASKS, CRITICAL)
+_MODEL_ONLY_SECTIONS = (GOAL, RULES, DECISIONS, ANSWERED, PENDING_ASKS, CRITICAL)
 """Sections that only a model can write. The journal copies them from an earlier summary."""
 MAX_BUDGETS_READ = 4
 """A longer summary of a model is cut to this many budgets before it costs time."""
@@ -100,7 +100,7 @@ def write_journal(
         draft = replace(written, warnings=draft.warnings, usage=draft.usage)
     copied = {
         name: text
-        for name in _UNDERSTOOD
+        for name in _MODEL_ONLY_SECTIONS
         if (text := without_pins(request.previous.get(name, "")))
     }
     if copied:

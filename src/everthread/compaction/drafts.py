@@ -11,7 +11,7 @@ from everthread.compaction.journal import AUTHOR
 from everthread.compaction.summary import (
     NAMES,
     TASK,
-    WORDS,
+    USER_WORDS,
     RefusedDraft,
     Sections,
     Summarizer,
@@ -84,7 +84,7 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
         sections={
             name: text
             for name, text in sections.items()
-            if name not in (TASK, WORDS, NAMES)
+            if name not in (TASK, USER_WORDS, NAMES)
         },
         author=str(draft.author),
         warnings=tuple(map(str, draft.warnings)),

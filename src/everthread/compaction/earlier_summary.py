@@ -37,7 +37,7 @@ from everthread.compaction.summary import (
     REMAINING,
     STATE,
     TASK,
-    WORDS,
+    USER_WORDS,
     parse_sections,
     without_node_lines,
 )
@@ -181,7 +181,7 @@ def _parse_summary(text: str) -> Earlier:
     if not text or is_unproven(text):
         return Earlier(text, count)
     sections = parse_sections(without_node_lines(text))
-    words = parse_words(sections.pop(WORDS, ""))
+    words = parse_words(sections.pop(USER_WORDS, ""))
     return Earlier(
         text, count, sections, tuple(words), parse_journal(sections.get(DONE, ""))
     )

@@ -22,7 +22,7 @@ from everthread.compaction.user_quotes import (
     words_of,
 )
 
-BAR = " / "
+LINE_SEPARATOR = " / "
 """Separates the lines of an answer that is shown on one line."""
 
 SPECIFIC_FACTOR = 2.0
@@ -85,7 +85,7 @@ def split_pieces(text: str) -> Sequence[Piece]:
     """Split an answer into sentences, list items and table rows."""
     pieces: list[Piece] = []
     was_cut = False
-    for number, line in enumerate(text.split(BAR)):
+    for number, line in enumerate(text.split(LINE_SEPARATOR)):
         if _ITEM.match(line) and GAP not in line:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
@@ -135,7 +135,7 @@ def join_pieces(pieces: Sequence[Piece], chosen: Iterable[int]) -> str:
     for before, number in pairwise(numbers):
         piece = pieces[number]
         is_cut = number > before + 1 or piece.follows_gap
-        between = BAR if piece.line != pieces[before].line else " "
+        between = LINE_SEPARATOR if piece.line != pieces[before].line else " "
         parts += (f" {GAP} " if is_cut else between, piece.text)
     if numbers[-1] < len(pieces) - 1:
         parts.append(f" {GAP}")

@@ -16,7 +16,7 @@ _MAX_RANGE_FILES = 3
 _RAN_COMMANDS = re.compile(
     r"(?<![\w`])ran (`[^`\n]{1,200}`(?:, `[^`\n]{1,200}`){0,99})"
 )
-TIMES = re.compile(r" ×\d{1,4}$")
+REPEAT_COUNT = re.compile(r" ×\d{1,4}$")
 _CHANGED_NAMES = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 ENTRY_HEADER = re.compile(
     r"\[(?P<first>\d{1,9})(?:–(?P<last>\d{1,9}))?(?P<continued>, continued)?\] (?P<messages>[\d,]{1,12}) messages?"
@@ -144,7 +144,9 @@ class Entry:
         listed = (
             names for line in self.lines for names in _CHANGED_NAMES.findall(line)
         )
-        names = (TIMES.sub("", name) for names in listed for name in names.split(", "))
+        names = (
+            REPEAT_COUNT.sub("", name) for names in listed for name in names.split(", ")
+        )
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 
     @cached_property

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from everthread.compaction.journal_conclusions import (
-    BAR,
+    LINE_SEPARATOR,
     Piece,
     join_pieces,
     weigh_text,
@@ -251,7 +251,7 @@ def _with_prose(part: _Part, texts: Sequence[str]) -> Entry:
     """Return the entry with these notes and closing words; without its steps they are one text."""
     entry = part.entry
     if not part.has_steps:
-        return replace(entry, closing=BAR.join(filter(None, texts)))
+        return replace(entry, closing=LINE_SEPARATOR.join(filter(None, texts)))
     lines = (
         f"{note} — {done}" if note and done else note or done
         for note, done in zip(texts[:-1], entry.lines, strict=True)

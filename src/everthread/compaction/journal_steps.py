@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal_entries import TIMES
+from everthread.compaction.journal_entries import REPEAT_COUNT
 from everthread.compaction.journal_text import (
     ERROR_START,
     clip_line,
@@ -178,7 +178,7 @@ def name_paths(paths: Iterable[str]) -> list[str]:
     counts: dict[str, int] = {}
     for path in paths:
         name, _, times = (
-            path.rpartition(" ×") if TIMES.search(path) else (path, "", "1")
+            path.rpartition(" ×") if REPEAT_COUNT.search(path) else (path, "", "1")
         )
         counts[name] = counts.get(name, 0) + int(times)
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everthread.compaction.journal_conclusions import BAR
+from everthread.compaction.journal_conclusions import LINE_SEPARATOR
 from everthread.core.messages import one_line
 from everthread.core.redaction import clip_words, redact
 from everthread.core.transcript import defuse
@@ -32,7 +32,7 @@ def note_text(text: str) -> str:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
     lines = [line for line in _prose(text) if line != _CODE_MARK]
-    return clip_line(BAR.join(lines), _MAX_NOTE_CHARS)
+    return clip_line(LINE_SEPARATOR.join(lines), _MAX_NOTE_CHARS)
 
 
 def split_note(line: str) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def split_note(line: str) -> tuple[str, str]:
 
 def closing_text(text: str) -> str:
     """Return an answer in one line: without code, its lines separated."""
-    return BAR.join(_prose(text))
+    return LINE_SEPARATOR.join(_prose(text))
 
 
 def _prose(text: str) -> list[str]:

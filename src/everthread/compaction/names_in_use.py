@@ -45,19 +45,19 @@ _COMMAND_ARGUMENTS = ("command", "cmd")
 _CONTEXT_CHARS = 160
 """Characters to read before a name, to check whether it is part of a secret."""
 _CONTEXT_AFTER_CHARS = 40
-_BETWEEN = "\n\n"
+_TEXT_SEPARATOR = "\n\n"
 _ESCAPE = re.compile(r"\\[nrt]")
 """White space in a JSON text inside a text."""
 _QUOTED_WORDS = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
 """A text that is quoted in a command: its hyphens join words of a sentence."""
-_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{4,200}")
+_NAME_CHARS_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{4,200}")
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
-_EDGES = ".:-+@$~/"
+_EDGE_CHARS = ".:-+@$~/"
 _LETTER = re.compile("[A-Za-z]")
 _DIGIT = re.compile("[0-9]")
 _HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _LINE_NUMBER = re.compile(r"(?<=\w):\d+(?:[:-].*)?$")
-_PARTS = re.compile(r"[.:/+@$~]+")
+_PART_SEPARATORS = re.compile(r"[.:/+@$~]+")
 _HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
 _CODE = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
 """Ids in capitals and digits: tickets, reservations, orders."""
@@ -232,8 +232,8 @@ def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
                 for start, end, name in within
             )
             excerpts.append(excerpt)
-            length += len(excerpt) + len(_BETWEEN)
-    secrets = find_secrets(_BETWEEN.join(excerpts))
+            length += len(excerpt) + len(_TEXT_SEPARATOR)
+    secrets = find_secrets(_TEXT_SEPARATOR.join(excerpts))
     for start, end, source, name in spans:
         source.secret_names[name] = any(
             one.start < end and start < one.end for one in secrets
@@ -287,7 +287,7 @@ def read_message(one: MessageFacts) -> MessageNames:
             tuple(typed),
             tuple(written),
             tuple(name for name in attached if name not in written),
-            tuple(_commands(effects)),
+            tuple(_list_commands(effects)),
         )
     return one.names
 
@@ -314,7 +314,7 @@ def read_shown(one: MessageFacts, message: Message) -> frozenset[str]:
     return one.shown_names[1]
 
 
-def _commands(effects: Iterable[Effect]) -> list[str]:
+def _list_commands(effects: Iterable[Effect]) -> list[str]:
     """Return the short commands among the effects of a message."""
     ran = (
         effect.target
@@ -336,7 +336,7 @@ def read_names(text: str, *, is_line: bool = False) -> list[str]:
     if "\\" in text and ":\\" not in text:
         text = _ESCAPE.sub(" ", text)
     names_of = _names_of_line if is_line else _names_of_text
-    runs = dict.fromkeys(_RUN.findall(text))
+    runs = dict.fromkeys(_NAME_CHARS_RUN.findall(text))
     return list(dict.fromkeys(chain.from_iterable(map(names_of, runs))))
 
 
@@ -387,13 +387,13 @@ def _names_of(run: str, *, is_line: bool) -> tuple[str, ...]:
         word = run.strip("-")
         return (word,) if len(word) >= 4 and _is_name(word, is_line) else ()
     if "://" in run:
-        address = run.rstrip(_EDGES)
+        address = run.rstrip(_EDGE_CHARS)
         return (
             (address,)
             if len(address) <= MAX_NAME_CHARS and not address.endswith("://")
             else ()
         )
-    run = run.rstrip(_EDGES)
+    run = run.rstrip(_EDGE_CHARS)
     if len(run) < 4 or len(run) > MAX_NAME_CHARS:
         return ()
     path = _LINE_NUMBER.sub("", run).rpartition(":")[2].removeprefix("./")
@@ -401,7 +401,7 @@ def _names_of(run: str, *, is_line: bool) -> tuple[str, ...]:
         return (path,)
     if _ADDRESS.fullmatch(run):
         return (run,)
-    parts = (part.strip("-") for part in _PARTS.split(run))
+    parts = (part.strip("-") for part in _PART_SEPARATORS.split(run))
     names = (part for part in parts if len(part) >= 4 and _is_name(part, is_line))
     return tuple(dict.fromkeys(names))
 

@@ -159,12 +159,16 @@ def _join_paths(names: Sequence[str]) -> Iterator[str]:
     paths: dict[str, list[str]] = {}
     for name in names:
         if is_path(name):
-            paths.setdefault(_base(name), []).append(name)
+            paths.setdefault(_file_name_of(name), []).append(name)
     for group in paths.values():
         group.sort(key=len, reverse=True)
     wholes = (
         next(
-            (path for path in paths.get(_base(name), ()) if path.endswith(f"/{name}")),
+            (
+                path
+                for path in paths.get(_file_name_of(name), ())
+                if path.endswith(f"/{name}")
+            ),
             name,
         )
         for name in names
@@ -172,5 +176,5 @@ def _join_paths(names: Sequence[str]) -> Iterator[str]:
     yield from dict.fromkeys(wholes)
 
 
-def _base(name: str) -> str:
+def _file_name_of(name: str) -> str:
     return name.rpartition("/")[2]

@@ -15,9 +15,15 @@ from everthread.core.messages import json_value
 
 _JSON_CHARS = 1_000_000
 """A longer text is not parsed just to describe it."""
-_BODIES = ("output", "stdout", "content", "result", "text", "body")
-_EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
-_ERRORS = ("error", "errors", "error_message")
+_OUTPUT_FIELDS = ("output", "stdout", "content", "result", "text", "body")
+_EXIT_CODE_FIELDS = (
+    "exit_code",
+    "exitCode",
+    "returncode",
+    "return_code",
+    "exit_status",
+)
+_ERROR_FIELDS = ("error", "errors", "error_message")
 _FAILED = {"success": False, "ok": False, "isError": True, "is_error": True}
 """Fields of a JSON object that say, with this value, that the call failed."""
 
@@ -110,12 +116,14 @@ def unwrap(text: str) -> UnwrappedOutput:
     codes = [
         value
         for source in (data, meta)
-        for key in _EXITS
+        for key in _EXIT_CODE_FIELDS
         if type(value := source.get(key)) is int
     ]
-    errors = [error for key in _ERRORS if (error := _error_text(data.get(key)))]
+    errors = [error for key in _ERROR_FIELDS if (error := _error_text(data.get(key)))]
     bodies = [
-        value for key in _BODIES if isinstance(value := data.get(key), str) and value
+        value
+        for key in _OUTPUT_FIELDS
+        if isinstance(value := data.get(key), str) and value
     ]
     code = codes[0] if codes else None
     failed = bool(errors and code is None) or any(
@@ -167,7 +175,7 @@ _EXIT = re.compile(
 _GOES_ON = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
 """Text after an exit code that makes it part of a sentence, not the statement of a tool."""
 _EXIT_WORDS = ("exit", "return", "terminated")
-_STOPPED = re.compile(
+_STOPPED_RUN = re.compile(
     r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
     r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
     r"(?P<abort>aborted|interrupted|cancell?ed|killed|rejected)\b",
@@ -217,7 +225,7 @@ def find_halt(text: str) -> str:
     """Return the reason why the call did not finish, from the ends of its output; empty if it finished."""
     ends = f"{text[:300]}\n{text[-300:]}"
     lowered = ends.lower()
-    match = _STOPPED.search(ends) if has_any(lowered, _STOP_WORDS) else None
+    match = _STOPPED_RUN.search(ends) if has_any(lowered, _STOP_WORDS) else None
     if match is None:
         return ""
     return "timed out" if match["timeout"] else match["abort"].lower()
@@ -336,12 +344,12 @@ def _read_counts(line: str) -> dict[str, int]:
     return counts
 
 
-_CLEAR = re.compile(
+_CLEAR_ERROR = re.compile(
     r"^(?:fatal|error|panic|npm err!|npm error|uncaught)\b|(?::|\]) (?:fatal )?error\b|^E {3,}\S|command not found"
     r"|no such file or directory|permission denied|segmentation fault|\b[a-z]\w{0,60}(?:error|exception): |\*\*\* \[",
     re.IGNORECASE | re.MULTILINE,
 )
-_VAGUE = re.compile(
+_VAGUE_ERROR = re.compile(
     r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b",
     re.IGNORECASE,
 )
@@ -370,7 +378,7 @@ _VAGUE_WORDS = (
     "undefined",
     "refused",
 )
-_LEADS = re.compile(
+_ERROR_START = re.compile(
     r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
     r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
@@ -396,12 +404,12 @@ def error_line(text: str, *, failed: bool = False) -> str:
         else (text[:_SEARCHED_CHARS], text[_SEARCHED_CHARS:][-_SEARCHED_CHARS:])
     )
     for pattern, words in (
-        ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS))
+        ((_CLEAR_ERROR, _CLEAR_WORDS), (_VAGUE_ERROR, _VAGUE_WORDS))
         if failed
-        else ((_CLEAR, _CLEAR_WORDS),)
+        else ((_CLEAR_ERROR, _CLEAR_WORDS),)
     ):
         for part in parts:
-            for start in sorted(_lines_with(part, words)):
+            for start in sorted(_find_lines_with(part, words)):
                 end = part.find("\n", start)
                 match = pattern.search(part, start, end if end >= 0 else len(part))
                 if match:
@@ -425,7 +433,7 @@ def _line_at(text: str, position: int) -> str:
 def leading_error(text: str) -> str:
     """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
     first = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
-    return first.strip() if _LEADS.match(first) else ""
+    return first.strip() if _ERROR_START.match(first) else ""
 
 
 _OWN = re.compile(
@@ -533,7 +541,9 @@ def error_lines(
     """
     stated: dict[str, str] = {}
     telling = 0
-    starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
+    starts = _find_lines_with(
+        text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS
+    )
     read: set[str] = set()
     for start in sorted(starts):
         whole, _, after = text[start : start + _MAX_LINE_CHARS].partition("\n")
@@ -627,8 +637,11 @@ def has_any(text: str, words: Iterable[str]) -> bool:
     return False
 
 
-def _lines_with(text: str, words: Iterable[str]) -> set[int]:
-    """Return the starts of lines that hold one of the words in any case: far quicker than a pattern on every line."""
+def _find_lines_with(text: str, words: Iterable[str]) -> set[int]:
+    """Return the offsets of the lines that hold one of the words, in any case.
+
+    Searching word by word is far quicker than a pattern on every line.
+    """
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = text

@@ -19,7 +19,7 @@ from everthread.compaction.history import CompactionHistory
 from everthread.compaction.tool_calls import (
     CUT_MARK,
     MAX_LINE_CHARS,
-    PATCHED,
+    PATCHED_FILE,
     Action,
     CallFacts,
     action_of,
@@ -56,7 +56,7 @@ LONG = MAX_LINE_CHARS
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 _MAX_FILES_NAMED = 8
 """Files of a patch to name if its text is cut."""
-_LONE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which cannot be encoded."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
@@ -381,7 +381,7 @@ def _cut_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG:
         return match[0]
     cut = _cut_text(json_value(match[0]))
-    literal = json.dumps(cut, ensure_ascii=_LONE.search(cut) is not None)
+    literal = json.dumps(cut, ensure_ascii=_LONE_SURROGATE.search(cut) is not None)
     return literal if len(literal) < len(match[0]) else match[0]
 
 
@@ -391,7 +391,10 @@ def _cut_text(text: str) -> str:
     if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):
         return text
     names = (
-        [match[0] for match in islice(PATCHED.finditer(text, 150), _MAX_FILES_NAMED)]
+        [
+            match[0]
+            for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_FILES_NAMED)
+        ]
         if " File: " in text
         else []
     )

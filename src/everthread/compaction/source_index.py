@@ -37,7 +37,7 @@ _TOKEN = re.compile(
     rf"{_CONTRACTION}|{FIGURE.pattern}|[{_CJK}]+|[^\W\d_{_CJK}]+|[%‰°]|[,.;:!?()|→—\n]"
 )
 _CJK_RUN = re.compile(rf"[{_CJK}]{{3,}}")
-_STOPS = frozenset(",.;:!?()|→—\n")
+_STATEMENT_BREAKS = frozenset(",.;:!?()|→—\n")
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -56,7 +56,7 @@ def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[To
     words = 0
     for match in _TOKEN.finditer(lowered):
         text = match[0]
-        if text in _STOPS:
+        if text in _STATEMENT_BREAKS:
             negated = 0
         elif is_negator(text):
             negated = NEGATED_TOKENS

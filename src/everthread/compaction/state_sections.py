@@ -125,7 +125,7 @@ def files_text(
             if cost > remaining:
                 break
             remaining -= cost
-            names.append(_listed(path))
+            names.append(_format_path(path))
         room -= (room if did else room // 2) - remaining
         more = f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
         if names:
@@ -148,7 +148,7 @@ def _code(text: str, limit: int) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def _listed(path: str) -> str:
+def _format_path(path: str) -> str:
     """Format a path for a list; in backticks if it could be read as several, or as the end of the list."""
     line = _plain(path, _MAX_FAILURE_CHARS)
     return (

@@ -22,7 +22,7 @@ TemplateName = Literal["handoff", "classic"]
 NONE = "None."
 
 TASK = "Active Task"
-WORDS = "What the User Said"
+USER_WORDS = "What the User Said"
 GOAL = "Goal"
 RULES = "Constraints & Preferences"
 DONE = "Completed Actions"
@@ -31,7 +31,7 @@ PROGRESS = "In Progress"
 BLOCKED = "Blocked"
 DECISIONS = "Key Decisions"
 ANSWERED = "Resolved Questions"
-ASKS = "Pending User Asks"
+PENDING_ASKS = "Pending User Asks"
 FILES = "Relevant Files"
 NAMES = "Names in Use"
 REMAINING = "Remaining Work"
@@ -39,7 +39,7 @@ CRITICAL = "Critical Context"
 
 HANDOFF = (
     TASK,
-    WORDS,
+    USER_WORDS,
     GOAL,
     RULES,
     DONE,
@@ -48,7 +48,7 @@ HANDOFF = (
     BLOCKED,
     DECISIONS,
     ANSWERED,
-    ASKS,
+    PENDING_ASKS,
     FILES,
     NAMES,
     REMAINING,
@@ -57,13 +57,13 @@ HANDOFF = (
 """Every section a summary has, in order. The classic layout shows the same content under fewer headings."""
 
 CLASSIC = (
-    (WORDS, (WORDS,)),
+    (USER_WORDS, (USER_WORDS,)),
     (GOAL, (TASK, GOAL)),
     (RULES, (RULES,)),
     ("Progress", (DONE, STATE, PROGRESS, BLOCKED)),
     (DECISIONS, (DECISIONS, ANSWERED)),
     (FILES, (FILES, NAMES)),
-    ("Next Steps", (ASKS, REMAINING)),
+    ("Next Steps", (PENDING_ASKS, REMAINING)),
     (CRITICAL, (CRITICAL,)),
 )
 _CLASSIC_NAMES = {
@@ -96,7 +96,7 @@ def render_sections(
     blocks = []
     for name in HANDOFF:
         text = sections.get(name, "").strip()
-        if text or not (brief or name in (WORDS, NAMES)):
+        if text or not (brief or name in (USER_WORDS, NAMES)):
             blocks.append(f"## {name}\n{text or NONE}")
     return "\n\n".join(blocks)
 
@@ -113,7 +113,7 @@ def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
             )
         else:
             body = "\n\n".join(text for _, text in filled)
-        if body or not (brief or heading == WORDS):
+        if body or not (brief or heading == USER_WORDS):
             blocks.append(f"## {heading}\n{body or NONE}")
     return "\n\n".join(blocks)
 

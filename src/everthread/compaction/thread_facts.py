@@ -20,7 +20,7 @@ from everthread.compaction.tool_calls import (
     EDIT_MARK,
     RUNNING,
     STAGES,
-    TRIMS,
+    TRIMMING_PROGRAMS,
     CallFacts,
     Effect,
     is_file,
@@ -49,8 +49,8 @@ _CHANGES_FOLDER = re.compile(
     r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
 )
 _KEY_CHARS = 400
-_LONG = _KEY_CHARS // 2
-_IN = " in folder "
+_LONG_KEY_CHARS = _KEY_CHARS // 2
+_FOLDER_SEPARATOR = " in folder "
 """Between a command and its folder in the key of a failure."""
 _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
 
@@ -208,7 +208,7 @@ class ThreadState:
             if failure == key or _answers(effect, key, failure)
         ]
         closed += (
-            self._answered_by_tests(effect) if effect.tests and self.errors else []
+            self._find_resolved_by_tests(effect) if effect.tests and self.errors else []
         )
         if closed and _states_no_error(effect):
             for key in dict.fromkeys(closed):
@@ -225,7 +225,7 @@ class ThreadState:
             if error.tool == effect.tool and not error.is_passed_by:
                 self.errors[key] = replace(error, is_passed_by=True)
 
-    def _answered_by_tests(self, effect: Effect) -> list[str]:
+    def _find_resolved_by_tests(self, effect: Effect) -> list[str]:
         """Return the failures that a passing test run resolves: test runs with at most as many tests."""
         passed = _tests_run(effect)
         return [key for key, error in self.errors.items() if 0 < error.tests <= passed]
@@ -489,7 +489,7 @@ def command_key(command: str) -> str:
             pipe
             and not before.endswith("|")
             and last.split()[:1]
-            and last.split()[0] in TRIMS
+            and last.split()[0] in TRIMMING_PROGRAMS
         ):
             bare = before.rstrip()
         if bare == text:
@@ -506,7 +506,9 @@ def error_key(effect: Effect) -> str:
     if "code" in effect.arguments:
         return effect.tool
     folder = _folder(effect)
-    return command_key(effect.target) + (f"{_IN}{folder}" if folder else "")
+    return command_key(effect.target) + (
+        f"{_FOLDER_SEPARATOR}{folder}" if folder else ""
+    )
 
 
 def _folder(effect: Effect) -> str:
@@ -525,8 +527,8 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
 
     A run that names fewer files is another one. A folder that is not named may be any.
     """
-    command, _, folder = key.partition(_IN)
-    failed, _, failed_in = failure.partition(_IN)
+    command, _, folder = key.partition(_FOLDER_SEPARATOR)
+    failed, _, failed_in = failure.partition(_FOLDER_SEPARATOR)
     if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
         return False
     if _reaches_same_end(command, failed):
@@ -560,7 +562,11 @@ def _reaches_same_end(command: str, failed: str) -> bool:
     """
     *before, last = command.split(" && ")
     *theirs, end = failed.split(" && ")
-    known = min(len(last), len(end)) if max(len(command), len(failed)) > _LONG else None
+    known = (
+        min(len(last), len(end))
+        if max(len(command), len(failed)) > _LONG_KEY_CHARS
+        else None
+    )
     if not before or last[:known] != end[:known]:
         return False
     return {step.split(" ", 1)[0] for step in before} >= {

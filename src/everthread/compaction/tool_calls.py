@@ -46,7 +46,7 @@ _MIN_TARGET = 50
 _OTHER = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-PATCHED = re.compile(
+PATCHED_FILE = re.compile(
     r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})"
 )
 _EXIT_IN_LINE = re.compile(
@@ -68,15 +68,17 @@ _HTTP = re.compile(
     r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b",
     re.IGNORECASE,
 )
-_FOUND = re.compile(
+_MATCH_COUNT = re.compile(
     r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b",
     re.IGNORECASE,
 )
 
 
-_LOGS = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
+_LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
 """Commands whose output may report errors long past."""
-TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
+TRIMMING_PROGRAMS = frozenset(
+    {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
+)
 """Programs at the end of a pipe that only trim the output."""
 
 
@@ -167,9 +169,9 @@ class CallFacts:
         words = last.split(None, 1)
         return (
             bool(words)
-            and words[0] in TRIMS
+            and words[0] in TRIMMING_PROGRAMS
             and not before.endswith("|")
-            and _LOGS.search(command) is None
+            and _LOG_COMMAND.search(command) is None
         )
 
     @property
@@ -315,7 +317,7 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
     if error or kind in ("read", "list"):
         return [error]
     if kind == "search":
-        stated = _FOUND.search(body[:300])
+        stated = _MATCH_COUNT.search(body[:300])
         return (
             [f"{stated[1]} {stated[2]}"]
             if stated
@@ -358,7 +360,7 @@ def _summarize_output(output: UnwrappedOutput) -> str:
     if isinstance(data, dict):
         status = {
             key: data[key]
-            for key in _table().status
+            for key in _table().status_fields
             if isinstance(data.get(key), str | int | float)
         }
         return clip_words(_list_arguments(status or data), 70)
@@ -414,25 +416,25 @@ class _Kind:
 class _Table:
     kinds: Mapping[str, _Kind]
     by_arguments: tuple[tuple[str, frozenset[str], bool], ...]
-    paths: tuple[str, ...]
-    ranges: tuple[str, ...]
-    bodies: tuple[str, ...]
-    status: tuple[str, ...]
-    looks: frozenset[str]
+    path_arguments: tuple[str, ...]
+    range_arguments: tuple[str, ...]
+    body_arguments: tuple[str, ...]
+    status_fields: tuple[str, ...]
+    read_only_words: frozenset[str]
     """Words of a tool's name that mark it as read-only."""
-    acts: frozenset[str]
+    acting_words: frozenset[str]
     """Words that mark another act in a name with a read-only ending: `clear_search`."""
-    joins: frozenset[str]
+    joining_words: frozenset[str]
     """Words followed by another act: `get_or_create`, `load_into`."""
-    shows: Mapping[str, frozenset[str]]
+    read_only_programs: Mapping[str, frozenset[str]]
     """Programs that only show something, with their subcommands that do; empty means all."""
-    writes: Mapping[str, frozenset[str]]
+    writing_arguments: Mapping[str, frozenset[str]]
     """Arguments with which such a program still writes."""
-    moves: frozenset[str]
+    file_programs: frozenset[str]
     """Programs that move or make files."""
-    prefixes: frozenset[str]
+    program_prefixes: frozenset[str]
     """Words allowed before a program."""
-    tests: frozenset[str]
+    test_words: frozenset[str]
     """Words of a command that runs tests."""
 
 
@@ -443,7 +445,7 @@ def _table() -> _Table:
         .joinpath("data/tools.json")
         .read_text("utf-8")
     )
-    paths = tuple(data["paths"])
+    paths = tuple(data["path_arguments"])
     kinds = {
         row["kind"]: _Kind(
             row["kind"],
@@ -461,18 +463,26 @@ def _table() -> _Table:
     return _Table(
         kinds,
         rules,
-        paths=paths,
-        ranges=tuple(data["ranges"]),
-        bodies=tuple(data["bodies"]),
-        status=tuple(data["status"]),
-        looks=frozenset(data["looks"]),
-        acts=frozenset(data["acts"]).union(kinds["patch"].words, kinds["write"].words),
-        joins=frozenset(data["joins"]),
-        shows={program: frozenset(words) for program, words in data["shows"].items()},
-        writes={program: frozenset(words) for program, words in data["writes"].items()},
-        moves=frozenset(data["moves"]),
-        prefixes=frozenset(data["prefixes"]),
-        tests=frozenset(data["tests"]),
+        path_arguments=paths,
+        range_arguments=tuple(data["range_arguments"]),
+        body_arguments=tuple(data["body_arguments"]),
+        status_fields=tuple(data["status_fields"]),
+        read_only_words=frozenset(data["read_only_words"]),
+        acting_words=frozenset(data["acting_words"]).union(
+            kinds["patch"].words, kinds["write"].words
+        ),
+        joining_words=frozenset(data["joining_words"]),
+        read_only_programs={
+            program: frozenset(words)
+            for program, words in data["read_only_programs"].items()
+        },
+        writing_arguments={
+            program: frozenset(words)
+            for program, words in data["writing_arguments"].items()
+        },
+        file_programs=frozenset(data["file_programs"]),
+        program_prefixes=frozenset(data["program_prefixes"]),
+        test_words=frozenset(data["test_words"]),
     )
 
 
@@ -490,7 +500,7 @@ def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
             return kind, target
     for name, any_of, with_path in table.by_arguments:
         if not any_of.isdisjoint(arguments) and (
-            not with_path or _first_argument(arguments, table.paths)
+            not with_path or _first_argument(arguments, table.path_arguments)
         ):
             return table.kinds[name], _first_argument(
                 arguments, table.kinds[name].targets
@@ -503,7 +513,11 @@ def _own_name(call: Call, arguments: Mapping[str, Any]) -> str:
     table = _table()
     command = arguments.get("command")
     if isinstance(command, str) and table.kinds["shell"] not in _kinds_named(call.name):
-        return command[:200] if _first_argument(arguments, table.paths) else call.name
+        return (
+            command[:200]
+            if _first_argument(arguments, table.path_arguments)
+            else call.name
+        )
     return call.name.rpartition("__")[2]
 
 
@@ -561,7 +575,7 @@ def _code_line(code: str) -> str:
 
 def _patched_file(call: Call) -> str:
     """Return the first file that a patch text names."""
-    match = PATCHED.search(call.arguments)
+    match = PATCHED_FILE.search(call.arguments)
     return match[1] if match else ""
 
 
@@ -570,14 +584,18 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     table = _table()
     if kind == "read":
         part = _list_arguments(
-            {name: arguments[name] for name in table.ranges if name in arguments}
+            {
+                name: arguments[name]
+                for name in table.range_arguments
+                if name in arguments
+            }
         )
         return clip_words(f"({part})", 40) if part else ""
     if kind == "search":
-        directory = _first(arguments, table.paths)
+        directory = _first(arguments, table.path_arguments)
         return clip_words(f"in {directory}", 40) if directory else ""
     if kind == "write":
-        texts = (arguments.get(name) for name in table.bodies)
+        texts = (arguments.get(name) for name in table.body_arguments)
         text = next((text for text in texts if isinstance(text, str)), None)
         return "" if text is None else f"({_lines(line_count(text))})"
     return ""
@@ -640,7 +658,7 @@ _READING_KINDS = frozenset({"read", "search", "list", "web"})
 
 
 _NO_CALL = Call("", "", "")
-_OTHER_ACTS = (("check", "in"), ("check", "out"), ("count", "down"))
+_ACTING_PAIRS = (("check", "in"), ("check", "out"), ("count", "down"))
 _LISTING_ARGUMENT = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
@@ -860,12 +878,15 @@ def _is_read_only_call(
         action.kind
     ].words.isdisjoint(words)
     if not (
-        is_named_so or (words and not table.looks.isdisjoint((words[0], words[-1])))
+        is_named_so
+        or (words and not table.read_only_words.isdisjoint((words[0], words[-1])))
     ):
         return False
-    if not table.joins.isdisjoint(words) or words[:2] in _OTHER_ACTS:
+    if not table.joining_words.isdisjoint(words) or words[:2] in _ACTING_PAIRS:
         return False
-    if words[0] not in table.looks and not table.acts.isdisjoint(words):
+    if words[0] not in table.read_only_words and not table.acting_words.isdisjoint(
+        words
+    ):
         return False
     method = arguments.get("method")
     if isinstance(method, str) and method.upper() not in ("GET", "HEAD"):
@@ -913,9 +934,11 @@ def _runs_tests(words: list[str]) -> bool:
     """Return whether a step runs tests. Programs that show, move or commit files may only name test files."""
     table = _table()
     program = _skip_prefixes(words)[:1]
-    if program and (program[0] in table.shows or program[0] in table.moves):
+    if program and (
+        program[0] in table.read_only_programs or program[0] in table.file_programs
+    ):
         return False
-    tests = table.tests
+    tests = table.test_words
     return any(
         not tests.isdisjoint(_COMMAND_PART.split(word.lower()))
         for word in words[:_MAX_TEST_WORDS]
@@ -929,7 +952,7 @@ _MAX_TEST_WORDS = 5
 
 def _skip_prefixes(words: list[str]) -> list[str]:
     """Return the words from the program on."""
-    prefixes = _table().prefixes
+    prefixes = _table().program_prefixes
     while words and (words[0] in prefixes or "=" in words[0]):
         words = words[2:] if words[0] == "cd" else words[1:]
     return words
@@ -943,19 +966,19 @@ def _is_read_only_step(words: list[str]) -> bool:
         return True
     program = words[0].rpartition("/")[2]
     rest = words[1:]
-    shows = table.shows.get(program)
-    writes = table.writes.get(program, frozenset())
-    if shows is None or any(
+    subcommands = table.read_only_programs.get(program)
+    writes = table.writing_arguments.get(program, frozenset())
+    if subcommands is None or any(
         word in writes or word.partition("=")[0] in writes for word in rest
     ):
         return False
-    while rest and rest[0].startswith("-") and rest[0] not in shows:
+    while rest and rest[0].startswith("-") and rest[0] not in subcommands:
         rest = rest[2:] if rest[0] in ("-C", "-c") else rest[1:]
     if program == "gh":
-        return len(rest) > 1 and rest[1] in shows
+        return len(rest) > 1 and rest[1] in subcommands
     if program == "git" and rest[:1] in (["branch"], ["remote"]) and len(rest) > 1:
         return _LISTING_ARGUMENT.fullmatch(rest[1]) is not None
-    return not shows or (bool(rest) and rest[0] in shows)
+    return not subcommands or (bool(rest) and rest[0] in subcommands)
 
 
 _IDS = ("url", "html_url", "number", "id")
@@ -1012,11 +1035,11 @@ def _paths(
 ) -> tuple[str, ...]:
     if kind == "changed":
         patched = (
-            PATCHED.findall(call.arguments.replace("\\n", "\n"))
+            PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
             if "File: " in call.arguments
             else []
         )
-        path = _first(arguments, _table().paths)
+        path = _first(arguments, _table().path_arguments)
         return tuple(dict.fromkeys([*patched, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
         )
@@ -1024,7 +1047,7 @@ def _paths(
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
             return tuple(
-                dict.fromkeys(PATCHED.findall(call.arguments.replace("\\n", "\n")))
+                dict.fromkeys(PATCHED_FILE.findall(call.arguments.replace("\\n", "\n")))
             )
         if ">" not in command or "code" in arguments:
             return ()

@@ -198,7 +198,7 @@ class Recorder:
             live.session.id, model, usage, estimated=estimated, provider=provider
         )
 
-    def lose(self, error: ModelError) -> None:
+    def note_partial_reply(self, error: ModelError) -> None:
         """Remember the partial reply of a failed call. Several wrappers may report it; its usage counts once."""
         if isinstance(error.partial, Reply) and not any(
             error.partial is lost for lost in self._lost

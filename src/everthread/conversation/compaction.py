@@ -149,7 +149,7 @@ async def _continue(
         system=system,
         nodes=made.nodes,
     )
-    if not continued.won:
+    if not continued.is_committed:
         why = "another process continued this conversation first; its context is used"
         live.emit(events.CompactionVoid(old.id, why))
         await live.reload()

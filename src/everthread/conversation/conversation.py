@@ -291,7 +291,7 @@ class Conversation:
                 try:
                     reply = await model.complete(prepared.request)
                 except ModelError as error:
-                    self._recorder.lose(error)
+                    self._recorder.note_partial_reply(error)
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
@@ -328,7 +328,7 @@ class Conversation:
                                 )
                                 yield piece
                 except ModelError as error:
-                    self._recorder.lose(error)
+                    self._recorder.note_partial_reply(error)
                     await self._recorder.account_lost()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
@@ -505,7 +505,7 @@ class Conversation:
         """Emit the reports of the wrappers around the model: a retry, a fallback."""
         self._live.notify(event.text, passing=event.kind == "retry")
         if event.error is not None:
-            self._recorder.lose(event.error)
+            self._recorder.note_partial_reply(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. The provider's cache is lost by it."""

@@ -267,7 +267,7 @@ class Toolbox:
 
         `refused`: `now` was requested and not allowed.
         """
-        matches = self.look(query)
+        matches = self.search(query)
         names = [card.name for card in matches.tools]
         self._back |= dict.fromkeys(names)
         if now and names:
@@ -280,7 +280,7 @@ class Toolbox:
             await self._live.save()
         return replace(matches, now=now and bool(names), refused=refused)
 
-    def look(self, query: str) -> FoundTools:
+    def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""
         wanted = " ".join(query.split())
         if not wanted or len(wanted) > QUERY_CHARS:

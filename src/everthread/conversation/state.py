@@ -42,7 +42,7 @@ from everthread.thread.used_window import (
 from everthread.wire.anthropic.message_codec import EncodedHistory
 
 ENGINE = "engine"
-TOOLS = "tools"
+TOOLS_KEY = "tools"
 LEFT_OUT = "tools_left_out"
 """A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
 
@@ -323,7 +323,9 @@ class ConversationState:
             self.counter,
             live=lambda: self.last_request,
             events=self.tell,
-            lost=lambda request: self.accounting.lose(self.session.id, request),
+            lost=lambda request: self.accounting.note_cancelled(
+                self.session.id, request
+            ),
             warm=lambda: not self.cold,
         )
 
@@ -355,7 +357,7 @@ class ConversationState:
         )
         measured = {**self.state.dump(), **used.dump()}
         if self.toolbox.given:
-            measured[TOOLS] = self.toolbox.dump()
+            measured[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
             self._save_engine(session),
             store.put_state(session, CONVERSATION_STATE, measured),
@@ -432,7 +434,7 @@ class ConversationState:
 
 
 def _tools_in(measured: Any) -> Any:
-    return measured.get(TOOLS) if isinstance(measured, dict) else None
+    return measured.get(TOOLS_KEY) if isinstance(measured, dict) else None
 
 
 # The store, for an engine

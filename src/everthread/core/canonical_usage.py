@@ -281,7 +281,7 @@ def is_figure(value: Any) -> bool:
     )
 
 
-_PLAIN = (type(None), str, int, float, list, tuple, Mapping)
+_TYPES_WITHOUT_FIELDS = (type(None), str, int, float, list, tuple, Mapping)
 """Types without attributes to read."""
 
 
@@ -294,7 +294,7 @@ def _fields_by_name(raw: Any) -> dict[str, Any]:
             items.update(raw)
         elif hasattr(raw, "model_dump"):
             items.update(raw.model_dump())
-    if not items and not isinstance(raw, _PLAIN):
+    if not items and not isinstance(raw, _TYPES_WITHOUT_FIELDS):
         for name in dir(raw):
             with contextlib.suppress(Exception):  # as above
                 if _bare(name) in _KNOWN:

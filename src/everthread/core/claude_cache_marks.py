@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from everthread.core.fingerprints import OPAQUE
+from everthread.core.fingerprints import OPAQUE_FIELDS
 from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
 from everthread.core.types import System
 from everthread.errors import InputError
@@ -323,7 +323,7 @@ def _unmark(value: Any, depth: int) -> Any:
         return value
     if isinstance(value, dict):
         fields = {
-            key: item if key in OPAQUE else _unmark(item, depth + 1)
+            key: item if key in OPAQUE_FIELDS else _unmark(item, depth + 1)
             for key, item in value.items()
             if key != "cache_control"
         }

@@ -22,7 +22,7 @@ from typing import Any
 
 from everthread.core.messages import json_value, strip_surroundings
 
-OPAQUE = frozenset({"input", "arguments", "parameters", "input_schema"})
+OPAQUE_FIELDS = frozenset({"input", "arguments", "parameters", "input_schema"})
 """Fields that hold a tool's data or schema, not protocol: a `cache_control` or `_id` in there is content."""
 
 CACHE_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
@@ -99,7 +99,7 @@ def _data_field(_key: str, value: Any, depth: int) -> Any:
 def _byte_field(key: str, value: Any, depth: int) -> Any:
     if _is_ours(key):
         return _DROPPED
-    if key in OPAQUE:
+    if key in OPAQUE_FIELDS:
         return _rebuild(value, _data_field, depth)
     if key == "content" and isinstance(value, str):
         return [{"type": "text", "text": value}]
@@ -111,7 +111,7 @@ def _canonical_field(
 ) -> Any:
     if _is_ours(key):
         return _DROPPED
-    if key in OPAQUE:
+    if key in OPAQUE_FIELDS:
         # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
         spelt = (
             json_value(value) if key == "arguments" and isinstance(value, str) else None

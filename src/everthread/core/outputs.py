@@ -50,7 +50,7 @@ class OutputLimits:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """One result of an assistant turn. `exempt`: it must not be stored (see `reads_stored`)."""
+    """One result of an assistant turn. `exempt`: it must not be stored (see `reads_stored_output`)."""
 
     call_id: str
     tool: str
@@ -129,7 +129,7 @@ def is_persisted(text: str) -> bool:
     return parse_persisted(text) is not None
 
 
-def reads_stored(call: Call) -> bool:
+def reads_stored_output(call: Call) -> bool:
     """Return whether a call reads a stored output: one of its arguments is the id of one.
 
     Such a result limits itself and is never stored, or the model would store, read and store for ever.

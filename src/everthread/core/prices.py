@@ -156,7 +156,7 @@ def price_source(model: str, *, at: datetime, provider: str | None = None) -> st
     if find_listed_prices(model, at=at, provider=provider) is not None:
         return "genai-prices"
     more = find_more(model)
-    return "" if more is None else f"{more.source}, {_more_models()[0]}"
+    return "" if more is None else f"{more.source}, {_load_more_models()[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def find_more(model: str) -> ListedModel | None:
     if len(model) > MAX_MODEL_NAME_CHARS:
         return None
     name = model.lower().rpartition("/")[2]
-    models = _more_models()[1]
+    models = _load_more_models()[1]
     entry = models.get(name) or models.get(f"{name}-preview")
     if entry is None:
         return None
@@ -185,7 +185,7 @@ def find_more(model: str) -> ListedModel | None:
 
 
 @functools.cache
-def _more_models() -> tuple[str, dict[str, Any]]:
+def _load_more_models() -> tuple[str, dict[str, Any]]:
     """Return the date of the second table and its models.
 
     `docs/refresh_models.py` writes the table.

@@ -1,4 +1,4 @@
-"""Make the configured prices known."""
+"""Apply the prices of the configuration."""
 
 from __future__ import annotations
 

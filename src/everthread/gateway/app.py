@@ -193,14 +193,14 @@ class GatewayApp:
         """Raise `Refused` if a path means one thing here and another to an upstream that decodes it otherwise."""
         if b"%" not in head.raw_path:
             return
-        if self._read_meaning(head.method, head.literal_path) != self._read_meaning(
+        if self._interpret_path(head.method, head.literal_path) != self._interpret_path(
             head.method, head.path
         ):
             words = "The path means something else each time it is decoded; send it without percent-encoding."
             raise Refused(400, "ambiguous_path", words)
 
-    def _read_meaning(self, method: str, path: str) -> tuple[object, ...]:
-        """Return everything that is decided by a path."""
+    def _interpret_path(self, method: str, path: str) -> tuple[object, ...]:
+        """Return every decision that depends on a path, to compare two spellings of it."""
         is_for_feature = path in self.proxy.feature_paths
         return (
             self._find_route(method, path),

@@ -244,7 +244,7 @@ class ManagedExchange(Exchange):
         return json.dumps({"error": dict(error.raw)}).encode()
 
     async def _update_headers(self) -> None:
-        """Read the final headers for the client from the turn."""
+        """Take the response headers from the turn if they have changed."""
         headers = await self.turn.response_headers()
         if headers != self.sent.headers:
             self.sent = replace(self.sent, headers=headers)

@@ -38,9 +38,9 @@ OURS = "everthread"
 MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
 COMPACTION_MARK = '"compaction"'
-WATCHED = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
+WATCHED_WORDS = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
-_MAX_WORD = max(map(len, WATCHED))
+_MAX_WORD = max(map(len, WATCHED_WORDS))
 MIN_BYTES_ELSEWHERE = 256 * 1024
 """A new history of this size takes some tens of milliseconds to read, during which other requests would wait."""
 ReadElsewhere = Callable[..., Coroutine[Any, Any, Any]]
@@ -63,7 +63,7 @@ class ParsedRequest:
     trailing: int = 0
     """How many messages at the end are the system's reminders: no part of the conversation's identity."""
     holds: frozenset[str] = frozenset()
-    """Which of `WATCHED` may be in it."""
+    """Which of `WATCHED_WORDS` may be in it."""
 
     @property
     def fixed(self) -> int:
@@ -86,7 +86,7 @@ class BodyOutline:
     shared: int = 0
     """How many messages of the history are those of the known body, apart from their cache marks."""
     holds: frozenset[str] = frozenset()
-    """Which of `WATCHED` may be in it."""
+    """Which of `WATCHED_WORDS` may be in it."""
 
     @property
     def elements(self) -> Sequence[Element]:
@@ -140,7 +140,7 @@ class RequestReader:
         if match is None or match.known.first >= match.parts.count:
             first = leading_system(sliced.elements)
             trailing = trailing_system(sliced.elements, first)
-            holds = frozenset(word for word in WATCHED if word.encode() in body)
+            holds = frozenset(word for word in WATCHED_WORDS if word.encode() in body)
             return BodyOutline(origin, sliced, first, trailing, None, holds=holds)
         first = match.known.first
         trailing = trailing_system(sliced.elements, first)
@@ -266,11 +266,11 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
 
 
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
-    """Return which of `WATCHED` may be in the new part of a body."""
+    """Return which of `WATCHED_WORDS` may be in the new part of a body."""
     start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD)
     end = len(body) - max(0, match.parts.tail - _MAX_WORD)
     return frozenset(
-        word for word in WATCHED if body.find(word.encode(), start, end) >= 0
+        word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
     )
 
 

@@ -175,7 +175,7 @@ class Pieces:
     @classmethod
     def of(cls, body: bytes) -> Pieces:
         """Return a whole body as its only piece."""
-        pieces = cls(_no_pieces())
+        pieces = cls(_yield_nothing())
         pieces._buffer.append(body)
         return pieces
 
@@ -233,7 +233,7 @@ class Pieces:
             yield piece
 
 
-async def _no_pieces() -> AsyncIterator[bytes]:
+async def _yield_nothing() -> AsyncIterator[bytes]:
     nothing: tuple[bytes, ...] = ()
     for piece in nothing:
         yield piece

@@ -275,13 +275,13 @@ async def until_ended() -> None:
     ended = asyncio.Event()
     number = sys.stdin.fileno()
 
-    def look() -> None:
+    def end_on_closed_input() -> None:
         if not os.read(number, 1024):
             loop.remove_reader(number)
             ended.set()
 
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(number, look)
+    loop.add_reader(number, end_on_closed_input)
     try:
         await ended.wait()
     finally:

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal_fold import journal_of
 from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
+from everthread.compaction.summary import CRITICAL, DONE, USER_WORDS, render_sections
 from everthread.compaction.user_quotes import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
@@ -40,7 +40,7 @@ with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call
 __all__ = ["EverthreadMiddleware", "summarize"]
 logger = logging.getLogger("langchain.everthread")
 
-WORDS_TOKENS = 4_000
+MAX_USER_WORDS_TOKENS = 4_000
 JOURNAL_TOKENS = 2_000
 STATE_TOKENS = 800
 EARLIER_CHARS = 8_000
@@ -128,10 +128,10 @@ def summarize(messages: list[Any]) -> str:
         user_message(number, facts.redacted_words())
         for number, facts in enumerate(user_facts, 1)
     ]
-    words = render_words(user_messages, WORDS_TOKENS, count)
+    words = render_words(user_messages, MAX_USER_WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {
-        WORDS: words,
+        USER_WORDS: words,
         DONE: journal.fit(JOURNAL_TOKENS, count).text(),
         **state_sections(state, STATE_TOKENS, count),
         CRITICAL: clip(earlier, EARLIER_CHARS),

@@ -22,7 +22,7 @@ MESSAGE_SHARE = 0.15
 """Part of the text that the user's first message may take, and the latest."""
 MAX_PIECE_CHARS = 300
 """Characters of a result, an argument or an answer in the newest messages."""
-LEAD = "Kept by Everthread from before the compaction: the user's words, and what was done."
+HAND_BACK_INTRO = "Kept by Everthread from before the compaction: the user's words, and what was done."
 
 
 def count_units(text: str) -> int:
@@ -47,7 +47,7 @@ def write_hand_back(
     said = [
         user_text(message).strip() for message in messages if is_user_message(message)
     ]
-    parts = [f"{LEAD} {how}".strip()]
+    parts = [f"{HAND_BACK_INTRO} {how}".strip()]
     if said:
         parts.append(f"The user's latest message: {_cut(said[-1], room)}")
     if len(said) > 1:

@@ -226,7 +226,7 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
     return None
 
 
-def is_passing(error: ModelError) -> bool:
+def is_transient(error: ModelError) -> bool:
     """Return whether the same request may succeed a little later.
 
     A prompt too long stays too long, and an empty account stays empty, whatever status they come with.
@@ -245,7 +245,7 @@ def is_passing(error: ModelError) -> bool:
 
 def is_out_of_service(error: ModelError) -> bool:
     """Return whether another model should be asked: this one will not answer soon, and the request is not to blame."""
-    if is_passing(error):
+    if is_transient(error):
         return True
     kind = classify_error(error).kind
     return kind == "rate_limit" or (

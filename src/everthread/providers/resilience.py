@@ -28,7 +28,7 @@ from everthread.providers.catalog import (
     own_cap,
     with_output_cap,
 )
-from everthread.providers.model_errors import is_out_of_service, is_passing
+from everthread.providers.model_errors import is_out_of_service, is_transient
 
 T = TypeVar("T")
 Piece = StreamDelta | Reply
@@ -211,7 +211,7 @@ class RetryingModel(ModelWrapper):
     async def _wait_or_raise(
         self, error: ModelError, attempt: int, begun: float
     ) -> None:
-        if not is_passing(error):
+        if not is_transient(error):
             raise error
         wait = self._wait(error, attempt)
         late = self._clock() - begun + wait > self._options.patience

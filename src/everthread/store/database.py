@@ -201,7 +201,7 @@ class Database(ABC):
     @abstractmethod
     def connect_reader(self) -> Connection: ...
     @abstractmethod
-    def is_passing(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         """Whether the same transaction may succeed when it is tried again (busy, deadlock, connection lost)."""
 
     def explain(self, error: BaseException) -> BaseException:

@@ -393,7 +393,7 @@ TRANSIENT_ERRORS = (
     pg.LockNotAvailable,
     pg.IdleInTransactionSessionTimeout,
 )
-CONTENDED = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
+RETRYABLE_ERRORS = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
 
 
 class PostgresDatabase(Database):
@@ -412,7 +412,7 @@ class PostgresDatabase(Database):
             StoreReadOnlyError,
             "cannot be written: {}",
         ),
-        (CONTENDED, StoreBusyError, "others were changing the same; try again"),
+        (RETRYABLE_ERRORS, StoreBusyError, "others were changing the same; try again"),
         (
             psycopg.DataError | psycopg.IntegrityError | UnicodeEncodeError,
             InputError,
@@ -531,7 +531,7 @@ class PostgresDatabase(Database):
                 )
                 stop.wait(LISTEN_AGAIN_SECONDS)
 
-    def is_passing(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         # A connection that broke has no SQLSTATE; one that was refused for good (bad password) has.
         is_broken = (
             isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

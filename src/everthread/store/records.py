@@ -187,10 +187,10 @@ class CompactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The answer to a compaction. `won` is False when another process continued the session first."""
+    """The answer to a compaction. `is_committed` is False when another process continued the session first."""
 
     session: Session
-    won: bool
+    is_committed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ CHECKPOINT_PAGES = 1_000
 
 UNWRITABLE = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
 LOCKED = apsw.BusyError | apsw.LockedError
-UNFIT = (
+INVALID_VALUE_ERRORS = (
     apsw.ConstraintError
     | apsw.MismatchError
     | apsw.TooBigError
@@ -220,7 +220,7 @@ class SqliteDatabase(Database):
             StoreBusyError,
             "is locked by another process; try again, or find out who holds it",
         ),
-        (UNFIT, InputError, "a value cannot be stored: {}"),
+        (INVALID_VALUE_ERRORS, InputError, "a value cannot be stored: {}"),
         (apsw.IOError | OSError, StoreError, "reading or writing failed: {}"),
         (apsw.Error, StoreError, "{}"),
     )
@@ -344,7 +344,7 @@ class SqliteDatabase(Database):
         raw.register_fts5_function("counts", _count_phrases)
         return SqliteConnection(raw, begin=begin)
 
-    def is_passing(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, LOCKED | apsw.SchemaChangeError)
 
     def explain(self, error: BaseException) -> BaseException:

@@ -210,7 +210,7 @@ class StoreWriter:
                 connection = _reset(connection)
                 attempt += 1
                 if (
-                    self._database.is_passing(error)
+                    self._database.is_transient(error)
                     and time.monotonic() < begun + self._patience
                 ):
                     wait_before_retry(
@@ -265,7 +265,7 @@ class StoreWriter:
                     item.result = result
             connection.commit()
         except Exception as error:
-            if self._database.is_passing(error):
+            if self._database.is_transient(error):
                 raise
             log.debug("%d writes are done one by one: %s", len(batch), error)
             connection.rollback()
@@ -304,7 +304,7 @@ class StoreWriter:
 
     def _can_go_on(self, connection: Connection, error: Exception) -> bool:
         """Return whether the batch can continue after an error; undo the work since the savepoint."""
-        if self._database.is_passing(error) or not connection.in_transaction:
+        if self._database.is_transient(error) or not connection.in_transaction:
             return False
         connection.rollback_to_savepoint()
         return True
@@ -526,7 +526,7 @@ class ReaderPool:
                 if (
                     self._closed
                     or time.monotonic() > deadline
-                    or not self._database.is_passing(error)
+                    or not self._database.is_transient(error)
                 ):
                     raise self._database.explain(error) from error
                 wait_before_retry("a read", error, attempt)

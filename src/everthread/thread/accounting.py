@@ -15,7 +15,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.store.records import NewUsage, UsageTask
 from everthread.store.store import Store
 from everthread.thread.events import Listener, UsageRecorded
-from everthread.thread.policy import UNNAMED
+from everthread.thread.policy import PROVIDERS_WITHOUT_PRICES
 
 
 class Payer(Protocol):
@@ -52,7 +52,7 @@ class Accounting:
         provider: str = "auto",
     ) -> NewUsage:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
-        is_unnamed = provider in UNNAMED and provider != "local"
+        is_unnamed = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
         named = None if is_unnamed else provider
         price = cost_of(
             usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named
@@ -101,7 +101,9 @@ class Accounting:
             )
         )
 
-    def lose(self, session: str, request: Request, payer: Payer | None = None) -> None:
+    def note_cancelled(
+        self, session: str, request: Request, payer: Payer | None = None
+    ) -> None:
         """Note a summariser's request that was cancelled under way."""
         self._lost.setdefault(session, []).append((request, payer))
 

@@ -18,7 +18,7 @@ from everthread.core.outputs import (
     ToolOutput,
     ToStore,
     plan_storage,
-    reads_stored,
+    reads_stored_output,
 )
 from everthread.core.transcript import is_lookup
 
@@ -69,7 +69,9 @@ def _as_output(
     result: Result, calls: Mapping[str, Call], lookups: Container[str]
 ) -> ToolOutput:
     call = calls.get(result.call_id) or Call(result.call_id, result.name, "")
-    exempt = reads_stored(call) or (is_lookup(call.name) and call.name in lookups)
+    exempt = reads_stored_output(call) or (
+        is_lookup(call.name) and call.name in lookups
+    )
     return ToolOutput(
         result.call_id, result.name or call.name, result.text, exempt=exempt
     )

@@ -121,7 +121,7 @@ class ThreadContext(Protocol[DraftT]):
     def emit(self, event: events.Event) -> None: ...
 
     async def can_compact(self, order: CompactionOrder) -> bool:
-        """Return whether the engine would compact at the threshold, and finds anything to make smaller."""
+        """Return whether the engine compacts at this size and finds something to shrink."""
         ...
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> DraftT:

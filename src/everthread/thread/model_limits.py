@@ -24,7 +24,7 @@ _OVERFLOW_CODE = re.compile(
     r"context|length|too_?(?:long|large|big|many)|exceed|max|token|size|^\d+$",
     re.IGNORECASE,
 )
-_PLAIN_CODE = re.compile(
+_GENERIC_CODE = re.compile(
     r"^(?:(?:api_)?error)?$|invalid.?(?:request|argument)|bad.?request", re.IGNORECASE
 )
 """A generic code, which only says that the request is at fault."""
@@ -246,7 +246,7 @@ def is_overflow_error(status: int | None, body: Any) -> bool:
         value for value in (code, stated.get("type")) if isinstance(value, str | int)
     ]
     return all(
-        _PLAIN_CODE.search(str(value)) or _OVERFLOW_CODE.search(str(value))
+        _GENERIC_CODE.search(str(value)) or _OVERFLOW_CODE.search(str(value))
         for value in named
     )
 

@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class LoopSummarizer:
-    """A summariser of this event loop, for an engine in a thread. The journal needs no loop and is written there."""
+    """Let an engine that runs in another thread use a summariser of this event loop.
+
+    The journal needs no event loop, so it is written in the engine's thread.
+    """
 
     def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
         self.inner = summarizer
@@ -38,7 +41,7 @@ class LoopSummarizer:
         return self.inner.name
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run in a thread the work that asks this summariser. If it is cancelled, so is the asking."""
+        """Run in a thread the work that asks this summariser. If it is cancelled, so is the summary."""
         try:
             return await run_in_thread(work)
         except asyncio.CancelledError:

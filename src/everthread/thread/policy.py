@@ -52,7 +52,7 @@ NEARLY_COLD_SHARE = 0.8
 """Share of the time a cache is kept after which a summary is written from it, while reading it is still cheap."""
 OPTIONAL_WAIT_SECONDS = 0.25
 """Seconds a turn waits for an optional summary of a model."""
-UNNAMED = frozenset({"auto", "custom", "local"})
+PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
 
 
@@ -405,9 +405,9 @@ class CompactionPolicy:
 
     def is_vain(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether the last compactions showed that another would save nothing yet."""
-        return bool(self._obstacle(size, state))
+        return bool(self._find_obstacle(size, state))
 
-    def _obstacle(self, size: PromptSize, state: ContextState) -> str:
+    def _find_obstacle(self, size: PromptSize, state: ContextState) -> str:
         """Return why a compaction would not help yet; empty if it may."""
         if size.tokens < state.retry_above_tokens:
             return "the last compaction could not make it small enough"
@@ -420,7 +420,7 @@ class CompactionPolicy:
     def _skip_if_ineffective(
         self, size: PromptSize, state: ContextState, decision: PolicyDecision
     ) -> PolicyDecision:
-        why = self._obstacle(size, state)
+        why = self._find_obstacle(size, state)
         return (
             PolicyDecision("send", why, weighed=decision.weighed) if why else decision
         )
@@ -468,7 +468,9 @@ class CompactionPolicy:
         list_prices = prices_for(
             prices.model,
             at=datetime.fromtimestamp(self._wall(), UTC),
-            provider=None if prices.provider in UNNAMED else prices.provider,
+            provider=None
+            if prices.provider in PROVIDERS_WITHOUT_PRICES
+            else prices.provider,
             prompt_tokens=tokens,
         )
         ttl = (

@@ -104,36 +104,40 @@ def test_thinking_that_is_quoted_stays() -> None:
 
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
-HOLLOW = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
+FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "empty": ("", {}, answer.EMPTY),
-    "blank": (" \n", {}, answer.EMPTY),
-    "only thinking": ("<think>What do they want? ## Goal", {}, answer.THOUGHT),
-    "thinking, then nothing": ("<think>Hm.</think>\n", {}, answer.THOUGHT),
-    "an answer": (ANSWERED, {}, answer.UNSTRUCTURED),
+    "empty": ("", {}, answer.FAULT_EMPTY),
+    "blank": (" \n", {}, answer.FAULT_EMPTY),
+    "only thinking": (
+        "<think>What do they want? ## Goal",
+        {},
+        answer.FAULT_ONLY_THINKING,
+    ),
+    "thinking, then nothing": ("<think>Hm.</think>\n", {}, answer.FAULT_ONLY_THINKING),
+    "an answer": (ANSWERED, {}, answer.FAULT_NO_SECTIONS),
     "a refusal in words": (
         "I'm sorry, but I can't help with that.",
         {},
-        answer.UNSTRUCTURED,
+        answer.FAULT_NO_SECTIONS,
     ),
-    "a refusal": ("", {"stop": "refusal"}, answer.REFUSED),
-    "a filtered answer": ("I can", {"stop": "content_filter"}, answer.REFUSED),
+    "a refusal": ("", {"stop": "refusal"}, answer.FAULT_REFUSED),
+    "a filtered answer": ("I can", {"stop": "content_filter"}, answer.FAULT_REFUSED),
     "calls": (
         "",
         {"stop": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}},
-        answer.CALLED,
+        answer.FAULT_CALLED_TOOLS,
     ),
-    "headings only": (HOLLOW, {}, answer.HOLLOW),
+    "headings only": (FAULT_EMPTY_SECTIONS, {}, answer.FAULT_EMPTY_SECTIONS),
     "translated headings": (
         "## 目标\n修复\n## 关键决定\n无\n## 文件\na.py",
         {},
-        answer.UNSTRUCTURED,
+        answer.FAULT_NO_SECTIONS,
     ),
-    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, answer.CUT_OFF),
+    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, answer.FAULT_CUT_OFF),
     "longer than its input": (
         GOOD_TEXT.replace("8443", "8443 " * 6000),
         {},
-        answer.LONGER,
+        answer.FAULT_LONGER_THAN_SOURCE,
     ),
 }
 
@@ -155,7 +159,7 @@ def test_cut_off_late_is_good_enough() -> None:
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
-    assert judged(text).fault == answer.TOO_LONG
+    assert judged(text).fault == answer.FAULT_TOO_LONG
     assert judged(text).usable
     assert judged(text, target=1000).fault == "", "half as much again is tolerated"
 

@@ -86,18 +86,24 @@ async def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
 
 
 BAD = {
-    "empty": (completion_reply(""), answer.EMPTY),
-    "null": (completion_reply(None), answer.EMPTY),
+    "empty": (completion_reply(""), answer.FAULT_EMPTY),
+    "null": (completion_reply(None), answer.FAULT_EMPTY),
     "answers the conversation": (
         completion_reply("Question 11: the parser is fine, it keeps positions."),
         "lacked the sections",
     ),
-    "longer than its input": (completion_reply(RAMBLING), answer.LONGER),
-    "refusal": (completion_reply(None, refusal="I will not."), answer.REFUSED),
-    "truncated": (completion_reply(GOOD_TEXT[:120], stop="length"), answer.CUT_OFF),
+    "longer than its input": (
+        completion_reply(RAMBLING),
+        answer.FAULT_LONGER_THAN_SOURCE,
+    ),
+    "refusal": (completion_reply(None, refusal="I will not."), answer.FAULT_REFUSED),
+    "truncated": (
+        completion_reply(GOOD_TEXT[:120], stop="length"),
+        answer.FAULT_CUT_OFF,
+    ),
     "only thinking": (
         completion_reply("<think>\nSo the user wants", stop="length"),
-        answer.THOUGHT,
+        answer.FAULT_ONLY_THINKING,
     ),
 }
 

@@ -111,9 +111,9 @@ async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> Non
         first, second = (request.body for request in server.requests)
         assert first["tools"] == second["tools"] == TOOLS
         assert first["messages"][:-1] == second["messages"][:-1]
-        assert answer.CALLED in second["messages"][-1]["content"]
+        assert answer.FAULT_CALLED_TOOLS in second["messages"][-1]["content"]
     async with serve_model(calling, calling) as (model, _):
-        with pytest.raises(SummaryError, match=answer.CALLED) as caught:
+        with pytest.raises(SummaryError, match=answer.FAULT_CALLED_TOOLS) as caught:
             await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert len(caught.value.usage) == 2
 

@@ -185,7 +185,7 @@ def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> Non
         "2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW
     )
     question = read_question("Who sang on May 23, 2023?", NOW)
-    assert {item.forms[0]: item.counted for item in question.sought} == {
+    assert {item.forms[0]: item.is_counted for item in question.sought} == {
         "sang": True,
         "may": False,
         "23": False,

@@ -36,7 +36,7 @@ def figures(budget: Budget) -> dict[str, int]:
         "background_start": budget.background_start,
         "hygiene": budget.hygiene,
         "summary_max": budget.summary_max,
-        "summary_least": budget.summary_least,
+        "summary_min": budget.summary_min,
     }
 
 
@@ -56,7 +56,7 @@ def test_the_usual_window_at_defaults() -> None:
         "background_start": 80_000,
         "hygiene": 170_000,
         "summary_max": 10_000,
-        "summary_least": 2_000,
+        "summary_min": 2_000,
     }
     assert not budget.small
 

@@ -272,7 +272,7 @@ class FindTools:
     ) -> Permission | None:
         """Return the permission to lose the provider's cache, with its price, if tools are wanted at once."""
         query, now = _read_query(arguments)
-        match = context.conversation.toolbox.look(query) if now else None
+        match = context.conversation.toolbox.search(query) if now else None
         if match is None or not match.tools:
             return None
         names = ", ".join(card.name for card in match.tools)

@@ -32,8 +32,8 @@ from everthread.cli.chat.input import (
 )
 from everthread.cli.chat.presence import Presence
 from everthread.cli.chat.terminal_view import (
-    BAD,
     DIM,
+    WARNING_STYLE,
     Screen,
     Status,
     render_context,
@@ -325,7 +325,7 @@ class Chat:
 
     def _warn_of_others(self, agent: Agent) -> None:
         if warning := self._presence.enter(agent.conversation.id):
-            self.screen.print(Text(f"! {warning}", BAD))
+            self.screen.print(Text(f"! {warning}", WARNING_STYLE))
 
     async def _answer(self, agent: Agent, text: str) -> None:
         command = commands.parse(text) is not None
@@ -335,7 +335,7 @@ class Chat:
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.settle()
-            self.screen.print(Text("■ Stopped." if command else STOPPED, BAD))
+            self.screen.print(Text("■ Stopped." if command else STOPPED, WARNING_STYLE))
         except EverthreadError as error:
             self.screen.settle()
             self.screen.print(Text(f"✗ {visible(str(error))}", "red"))
@@ -396,7 +396,7 @@ class Chat:
             else result.text
         )
         self.screen.print(
-            Text.assemble(("✗ ", BAD), answer) if result.failed else answer
+            Text.assemble(("✗ ", WARNING_STYLE), answer) if result.failed else answer
         )
 
     async def load_status(self, agent: Agent) -> None:

@@ -133,7 +133,7 @@ FORCING_INTERRUPTS = 3
 """The first Ctrl-C stops the turn and lets its tools end in order; this one no longer waits for them."""
 
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class StoppedError(Exception):
@@ -160,7 +160,7 @@ class Interrupts:
         # Leave alone a signal that is ignored, as under nohup.
         ending = [
             number
-            for number in ENDING
+            for number in END_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         ]
         handlers = {

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 
 DIM = "dim"
-LOUD = "cyan"
-BAD = "yellow"
+ACCENT_STYLE = "cyan"
+WARNING_STYLE = "yellow"
 
 
 def render_event(event: Event) -> Text | None:
@@ -73,15 +73,15 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case CompactionVoid():
             return "◇", f"Nothing was compacted: {event.why}", DIM
         case CompactionFailed():
-            return "✗", f"The compaction failed: {event.error}", BAD
+            return "✗", f"The compaction failed: {event.error}", WARNING_STYLE
         case Recovery():
-            return "↻", _describe_recovery(event), BAD
+            return "↻", _describe_recovery(event), WARNING_STYLE
         case LimitLearnt():
             unstored = "" if event.stored else ", not stored"
             return (
                 "↻",
                 f"the window of {event.model} is {event.window:,} tokens: {event.source}{unstored}",
-                BAD,
+                WARNING_STYLE,
             )
         case OutputStored():
             return (
@@ -94,12 +94,12 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case ToolsChanged():
             return "⚒", _describe_tools(event), DIM
         case Notice():
-            return "!", event.text, BAD
+            return "!", event.text, WARNING_STYLE
         case TurnEnded(reason="max_rounds"):
             return (
                 "!",
                 f"stopped after {count_noun(event.rounds, 'round')} of tools",
-                BAD,
+                WARNING_STYLE,
             )
         case _:
             return None
@@ -142,7 +142,7 @@ def style_markup(text: str) -> Text:
     text = re.sub(r"^- ", "• ", visible(text), flags=re.MULTILINE)
     for match in _MARKUP.finditer(text):
         styled.append(text[at : match.start()])
-        styled.append(match[1] or match[2], LOUD if match[1] else "bold")
+        styled.append(match[1] or match[2], ACCENT_STYLE if match[1] else "bold")
         at = match.end()
     return styled.append(text[at:])
 
@@ -156,12 +156,12 @@ def _render_compaction(event: CompactionDone) -> Text:
     line = Text.assemble(
         (
             f"◆ Compacted {thousands(event.tokens_before)} → {thousands(event.tokens_after)} tokens{author}{cost}.",
-            LOUD,
+            ACCENT_STYLE,
         ),
         (" /why, /undo", DIM),
     )
     for warning in event.warnings:
-        line.append(f"\n  ! {visible(warning)}", BAD)
+        line.append(f"\n  ! {visible(warning)}", WARNING_STYLE)
     return line
 
 
@@ -242,7 +242,7 @@ class ToolLines:
 def render_tool_result(event: ToolFinished) -> Text:
     """The line of a finished tool: name, target, outcome, seconds, the start of its output."""
     action = _action(event.tool, event.arguments)
-    mark, style = ("✗", BAD) if event.failed else ("✓", "green")
+    mark, style = ("✗", WARNING_STYLE) if event.failed else ("✓", "green")
     outcome = "refused" if event.refused else _outcome(event, action)
     line = Text.assemble(
         (mark, style),

@@ -50,7 +50,7 @@ from everthread.store.records import StoreHealth
 from everthread.store.store import Store
 
 State = Literal["good", "note", "broken"]
-MARKS: dict[State, tuple[str, str]] = {
+STATE_MARKS: dict[State, tuple[str, str]] = {
     "good": ("✓", "green"),
     "note": ("·", "dim"),
     "broken": ("✗", "bold red"),
@@ -370,7 +370,7 @@ def doctor(as_json: AsJson = False) -> None:
         for result in results:
             advice = f"\n  → {hang(result.advice, indent=4)}" if result.advice else ""
             text = f" {result.what:<{width}}  {hang(result.text, indent=width + 4)}"
-            print_text(MARKS[result.state], text, (advice, "bold"))
+            print_text(STATE_MARKS[result.state], text, (advice, "bold"))
         broken = [result.what for result in results if result.state == "broken"]
         print_text(
             f"\nNeeds attention: {', '.join(broken)}."
@@ -381,13 +381,13 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-KNOWN = {
+PROVIDERS_BY_NAME = {
     provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
 }
-CHOICES = {
+MODEL_HINTS = {
     **{
         name: f"{entry.default}, or another of its models"
-        for name, entry in KNOWN.items()
+        for name, entry in PROVIDERS_BY_NAME.items()
     },
     "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
     "custom": "a server of your own, such as Ollama, vLLM or llama.cpp",
@@ -442,7 +442,7 @@ def init(
     """
     ask = sys.stdin.isatty()
     name = _choose_provider(provider, base_url, ask=ask)
-    served = KNOWN.get(name)
+    served = PROVIDERS_BY_NAME.get(name)
     if name == "custom" and not base_url:
         base_url = _ask(
             "Where is its API (such as http://localhost:8000/v1)?",
@@ -544,15 +544,15 @@ def _make_settings(
 def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
     """The provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
     if option is not None:
-        if option not in CHOICES:
+        if option not in MODEL_HINTS:
             raise InputError(
-                f"--provider {option!r} is unknown; use one of: {', '.join(CHOICES)}"
+                f"--provider {option!r} is unknown; use one of: {', '.join(MODEL_HINTS)}"
             )
         return option
     present = next(
         (
             name
-            for name, one in KNOWN.items()
+            for name, one in PROVIDERS_BY_NAME.items()
             if os.environ.get(one.key_env, "").strip()
         ),
         None,
@@ -561,17 +561,17 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
     if not ask:
         if likely is None:
             raise InputError(
-                f"--provider is needed where nobody can be asked: one of {', '.join(CHOICES)}"
+                f"--provider is needed where nobody can be asked: one of {', '.join(MODEL_HINTS)}"
             )
         return likely
     print_text("Who serves the model?")
-    for name, text in CHOICES.items():
+    for name, text in MODEL_HINTS.items():
         print_text(f"  {name:<12}{hang(text, indent=14)}")
     while True:
         typed = str(typer.prompt("Provider", default=likely or "openai")).strip()
-        if typed in CHOICES:
+        if typed in MODEL_HINTS:
             return typed
-        typer.echo(f"Answer with one of {', '.join(CHOICES)}.")
+        typer.echo(f"Answer with one of {', '.join(MODEL_HINTS)}.")
 
 
 def _ask(question: str, default: str | None, *, ask: bool, flag: str) -> str:

@@ -104,7 +104,7 @@ def usage(
         _print_usage(thread, rows, records if calls else [], now)
 
 
-FIGURES: dict[str, Callable[[UsageRow], object]] = {
+COLUMN_VALUES: dict[str, Callable[[UsageRow], object]] = {
     "calls": lambda row: row.calls,
     "prompt": lambda row: row.prompt,
     "input": lambda row: row.input,
@@ -128,7 +128,7 @@ COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
 
 
 def _cells(row: UsageRow, names: Sequence[str]) -> list[object]:
-    return [FIGURES[name](row) for name in names]
+    return [COLUMN_VALUES[name](row) for name in names]
 
 
 def _call_as_json(record: UsageRecord) -> dict[str, Any]:
@@ -149,7 +149,8 @@ def _print_usage(
         return
     title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
     lines = [
-        (name, *(FIGURES[name](row) for row in rows)) for name in ("calls", *BUCKETS)
+        (name, *(COLUMN_VALUES[name](row) for row in rows))
+        for name in ("calls", *BUCKETS)
     ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]

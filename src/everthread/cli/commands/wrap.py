@@ -20,8 +20,8 @@ import typer
 from everthread.cli.commands.serve import named_upstream
 from everthread.cli.output import hang, json_text, visible
 from everthread.cli.passive_watch import (
-    CHANGES,
-    WATCHES,
+    CHANGES_NOTICE,
+    PASSIVE_NOTICE,
     describe_passive,
     uses_subscription,
 )
@@ -420,9 +420,9 @@ async def _run(
             config, host="127.0.0.1", port=0, auth="none", store=store, upstreams=routes
         )
         if watch.is_passive:
-            typer.echo(WATCHES, err=True)
+            typer.echo(PASSIVE_NOTICE, err=True)
         elif uses_subscription(row.name, os.environ, Path.home()):
-            typer.echo(CHANGES, err=True)
+            typer.echo(CHANGES_NOTICE, err=True)
         async with opened as gateway:
             code = await _run_client(row, gateway.url, words, folder, mcp=mcp)
         insights = await store.insights(

@@ -20,7 +20,7 @@ from everthread.compaction.lossless.growth import (
     GrownGraph,
     Growth,
     GrowthPlan,
-    find_makeshift,
+    find_degraded_nodes,
 )
 from everthread.compaction.lossless.leaf_sources import LeafSplitter
 from everthread.compaction.lossless.node_texts import (
@@ -39,7 +39,7 @@ from everthread.compaction.summary import (
     NAMES,
     RULES,
     TASK,
-    WORDS,
+    USER_WORDS,
     Compaction,
     Sections,
     SummaryDraft,
@@ -293,7 +293,7 @@ class LosslessEngine(SummaryEngine):
         if not history.has_model:
             return []
         known = [replace(part, node=self._known(part.node)) for part in parts]
-        leaves = [known[index].node for index in find_makeshift(known)]
+        leaves = [known[index].node for index in find_degraded_nodes(known)]
         return [
             int(source) for leaf in leaves if not leaf.level for source in leaf.sources
         ]
@@ -342,7 +342,9 @@ class LosslessEngine(SummaryEngine):
             [writing.marker, *(part.text for part in parts), *around.values(), words]
         )
         listed = write_names(writing.names, plan, present, count)
-        text = view_text(writing.marker, parts, {**around, WORDS: words, NAMES: listed})
+        text = view_text(
+            writing.marker, parts, {**around, USER_WORDS: words, NAMES: listed}
+        )
         warnings = dict.fromkeys(
             warning for one in grown.texts for warning in one.warnings
         )

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from everthread.compaction.journal import Journal, parse_journal
 from everthread.compaction.journal_entries import Entry
 from everthread.compaction.summary import (
-    ASKS,
     BLOCKED,
     DONE,
     FILES,
     NAMES,
+    PENDING_ASKS,
     PROGRESS,
     REMAINING,
     RULES,
     STATE,
     TASK,
-    WORDS,
+    USER_WORDS,
     Sections,
     nodes_end,
     parse_sections,
@@ -36,9 +36,9 @@ from everthread.core.messages import Messages
 from everthread.core.transcript import defuse, is_user_message, spans, without_summary
 from everthread.core.types import Node
 
-EARLIER = "an earlier summary"
+EARLIER_SUMMARY_AUTHOR = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
-LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, ASKS, REMAINING})
+LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, PENDING_ASKS, REMAINING})
 """Sections that describe the state at a node's end: of adjacent nodes only the last one's still holds."""
 _HEADING = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "
@@ -118,7 +118,7 @@ def _read_foreign(
     shown = {
         **sections,
         TASK: "",
-        WORDS: "",
+        USER_WORDS: "",
         NAMES: "",
         RULES: without_pins(sections.get(RULES, "")),
     }
@@ -136,7 +136,7 @@ def _read_foreign(
         body=body,
         tokens=0,
         covered_tokens=0,
-        author=EARLIER,
+        author=EARLIER_SUMMARY_AUTHOR,
         first_message=0,
         last_message=0,
         first_turn=first_turn,

@@ -112,7 +112,7 @@ class Growth:
         """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
         if not (self.plan.graph.is_stored and self.plan.has_model):
             return parts
-        for index in find_makeshift(parts):
+        for index in find_degraded_nodes(parts):
             new = yield from self._rewrite_part(parts[index])
             if new is None:
                 break
@@ -252,7 +252,7 @@ class Growth:
         return part
 
 
-def find_makeshift(parts: Sequence[VisibleNode]) -> list[int]:
+def find_degraded_nodes(parts: Sequence[VisibleNode]) -> list[int]:
     """Return the indices of the makeshift nodes that one compaction rewrites."""
     indices = [
         index

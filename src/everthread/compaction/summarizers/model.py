@@ -42,6 +42,7 @@ from everthread.compaction.summary import (
     TemplateName,
     render_sections,
 )
+from everthread.core.error_evidence import Evidence
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import (
     Message,
@@ -51,7 +52,7 @@ from everthread.core.messages import (
     one_line,
     text_of,
 )
-from everthread.core.provider_errors import Evidence, classify_error
+from everthread.core.provider_errors import classify_error
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Reply, Request
@@ -62,12 +63,12 @@ from everthread.errors import SummaryError, WireError
 
 _TOO_LONG = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 _MISSING = frozenset({401, 402, 403, 404})
-_PASSING = frozenset({408, 409, 425, 429})
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 _NETWORK = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
 _NO_ACCESS = re.compile(
     r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured"
 )
-_SHOWN = 300
+_MAX_SHOWN_CHARS = 300
 
 
 class PromptTooLongError(SummaryError):
@@ -80,7 +81,7 @@ class PromptTooLongError(SummaryError):
 
 def failure(error: Exception) -> SummaryError:
     """Convert a model's exception to a `SummaryError`: one line, without secrets."""
-    message = clip(redact(one_line(str(error))), _SHOWN)
+    message = clip(redact(one_line(str(error))), _MAX_SHOWN_CHARS)
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     verdict = classify_error(error)
     if verdict.kind in _TOO_LONG:
@@ -90,7 +91,7 @@ def failure(error: Exception) -> SummaryError:
     evidence = Evidence()
     evidence.add(error)
     if evidence.status is not None:
-        passing = evidence.status in _PASSING or evidence.status >= 500
+        passing = evidence.status in _TRANSIENT_STATUSES or evidence.status >= 500
         return SummaryError(
             message, passing=passing, missing=evidence.status in _MISSING
         )

@@ -24,7 +24,7 @@ from everthread.compaction.summary import (
     HANDOFF,
     NAMES,
     TASK,
-    WORDS,
+    USER_WORDS,
     Sections,
     TemplateName,
     parse_sections,
@@ -130,13 +130,13 @@ def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if kind in REASONING_BLOCKS:
             yield f"{role}, thinking", _thought(part)
         elif kind not in CALL_BLOCKS | RESULT_BLOCKS:
-            yield from _spoken(role, _words(part))
+            yield from _split_client_text(role, _words(part))
     refusal = message.get("refusal")
     if isinstance(refusal, str):
         yield role, refusal
 
 
-def _spoken(role: str, text: str) -> Iterator[tuple[str, str]]:
+def _split_client_text(role: str, text: str) -> Iterator[tuple[str, str]]:
     """Yield the speaker's own words, then the text that a client put around them."""
     own = strip_injected(text) if role == "user" else text.strip()
     yield role, own
@@ -318,8 +318,8 @@ def headings(template: TemplateName) -> tuple[str, ...]:
     The engine itself writes the task and the user's words.
     """
     if template == "handoff":
-        return tuple(name for name in HANDOFF if name not in (TASK, WORDS, NAMES))
-    return tuple(heading for heading, _ in CLASSIC if heading != WORDS)
+        return tuple(name for name in HANDOFF if name not in (TASK, USER_WORDS, NAMES))
+    return tuple(heading for heading, _ in CLASSIC if heading != USER_WORDS)
 
 
 def instructions(template: TemplateName) -> str:
@@ -358,15 +358,15 @@ MIN_HEADINGS = 3
 MAX_OVERSHOOT = 1.5
 """The factor by which an answer may exceed its target."""
 
-REFUSED = "it declined to answer"
-CALLED = "it called tools instead of writing"
-EMPTY = "it was empty"
-THOUGHT = "it held nothing but thinking"
-UNSTRUCTURED = "it lacked the sections asked for"
-HOLLOW = "every section in it was empty"
-CUT_OFF = "it was cut off before it had enough sections"
-LONGER = "it was longer than what it summarises"
-TOO_LONG = "it was far longer than it may be"
+FAULT_REFUSED = "it declined to answer"
+FAULT_CALLED_TOOLS = "it called tools instead of writing"
+FAULT_EMPTY = "it was empty"
+FAULT_ONLY_THINKING = "it held nothing but thinking"
+FAULT_NO_SECTIONS = "it lacked the sections asked for"
+FAULT_EMPTY_SECTIONS = "every section in it was empty"
+FAULT_CUT_OFF = "it was cut off before it had enough sections"
+FAULT_LONGER_THAN_SOURCE = "it was longer than what it summarises"
+FAULT_TOO_LONG = "it was far longer than it may be"
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,24 +391,26 @@ def judge(
     if len(found_headings) < MIN_HEADINGS:
         return SummaryAnswer({}, _explain_unusable(reply, raw, text), usable=False)
     if not sections:
-        return SummaryAnswer({}, HOLLOW, usable=False)
+        return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, usable=False)
     if truncated and 2 * len(found_headings) < len(headings(template)):
-        return SummaryAnswer(sections, CUT_OFF, usable=False, truncated=True)
+        return SummaryAnswer(sections, FAULT_CUT_OFF, usable=False, truncated=True)
     tokens = count(render_sections(sections, template=template, brief=True))
     if tokens > max(question.material, question.target):
-        return SummaryAnswer(sections, LONGER, usable=False, truncated=truncated)
-    fault = TOO_LONG if tokens > MAX_OVERSHOOT * question.target else ""
+        return SummaryAnswer(
+            sections, FAULT_LONGER_THAN_SOURCE, usable=False, truncated=truncated
+        )
+    fault = FAULT_TOO_LONG if tokens > MAX_OVERSHOOT * question.target else ""
     return SummaryAnswer(sections, fault, truncated=truncated)
 
 
 def _explain_unusable(reply: Reply, raw: str, text: str) -> str:
     if reply.stop in ("refusal", "content_filter") or reply.message.get("refusal"):
-        return REFUSED
+        return FAULT_REFUSED
     if calls_of(reply.message):
-        return CALLED
+        return FAULT_CALLED_TOOLS
     if not raw.strip():
-        return EMPTY
-    return UNSTRUCTURED if text.strip() else THOUGHT
+        return FAULT_EMPTY
+    return FAULT_NO_SECTIONS if text.strip() else FAULT_ONLY_THINKING
 
 
 # Thinking

@@ -31,7 +31,7 @@ class SearchWord:
 
     forms: tuple[str, ...]
     weight: float = 1.0
-    counted: bool = True
+    is_counted: bool = True
     """Whether a text without it answers less of the question; False for the words of a date."""
 
 
@@ -61,7 +61,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         for variants in sorted(subjects, key=lambda variants: -len(variants[0]))
     )
     sought = sorted(sought[:MAX_SEARCH_WORDS], key=lambda item: -item.weight)
-    sought += (SearchWord((word,), counted=False) for word in of_dates)
+    sought += (SearchWord((word,), is_counted=False) for word in of_dates)
     return Question(tuple(sought), tuple(spans), _phrases(rest))
 
 

@@ -77,7 +77,9 @@ _SINGLE_RANGES = (
 )
 
 # Single characters that normalisation joins with their neighbours.
-_COMPOSED = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
+_JOINABLE_CHARACTER = re.compile(
+    "[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]"
+)
 
 
 def terms(text: str) -> list[str]:
@@ -202,7 +204,9 @@ def _simplify_char(char: str) -> str | None:
     if folded.isascii():
         return folded
     if _unicode().single.fullmatch(char):
-        return char if folded == char and not _COMPOSED.fullmatch(char) else None
+        return (
+            char if folded == char and not _JOINABLE_CHARACTER.fullmatch(char) else None
+        )
     if any(part.isalnum() or unicodedata.combining(part) for part in folded):
         return None
     return None if unicodedata.category(char)[0] == "M" else " "
@@ -346,8 +350,8 @@ _ESCAPES = _Escapes()
 MIN_STEM_LETTERS = 3
 """Letters a word has without its ending."""
 _VOWELS = frozenset("aeiouy")
-_DERIVED = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
-_HISSING = ("s", "x", "z", "ch", "sh", "o")
+_NOUN_ENDINGS = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
+_ENDINGS_BEFORE_ES = ("s", "x", "z", "ch", "sh", "o")
 _SPELLINGS = (
     ("our", "or"),
     ("ise", "ize"),
@@ -356,7 +360,18 @@ _SPELLINGS = (
     ("ogue", "og"),
 )
 """Endings that are written in one way in Britain and in another in America."""
-_ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "ers")
+_INFLECTED_ENDINGS = (
+    "ing",
+    "ings",
+    "ed",
+    "ly",
+    "ion",
+    "ions",
+    "ment",
+    "ments",
+    "ness",
+    "ers",
+)
 """Endings of words that are inflected already."""
 
 
@@ -427,7 +442,7 @@ def _strip_endings(word: str) -> Iterator[str]:
             break
     if word.endswith("ly") and len(word) > 5:
         yield word[:-2]
-    for ending in _DERIVED:
+    for ending in _NOUN_ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) > MIN_STEM_LETTERS:
             rest = word[: -len(ending)]
             yield from (
@@ -441,8 +456,8 @@ def _strip_endings(word: str) -> Iterator[str]:
 def _inflect(base: str) -> Iterator[str]:
     """Return the possible forms of a word. Impossible ones are left out: each costs an index lookup."""
     yield base
-    yield base + ("es" if base.endswith(_HISSING) else "s")
-    if base.endswith(_ENDED) or (base[-1] == "s" and base[-2] != "s"):
+    yield base + ("es" if base.endswith(_ENDINGS_BEFORE_ES) else "s")
+    if base.endswith(_INFLECTED_ENDINGS) or (base[-1] == "s" and base[-2] != "s"):
         return
     stem = (
         base[:-1] if base.endswith("e") else base + base[-1] if _doubles(base) else base

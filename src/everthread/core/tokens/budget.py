@@ -146,7 +146,7 @@ class Budget:
         return max(min(self.window * 5 // 100, 12_000), min(2_000, self.threshold // 4))
 
     @property
-    def summary_least(self) -> int:
+    def summary_min(self) -> int:
         """The smallest room for a summary, however full the prompt is."""
         return min(2_000, self.summary_max)
 
@@ -154,7 +154,7 @@ class Budget:
         """Return the size of a summary of a middle of this size, without the user's words: a fifth, never over half."""
         middle = max(middle_tokens, 0)
         return min(
-            max(self.summary_least, min(middle * 20 // 100, self.summary_max)),
+            max(self.summary_min, min(middle * 20 // 100, self.summary_max)),
             middle // 2,
         )
 

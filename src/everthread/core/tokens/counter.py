@@ -274,7 +274,7 @@ class TokenCounter:
         for key in ("text", "refusal"):
             if isinstance(part.get(key), str):
                 return self._text(part[key])
-        return self._text(_dump(_spoken(part)))
+        return self._text(_dump(_strip_uncounted(part)))
 
     def _reasoning(self, part: Mapping[str, Any]) -> float:
         """Count reasoning as text; if it is encrypted, four bytes are about one token."""
@@ -399,16 +399,16 @@ def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str
     return f"{comment}{key}{optional}: {_type(value, depth + 1)},\n"
 
 
-def _spoken(value: Any, depth: int = 0) -> Any:
+def _strip_uncounted(value: Any, depth: int = 0) -> Any:
     """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
     if isinstance(value, Mapping) and depth <= _MAX_DEPTH:
         return {
-            key: _spoken(item, depth + 1)
+            key: _strip_uncounted(item, depth + 1)
             for key, item in value.items()
             if key not in _UNCOUNTED_FIELDS and not str(key).startswith("_")
         }
     if isinstance(value, list) and depth <= _MAX_DEPTH:
-        return [_spoken(item, depth + 1) for item in value]
+        return [_strip_uncounted(item, depth + 1) for item in value]
     return "" if isinstance(value, str) and value.startswith("data:") else value
 
 

@@ -50,29 +50,33 @@ class LeasedStore:
         self, session_id: str, new: Sequence[NewMessage], **_lease: Any
     ) -> list[StoredMessage]:
         return await self._store.append(
-            session_id, new, lease=await self._held(session_id)
+            session_id, new, lease=await self._find_lease(session_id)
         )
 
     async def continue_session(
         self, session_id: str, *entries: Any, **more: Any
     ) -> Continuation:
         return await self._store.continue_session(
-            session_id, *entries, **more | {"lease": await self._held(session_id)}
+            session_id, *entries, **more | {"lease": await self._find_lease(session_id)}
         )
 
     async def undo(self, session_id: str, **_lease: Any) -> Session:
-        return await self._store.undo(session_id, lease=await self._held(session_id))
+        return await self._store.undo(
+            session_id, lease=await self._find_lease(session_id)
+        )
 
     async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
         return await self._store.end_session(
-            session_id, reason, lease=await self._held(session_id)
+            session_id, reason, lease=await self._find_lease(session_id)
         )
 
     async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
         if nodes:
-            await self._store.put_nodes(nodes, lease=await self._held(nodes[0].thread))
+            await self._store.put_nodes(
+                nodes, lease=await self._find_lease(nodes[0].thread)
+            )
 
-    async def _held(self, session_id: str) -> Lease | None:
+    async def _find_lease(self, session_id: str) -> Lease | None:
         thread = self._threads.get(session_id)
         if thread is None:
             thread = self._threads[session_id] = (
@@ -135,17 +139,17 @@ class AgentSlot:
     store: LeasedStore
     tools: bool
     model: str | None
-    expects: int
-    """The number of the next lease, if no other process takes the thread before."""
+    next_fence: int
+    """The fence of the next lease if no other process takes the thread first."""
     agent: Agent | None = None
-    tell: Callable[[Event], None] | None = None
+    on_event: Callable[[Event], None] | None = None
     """Receives the agent's events during a turn."""
     used: float = 0.0
     busy: bool = False
 
-    def hear(self, event: Event) -> None:
-        if self.tell is not None:
-            self.tell(event)
+    def forward_event(self, event: Event) -> None:
+        if self.on_event is not None:
+            self.on_event(event)
 
 
 class AgentPool:
@@ -188,7 +192,7 @@ class AgentPool:
             platform=new.platform,
         )
         slot = AgentSlot(
-            LeasedStore(self._store, first.id), tools, new.model, expects=1
+            LeasedStore(self._store, first.id), tools, new.model, next_fence=1
         )
         await self._open(slot, tenant, session=first)
         await self._store.put_state(
@@ -222,16 +226,16 @@ class AgentPool:
         thread = turn.thread
         tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
-        if slot is None or slot.tools != tools or lease.fence != slot.expects:
+        if slot is None or slot.tools != tools or lease.fence != slot.next_fence:
             await self.drop(thread)
             model = (await self.settings(thread)).get("model")
             slot = AgentSlot(
-                LeasedStore(self._store, thread), tools, model, expects=lease.fence
+                LeasedStore(self._store, thread), tools, model, next_fence=lease.fence
             )
             await self._open(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
         slot.store.lease = lease
-        slot.expects = lease.fence
+        slot.next_fence = lease.fence
         slot.busy = True
         slot.used = self._clock()
         self._slots.move_to_end(thread)
@@ -239,13 +243,13 @@ class AgentPool:
         return slot
 
     def release(self, lease: Lease) -> None:
-        """Note that the lease is given back: giving back and taking again count one each."""
+        """Note that the lease was released. Releasing and taking it again each raise its fence by one."""
         slot = self._slots.get(lease.thread)
         if slot is not None:
             slot.store.lease = None
-            slot.expects = lease.fence + 2
+            slot.next_fence = lease.fence + 2
             slot.busy = False
-            slot.tell = None
+            slot.on_event = None
 
     async def drop(self, thread: str) -> None:
         slot = self._slots.pop(thread, None)
@@ -269,7 +273,7 @@ class AgentPool:
             tenant=tenant,
             tools=slot.tools,
             model=slot.model,
-            listener=slot.hear,
+            listener=slot.forward_event,
             **which,
         )
 
@@ -286,6 +290,6 @@ class AgentPool:
                 if self._slots[key].used < oldest and key not in spare
             ),
         ]:
-            # Closing takes time: it may be needed again.
+            # While another agent was closed, this one may have been taken for a turn.
             if thread in self._slots and not self._slots[thread].busy:
                 await self.drop(thread)

@@ -70,7 +70,7 @@ class MessageRunner:
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
         """Answer the message and return the result as JSON values."""
-        self._slot.tell = self._on_event
+        self._slot.on_event = self._on_event
         try:
             content = turn.message.get("content")
             if isinstance(content, str) and commands.parse(content):
@@ -78,7 +78,7 @@ class MessageRunner:
             await self._run_hygiene()
             answer = await self._turn(turn)
         finally:
-            self._slot.tell = None
+            self._slot.on_event = None
         return {
             "text": answer.text,
             "message_id": answer.id,

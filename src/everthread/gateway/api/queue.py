@@ -40,7 +40,7 @@ from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
 StopReason = Literal["cancelled", "interrupted", "lost"]
-LAST_SECONDS = 10.0
+STOP_WAIT_SECONDS = 10.0
 """Seconds for turns interrupted at the end to store that."""
 FULL_SECONDS = 5.0
 """Seconds after which a client may retry when the queue is full."""
@@ -93,7 +93,7 @@ class TurnQueue:
             await asyncio.wait([self._sweeping])
         for bell in self._wake_events.values():
             bell.set()
-        for seconds in (patience, LAST_SECONDS):
+        for seconds in (patience, STOP_WAIT_SECONDS):
             if tasks := list(self._tasks.values()):
                 await asyncio.wait(tasks, timeout=seconds)
             for run in self._runs.values():

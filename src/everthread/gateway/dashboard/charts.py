@@ -12,9 +12,9 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-WIDE = 960
+PAGE_WIDTH = 960
 HALF = 560
-NARROW = 360
+PHONE_WIDTH = 360
 """Widths in pixels: of a whole page, of half of it, of a phone."""
 HEIGHT = 300
 LEFT = 52
@@ -77,7 +77,7 @@ class Chart:
     """The name of one step to the right."""
     names: Sequence[str] = ()
     """Of the steps; without any they are numbered."""
-    width: int = WIDE
+    width: int = PAGE_WIDTH
 
     @property
     def is_stacked(self) -> bool:
@@ -215,7 +215,7 @@ def draw(chart: Chart) -> Markup:
         "top": TOP,
         "bottom": BOTTOM,
     }
-    narrow = replace(chart, id=f"{chart.id}-narrow", width=NARROW)
+    narrow = replace(chart, id=f"{chart.id}-narrow", width=PHONE_WIDTH)
     return _render("chart.html", chart=chart, sizes=(chart, narrow), **box)
 
 

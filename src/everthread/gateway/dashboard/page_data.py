@@ -34,13 +34,13 @@ from everthread.gateway.dashboard.savings import (
     compare_thread,
     total_savings,
 )
+from everthread.gateway.dashboard.summary_lines import summary_sections
 from everthread.gateway.dashboard.text import (
     body_text,
     clean,
     highlight,
     line_of,
     money,
-    summary_sections,
 )
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
 from everthread.gateway.quotas import utc_day
@@ -504,7 +504,7 @@ class PageReader:
             for one in views.compaction_items(records, calls)
             if one.stored is record
         )
-        sides = await self._sides(record)
+        sides = await self._load_sides(record)
         compaction = record.record
         last = next((one for one in reversed(records) if one.reverted is None), None)
         return {
@@ -536,10 +536,10 @@ class PageReader:
                 clean(str(step)) for step in compaction.figures.get("steps") or ()
             ],
             "phases": views.describe_phases(compaction.figures),
-            "spared_dollars": _spared_dollars(item, calls),
+            "spared_dollars": _saved_dollars(item, calls),
         }
 
-    async def _sides(self, record: CompactionRecord) -> _Sides:
+    async def _load_sides(self, record: CompactionRecord) -> _Sides:
         before, after = await asyncio.gather(
             self.store.messages(record.parent), self.store.messages(record.session)
         )
@@ -741,7 +741,7 @@ def _sum_row(row: Any, saved: float) -> tuple[str, ...]:
     )
 
 
-def _spared_dollars(
+def _saved_dollars(
     item: views.CompactionItem, calls: Sequence[CallRow]
 ) -> float | None:
     """Dollars of the tokens that later calls did not carry, at the price their cache would have read them for."""

@@ -47,6 +47,7 @@ from everthread.gateway.dashboard.page_data import (
     Trial,
     TrialResult,
 )
+from everthread.gateway.dashboard.summary_lines import split_code
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.request_head import collect_body
@@ -706,7 +707,7 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
         "short": text.short,
         "dollars": format_dollars,
         "money": text.money,
-        "pieces": text.split_code,
+        "pieces": split_code,
         "part": text.part,
         "moment": text.moment,
         "iso": lambda seconds: text.moment(seconds, "%Y-%m-%dT%H:%M:%S+00:00"),

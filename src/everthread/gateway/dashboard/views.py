@@ -31,7 +31,7 @@ from everthread.store.records import (
 
 MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""
-WORDS = "What the User Said"
+USER_WORDS = "What the User Said"
 CHART_POINTS = 300
 
 REASONS = {
@@ -229,7 +229,7 @@ def user_words(summary: str) -> list[str]:
     starts = [
         number
         for number, line in enumerate(lines)
-        if line.strip("# ") == WORDS and line.startswith("#")
+        if line.strip("# ") == USER_WORDS and line.startswith("#")
     ]
     sections = []
     for start in starts:

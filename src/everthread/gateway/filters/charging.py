@@ -65,7 +65,7 @@ class _ManagedCharge(Filter):
             if used is None:
                 return
             model = charged_model(requested, answered)
-            for one in (*outcome.hidden, used):
+            for one in (*outcome.hidden_usage, used):
                 self._account.spend(one, model)
 
         unread = len(sent.body) if outcome.usage is None and sent.tokens is None else 0

@@ -53,7 +53,7 @@ class _ReadAnswerFilter(Filter):
                 cached=usage.cache_read_tokens,
                 output=usage.output_tokens,
             )
-        for hidden in outcome.hidden:
+        for hidden in outcome.hidden_usage:
             self._count(hidden)
         return replace(
             outcome,

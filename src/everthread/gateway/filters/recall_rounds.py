@@ -76,7 +76,7 @@ class _RecallFilter(Filter):
     def done(self, outcome: Outcome) -> Outcome:
         if self._hidden:
             self._exchange.writer.note(recall_rounds=len(self._hidden))
-        return replace(outcome, usage=self._last, hidden=tuple(self._hidden))
+        return replace(outcome, usage=self._last, hidden_usage=tuple(self._hidden))
 
     async def _merge_streams(self, pieces: Pieces) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""

@@ -235,7 +235,7 @@ def format_line_numbers(lines: list[int], most: int = 8) -> str:
 
 # Messages and requests
 
-_TIMES = ("timestamp", "created_at", "time")
+_TIME_FIELDS = ("timestamp", "created_at", "time")
 
 
 def read_transcript(value: Any, source: str, warnings: list[str] | None = None) -> Log:
@@ -260,7 +260,7 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
                 next(
                     (
                         at
-                        for key in _TIMES
+                        for key in _TIME_FIELDS
                         if (at := parse_time(item.get(key))) is not None
                     ),
                     None,
@@ -268,7 +268,7 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
             )
             for item in wire
             for message in codec.decode_messages(
-                [{key: item[key] for key in item if key not in _TIMES}]
+                [{key: item[key] for key in item if key not in _TIME_FIELDS}]
             )
         ]
         if request.system is not None and api == "openai_chat":

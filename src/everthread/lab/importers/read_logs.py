@@ -300,7 +300,7 @@ def _read_export(values: list[dict[str, Any]], source: str) -> Log:
 
 
 MAX_TITLE_CHARS = 80
-PLACES = {
+LOG_LOCATIONS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
     "codex": ("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
     "pi": ("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
@@ -322,11 +322,11 @@ def find_logs(
     client: str, *, home: Path | None = None, env: Mapping[str, str] | None = None
 ) -> list[str]:
     """The sessions of a program on this machine, the oldest files first. None at all is an `InputError`."""
-    if client not in PLACES:
+    if client not in LOG_LOCATIONS:
         raise InputError(
-            f"--from {client!r} is unknown; use one of: {', '.join(PLACES)}"
+            f"--from {client!r} is unknown; use one of: {', '.join(LOG_LOCATIONS)}"
         )
-    variable, default, below, pattern = PLACES[client]
+    variable, default, below, pattern = LOG_LOCATIONS[client]
     configured = (os.environ if env is None else env).get(variable)
     folder = Path(configured or (home or Path.home()) / default) / below
     files = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path))
@@ -363,7 +363,7 @@ def find_latest(
     `since`: seconds since 1970; older sessions are left out.
     """
     dated: list[tuple[float, str]] = []
-    for client in PLACES:
+    for client in LOG_LOCATIONS:
         try:
             logs = find_logs(client, home=home, env=env)
         except InputError:
@@ -371,7 +371,7 @@ def find_latest(
         dated += [(_changed_at(log), log) for log in logs]
     latest = [log for at, log in sorted(dated, reverse=True) if at >= since][:limit]
     if not latest:
-        clients = ", ".join(CLIENT_NAMES[client] for client in PLACES)
+        clients = ", ".join(CLIENT_NAMES[client] for client in LOG_LOCATIONS)
         when = " since then" if since else ""
         raise InputError(
             f"no sessions were found{when} in the usual folders of {clients}; name the file of one instead"
@@ -495,7 +495,7 @@ def read_conversation(file: str) -> ConversationFile:
             log = parse_log(text, source)
         except TranscriptError:
             log = None
-        if log is None or log.kind not in (*PLACES, EXPORT):
+        if log is None or log.kind not in (*LOG_LOCATIONS, EXPORT):
             raise TranscriptError(f"{source}: {problem}") from problem
         if not log.entries:
             raise TranscriptError(

@@ -15,7 +15,7 @@ from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
 from everthread.lab.provider.faults import (
     ANSWERED,
-    UNFINISHED,
+    UNFINISHED_ANSWER,
     Fault,
     FaultPlan,
     Refusal,
@@ -396,13 +396,13 @@ class ProviderLogic:
         """The next reply and its fault. A fault of the plan that leaves no answer uses none of the script."""
         fault = self._plan.next() if self._plan else None
         if fault and fault.kind not in ANSWERED:
-            return UNFINISHED, fault
+            return UNFINISHED_ANSWER, fault
         answer = await self._answers.next(request)
         if not isinstance(answer, Fault):
             return answer, fault
         if answer.reply is not None:
             return answer.reply, answer
-        return echo(request) if answer.kind in ANSWERED else UNFINISHED, answer
+        return echo(request) if answer.kind in ANSWERED else UNFINISHED_ANSWER, answer
 
     def _reply(
         self, case: ProviderCall, answer: Reply | str, fault: Fault | None

@@ -36,7 +36,7 @@ ANSWERED: frozenset[Kind] = frozenset(
 )
 """Faults with which the client still gets the whole reply."""
 
-UNFINISHED = (
+UNFINISHED_ANSWER = (
     "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. "
     * 4
 )
@@ -60,7 +60,7 @@ class Fault:
 
     kind: Kind
     reply: Reply | str | None = None
-    """The answer, if there is one. None: an echo if the client gets all of it, else `UNFINISHED`."""
+    """The answer, if there is one. None: an echo if the client gets all of it, else `UNFINISHED_ANSWER`."""
     seconds: float = 60.0
     after: int = 3
     tokens: int = 1_000_000

@@ -44,15 +44,15 @@ from everthread.lab.provider.served_models import (
 )
 
 Connections = dict[Any, asyncio.Transport]
-"""The open connections by the client's address: a reset is beyond what an application can ask of its server."""
+"""Open connections by the client's address. An ASGI application cannot reset a connection itself."""
 
 GEMINI_METHODS = ("generateContent", "streamGenerateContent")
 _MAX_BYTES = 1 << 30
-"""Of a compressed body, once decoded."""
+"""Largest compressed body, once decoded."""
 
 
 def track_connections(connections: Connections) -> type[H11Protocol]:
-    """The server's protocol, which notes every connection."""
+    """Return a server protocol that registers every open connection."""
 
     class TrackedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +68,7 @@ def track_connections(connections: Connections) -> type[H11Protocol]:
 
 
 class AnswerApp:
-    """The application that sends one answer, with the fault that spoils the sending."""
+    """ASGI app that sends one answer, with its fault if it has one."""
 
     def __init__(
         self, provider: Provider, outgoing: ProviderAnswer, record: Record
@@ -155,7 +155,7 @@ class AnswerApp:
         transport = self._provider.connections.get(tuple(client)) if client else None
         if transport is None:
             return
-        # Nothing lingers: the connection ends with a reset.
+        # Without lingering, closing the socket sends a reset.
         lingering = struct.pack("ii", 1, 0)
         transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, lingering
@@ -183,7 +183,7 @@ async def _until_client_gone(receive: Receive) -> None:
 
 
 class Provider:
-    """See the module's text. `listen` is called with every record once its answer was sent."""
+    """A provider for tests, on a local port. `listen` is called with each record after its answer was sent."""
 
     def __init__(  # noqa: PLR0913  each is a thing a test may want to set
         self,
@@ -203,10 +203,10 @@ class Provider:
         self._port = port
         self._listen = listen
         self._upgrade_status = upgrade_status
-        """With which a WebSocket is refused."""
+        """Status that refuses a WebSocket."""
         self.connections: Connections = {}
         self.closing = asyncio.Event()
-        """Ends what hangs."""
+        """Set when the provider closes, to end answers that hang."""
         self._failures: list[Exception] = []
         self._server: LoopServer | None = None
 
@@ -218,7 +218,7 @@ class Provider:
         return f"http://127.0.0.1:{self._port}"
 
     def base_url(self, api: Api) -> str:
-        """The address as the official client of this protocol wants it."""
+        """Return the base URL that the official client of this protocol expects."""
         return self.url if api in ("anthropic", "gemini") else f"{self.url}/v1"
 
     async def __aenter__(self) -> Self:
@@ -286,7 +286,7 @@ class Provider:
         protocol: Protocol,
         decide: Callable[[Protocol, Record], Awaitable[ProviderAnswer]],
     ) -> Callable[[HttpRequest], Any]:
-        """A script that fails is the client's 500 now, and raises when the provider is closed."""
+        """Return the endpoint of a route. If the script fails, answer with a 500 and raise when the provider closes."""
 
         async def answer(http: HttpRequest) -> ASGIApp:
             try:
@@ -341,7 +341,7 @@ class Provider:
         return record
 
     def report(self, record: Record) -> None:
-        """Tell who listens that the answer was sent."""
+        """Call the listener: the answer was sent."""
         if self._listen:
             self._listen(record)
 
@@ -380,7 +380,7 @@ class Provider:
 
 
 def _with_path(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
-    """Gemini's body with what its path says: the model, and whether it streams."""
+    """Return Gemini's body with the fields of its path: the model, and whether to stream."""
     whole = body.get("generateContentRequest")
     streams = ":streamGenerateContent" in http.url.path
     fields: dict[str, Any] = {"stream": True} if streams else {}
@@ -405,7 +405,7 @@ def _describe_gemini_model(model: ServedModel) -> dict[str, Any]:
 
 
 def _describe_model(model: ServedModel) -> dict[str, Any]:
-    """A model as both kinds of client read it: OpenAI's fields and Anthropic's."""
+    """Return a model with the fields of both OpenAI and Anthropic."""
     window_field: dict[str, Any] = {}
     if model.shows == "n_ctx_train":
         window_field = {"meta": {"n_ctx_train": model.window}}

@@ -234,22 +234,22 @@ class CallLedger:
     ) -> tuple[result.Cause, int]:
         """The tokens missed, and the first cause that applies, those that lose most first."""
         if self._before is None:
-            return result.FIRST, 0
+            return result.FIRST_CAUSE, 0
         before, previous_use, then = self._before
         cached = _cached_tokens(before.model, previous_use)
         if cached == 0:
-            return (result.SHORT if use.read == 0 else ""), 0
+            return (result.SHORT_CAUSE if use.read == 0 else ""), 0
         if cached <= use.read:
             return "", 0
         causes = [
-            (before.model != request.model, result.MODEL),
-            (at - then >= cache_seconds(request.model, self.ttl), result.FORGOTTEN),
-            (before.tools != request.tools, result.TOOLS),
+            (before.model != request.model, result.MODEL_CAUSE),
+            (at - then >= cache_seconds(request.model, self.ttl), result.EXPIRED_CAUSE),
+            (before.tools != request.tools, result.TOOLS_CAUSE),
             (bool(reshaped), reshaped),
-            (before.system != request.system, result.SYSTEM),
+            (before.system != request.system, result.SYSTEM_CAUSE),
         ]
         return next(
-            (cause for applies, cause in causes if applies), result.CHANGED
+            (cause for applies, cause in causes if applies), result.CHANGED_CAUSE
         ), cached - use.read
 
 
@@ -283,10 +283,10 @@ UNCACHED = "uncached"
 CACHED = "cached"
 TRUNCATED = "truncated"
 RECORDED = "recorded"
-WHAT = {
+BASELINE_LABELS = {
     UNCACHED: "no management, no caching",
     CACHED: "caching, no compaction",
-    TRUNCATED: result.DROPPED,
+    TRUNCATED: result.TRUNCATION_CAUSE,
     RECORDED: "as it was, by the log's usage",
 }
 
@@ -350,13 +350,15 @@ def play_baselines(
                 missed=0,
             )
         )
-    uncached = replace(cached, name=UNCACHED, what=WHAT[UNCACHED], calls=uncached_calls)
+    uncached = replace(
+        cached, name=UNCACHED, what=BASELINE_LABELS[UNCACHED], calls=uncached_calls
+    )
     # Nothing is dropped, so it is the same.
     if cached.refused is None and cached.peak <= setting.fits:
         return (
             uncached,
             cached,
-            replace(cached, name=TRUNCATED, what=WHAT[TRUNCATED]),
+            replace(cached, name=TRUNCATED, what=BASELINE_LABELS[TRUNCATED]),
             messages,
         )
     return uncached, cached, *_play_history(setting, TRUNCATED)
@@ -375,19 +377,19 @@ def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Me
         if name == TRUNCATED:
             end_of_history = _fit_history(setting, history, call.model)
             if len(end_of_history) < len(history):
-                reshaped = result.DROPPED
+                reshaped = result.TRUNCATION_CAUSE
                 marker = CacheMarker(setting.ttl)
             history = end_of_history
         request = marker.request(call.model, history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
-            return ReplayWay(name, WHAT[name], ledger.calls, number), history
+            return ReplayWay(name, BASELINE_LABELS[name], ledger.calls, number), history
         clock.now = call.at
         use = caches.use(number, request.model, prompt)
         ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
         history.append(call.answer)
         setting.step()
-    return ReplayWay(name, WHAT[name], ledger.calls), history
+    return ReplayWay(name, BASELINE_LABELS[name], ledger.calls), history
 
 
 def _fit_history(

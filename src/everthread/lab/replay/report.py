@@ -25,7 +25,8 @@ from everthread.gateway.dashboard.charts import (
     draw,
 )
 from everthread.gateway.dashboard.headlines import Figure
-from everthread.gateway.dashboard.text import clean, line_of, part, summary_sections
+from everthread.gateway.dashboard.summary_lines import summary_sections
+from everthread.gateway.dashboard.text import clean, line_of, part
 from everthread.gateway.dashboard.views import REASONS
 from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
 
@@ -37,7 +38,7 @@ STYLES = {
     "recorded": "b",
 }
 MAX_FACTS = 400
-PLACES = ("in the context", "found by recall", "lost")
+FACT_PLACES = ("in the context", "found by recall", "lost")
 
 
 def page(
@@ -155,7 +156,7 @@ def _headline(replays: Sequence[Replay]) -> list[Figure]:
         one.ours.cost_of_first(count)
         for (one, _), count in zip(pairs, counts, strict=True)
     )
-    theirs = total(
+    caching_alone = total(
         way.cost_of_first(count) for (_, way), count in zip(pairs, counts, strict=True)
     )
     spent = total(one.ours.cost for one in replays)
@@ -163,7 +164,7 @@ def _headline(replays: Sequence[Replay]) -> list[Figure]:
         replace(lead, is_lead=True),
         *_facts_figure(replays),
         Figure(format_dollars(spent), "in all", "" if spent else _NO_PRICE),
-        *_saving_figure(ours, theirs, sum(counts)),
+        *_saving_figure(ours, caching_alone, sum(counts)),
     ]
 
 
@@ -183,19 +184,19 @@ def _facts_figure(replays: Sequence[Replay]) -> list[Figure]:
 
 
 def _saving_figure(
-    ours: Decimal | None, theirs: Decimal | None, calls: int
+    ours: Decimal | None, caching_alone: Decimal | None, calls: int
 ) -> list[Figure]:
     """Return the dollars saved or paid more; nothing without prices."""
-    if ours is None or not theirs:
+    if ours is None or not caching_alone:
         return []
-    label = f"saved, {part(float(1 - ours / theirs))}"
-    if ours > theirs:
-        label = f"more, {part(float(ours / theirs - 1))}"
+    label = f"saved, {part(float(1 - ours / caching_alone))}"
+    if ours > caching_alone:
+        label = f"more, {part(float(ours / caching_alone - 1))}"
     base = f"{count_noun(calls, 'call')} with caching alone"
-    detail = f"than {format_dollars(theirs)} for the same {base}"
-    if ours <= theirs:
+    detail = f"than {format_dollars(caching_alone)} for the same {base}"
+    if ours <= caching_alone:
         detail = detail.replace("than", "of", 1)
-    return [Figure(format_dollars(abs(theirs - ours)), label, detail)]
+    return [Figure(format_dollars(abs(caching_alone - ours)), label, detail)]
 
 
 def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
@@ -237,7 +238,8 @@ def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
         "facts": _fact_rows(facts, replay.way("truncated").facts) if facts else [],
         # Those that left the context first: they are what a reader wants to check.
         "named": [
-            (line_of(text, 120), kind, PLACES[place]) for kind, text, place in listed
+            (line_of(text, 120), kind, FACT_PLACES[place])
+            for kind, text, place in listed
         ],
         "unnamed": len(facts.named) - len(listed) if facts else 0,
     }

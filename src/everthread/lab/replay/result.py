@@ -12,15 +12,15 @@ from everthread.lab.provider.cache import CacheUse
 
 Cause = str
 """Why a call read less from the cache than the previous call had left there."""
-FIRST = "first call"
-FORGOTTEN = "cache expired"
-COMPACTED = "compaction"
-TOOLS = "tools changed"
-MODEL = "model changed"
-SYSTEM = "system prompt changed"
-SHORT = "prompt too short to be cached"
-DROPPED = "oldest messages dropped"
-CHANGED = "prompt changed"
+FIRST_CAUSE = "first call"
+EXPIRED_CAUSE = "cache expired"
+COMPACTION_CAUSE = "compaction"
+TOOLS_CAUSE = "tools changed"
+MODEL_CAUSE = "model changed"
+SYSTEM_CAUSE = "system prompt changed"
+SHORT_CAUSE = "prompt too short to be cached"
+TRUNCATION_CAUSE = "oldest messages dropped"
+CHANGED_CAUSE = "prompt changed"
 
 
 @dataclass(frozen=True, slots=True)

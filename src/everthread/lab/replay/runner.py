@@ -89,25 +89,25 @@ class SimulatedAlarm:
     def __init__(self, clock: SteppedClock) -> None:
         self._clock = clock
         self._due = 0.0
-        self._then: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
 
-    def set(self, seconds: float, then: Callable[[], None]) -> SimulatedAlarm:
+    def set(self, seconds: float, callback: Callable[[], None]) -> SimulatedAlarm:
         """Schedule a call; it replaces an earlier one."""
         self._due = self._clock.now + seconds
-        self._then = then
+        self._callback = callback
         return self
 
     def cancel(self) -> None:
-        self._then = None
+        self._callback = None
 
     def ring_before(self, moment: float) -> bool:
         """Make the scheduled call if it is due by then; return whether it was made."""
-        then = self._then
-        if then is None or self._due > moment:
+        callback = self._callback
+        if callback is None or self._due > moment:
             return False
-        self._then = None
+        self._callback = None
         self._clock.now = self._due
-        then()
+        callback()
         return True
 
 
@@ -207,7 +207,9 @@ class Player:
                 return
             request = prepared.request
             use = caches.use(number, request.model, prompt)
-            reshaped = result.COMPACTED if len(self.compactions) > compactions else ""
+            reshaped = (
+                result.COMPACTION_CAUSE if len(self.compactions) > compactions else ""
+            )
             compactions = len(self.compactions)
             self.ledger.record_call(
                 request, use, call.output, call.at, reshaped=reshaped
@@ -402,7 +404,7 @@ def _play_others(
     known = [call for call in recorded if call is not None]
     if len(known) == len(recorded):
         name = baselines.RECORDED
-        ways.append(ReplayWay(name, baselines.WHAT[name], known))
+        ways.append(ReplayWay(name, baselines.BASELINE_LABELS[name], known))
     agreement = measure_agreement(
         cached.calls, recorded, until=_calls_before_compaction(log, setting)
     )

@@ -46,7 +46,7 @@ _ID = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
 _ERROR = re.compile(
     r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+"
 )
-_SHOWS = re.compile(
+_READ_ONLY_PROGRAM = re.compile(
     r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b"
 )
 
@@ -120,11 +120,13 @@ class MessageWords:
         at = self.text.find(plain)
         while at >= 0:
             end = at + len(plain)
-            begins = begins_open or at == 0 or not re.match(_JOINING, self.text[at - 1])
+            begins = (
+                begins_open or at == 0 or not re.match(_NAME_CHARS, self.text[at - 1])
+            )
             ends = (
                 ends_open
                 or end == len(self.text)
-                or not re.match(_JOINING, self.text[end])
+                or not re.match(_NAME_CHARS, self.text[end])
             )
             if begins and ends:
                 return True
@@ -186,7 +188,7 @@ def _errors(messages: Sequence[Message]) -> Iterable[str]:
             command = commands.get(result.call_id, "")
             match = (
                 _ERROR.search(result.text)
-                if command and not _SHOWS.search(command)
+                if command and not _READ_ONLY_PROGRAM.search(command)
                 else None
             )
             if match:
@@ -221,5 +223,5 @@ def _normalize(text: str) -> str:
 
 
 _WORD = "[a-z0-9_]"
-_JOINING = "[a-z0-9_/-]"
+_NAME_CHARS = "[a-z0-9_/-]"
 """Characters that continue a name or a number."""

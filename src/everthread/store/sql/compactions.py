@@ -75,7 +75,7 @@ def continue_session(
             "SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
             (session_id,),
         )
-        return Continuation(load_session(tx, old.id), won=first == new_id)
+        return Continuation(load_session(tx, old.id), is_committed=first == new_id)
     check_fence(tx, old.thread, lease)
     if not 0 <= seen <= old.next_seq:
         raise InputError(
@@ -101,7 +101,7 @@ def continue_session(
     _insert_compaction(
         tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
     )
-    return Continuation(load_session(tx, new_id), won=True)
+    return Continuation(load_session(tx, new_id), is_committed=True)
 
 
 def _insert_continuation(

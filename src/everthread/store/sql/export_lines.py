@@ -18,7 +18,13 @@ from everthread.store.value_encoding import decode_body, decode_json
 
 P = ParamSpec("P")
 T = TypeVar("T")
-GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+MALFORMED_LINE_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+)
 """What reading a line of another form raises."""
 
 EXPORT_FORMAT = 1
@@ -155,10 +161,18 @@ class _ThreadExport:
             if self.database is None:
                 raise
             explained = (
-                error if isinstance(error, GARBLED) else self.database.explain(error)
+                error
+                if isinstance(error, MALFORMED_LINE_ERRORS)
+                else self.database.explain(error)
             )
             if not isinstance(
-                explained, (*GARBLED, StoreDamagedError, UnknownIdError, AssertionError)
+                explained,
+                (
+                    *MALFORMED_LINE_ERRORS,
+                    StoreDamagedError,
+                    UnknownIdError,
+                    AssertionError,
+                ),
             ):
                 raise
             self.lost.append(

@@ -20,7 +20,11 @@ from everthread.store.records import (
 )
 from everthread.store.sql.accounts import record_usage
 from everthread.store.sql.compactions import decode_compaction, encode_compaction
-from everthread.store.sql.export_lines import EXPORT_FORMAT, GARBLED, ExportLine
+from everthread.store.sql.export_lines import (
+    EXPORT_FORMAT,
+    MALFORMED_LINE_ERRORS,
+    ExportLine,
+)
 from everthread.store.sql.message_rows import (
     call_names,
     insert_message,
@@ -234,7 +238,7 @@ class _ThreadImport:
             if line["type"] == kind:
                 try:
                     take(line)
-                except GARBLED as error:
+                except MALFORMED_LINE_ERRORS as error:
                     why = (
                         f"it does not fit the others ({type(error).__name__}: {error})"
                     )

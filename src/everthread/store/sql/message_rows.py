@@ -150,13 +150,14 @@ def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
     [row] = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
         "JOIN sessions s ON s.id = p.session_id "
-        f"WHERE m.thread_id = ? AND m.event = ? ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {HOME_FIRST} LIMIT 1",
+        "WHERE m.thread_id = ? AND m.event = ? "
+        f"ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {ORIGINAL_PLACE_FIRST} LIMIT 1",
         (current.thread, event, current.id),
     )
     return as_stored(row)
 
 
-HOME_FIRST = (
+ORIGINAL_PLACE_FIRST = (
     "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.carried THEN 0 ELSE 1 END, "
     "CASE WHEN s.kind <> 'reverted' THEN 0 ELSE 1 END, s.started, p.seq"
 )
@@ -182,7 +183,7 @@ def load_message(
     """Return one message, at the place where it was said."""
     row = tx.one(
         f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
-        f"JOIN sessions s ON s.id = p.session_id WHERE m.id = ? ORDER BY {HOME_FIRST} LIMIT 1",
+        f"JOIN sessions s ON s.id = p.session_id WHERE m.id = ? ORDER BY {ORIGINAL_PLACE_FIRST} LIMIT 1",
         (message_id,),
     )
     if row is None or tenant not in (None, row[-1]):

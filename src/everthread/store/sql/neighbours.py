@@ -11,7 +11,7 @@ from everthread.core.transcript import is_lookup
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.index_pieces import searchable_text
-from everthread.store.sql.message_rows import HOME_FIRST
+from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.store.value_encoding import decode_body
 
@@ -21,7 +21,7 @@ _PARTS = re.compile("\n[→≈] ")
 """Between the messages of a passage that shows several."""
 NEIGHBOURS = (
     "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
-    f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {HOME_FIRST}) AS place FROM messages m "
+    f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
     "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
     "WHERE place = 1), "
     "beside AS (SELECT h.id, 0 AS side, COALESCE(b.id, h.session_id) AS session_id, "

@@ -200,14 +200,17 @@ def _measure_closeness(
     of_day: Collection[int],
     query: RecallQuery,
 ) -> dict[int, float]:
-    """The share of the question that each piece holds. For a page, frequent words count if there are no others."""
+    """Return the share of the question that each piece holds, by the id of the piece.
+
+    Frequent words are ignored, except in a query for a page that has no others.
+    """
     counted = [word for word in words if word.telling] or [
         word for word in words if query.as_page
     ]
     present = {piece.id: 0.0 for piece in pieces}
     for word in counted:
         # A piece said on a named day need not mention the day.
-        holding = word.pieces if word.sought.counted else word.pieces.union(of_day)
+        holding = word.pieces if word.sought.is_counted else word.pieces.union(of_day)
         for piece_id in holding & present.keys():
             present[piece_id] += word.weight
     whole = weigh_question([word.weight for word in counted])
@@ -457,7 +460,7 @@ def _sum_scores(scores: WordScores) -> float:
 
 
 def _sum_with_others(own: WordScores, others: WordScores) -> float:
-    """The sum of the scores, of a word in both the higher one."""
+    """Return the sum of the scores; for a word in both, count only the higher score."""
     if not own:
         return _sum_scores(others)
     added = [max(0.0, score - own.get(word, 0.0)) for word, score in others.items()]

@@ -54,7 +54,7 @@ def look_up_words(
     for item in chosen:
         wanted = replace(scope, one_of=(_encode_forms(item),))
         pieces = frozenset(tx.match_ids(wanted, MAX_POSTINGS))
-        telling = item.counted and is_telling(len(pieces), total)
+        telling = item.is_counted and is_telling(len(pieces), total)
         wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
         of_users = frozenset(tx.match_ids(wanted, MAX_POSTINGS) if by_role else ())
         words.append(
@@ -69,7 +69,7 @@ def look_up_words(
     words = _complete_postings(tx, scope, words)
     nowhere = rarity(0, total)
     return words + [
-        RecallWord(item, item.weight * nowhere, frozenset(), item.counted)
+        RecallWord(item, item.weight * nowhere, frozenset(), item.is_counted)
         for item in absent
     ]
 
@@ -90,12 +90,14 @@ def _complete_postings(
     )
     more: dict[int, set[int]] = {id(word): set() for word in frequent}
 
-    def require_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
+    def require_together(
+        required: Sequence[RecallWord], *others: tuple[str, ...]
+    ) -> None:
         wanted = replace(
-            scope, one_of=(*(_encode_forms(word.sought) for word in some), *others)
+            scope, one_of=(*(_encode_forms(word.sought) for word in required), *others)
         )
         pieces = tx.match_ids(wanted, MAX_POSTINGS)
-        for word in some:
+        for word in required:
             more[id(word)].update(pieces)
 
     for word in frequent if rare else ():

@@ -19,7 +19,7 @@ from everthread.store.index_query import (
     parse_query,
 )
 from everthread.store.records import RecallPassage, SearchHit, SearchQuery
-from everthread.store.sql.message_rows import HOME_FIRST
+from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
 from everthread.store.sql.pieces import Piece, TextKey, load_pieces, read_pieces
 from everthread.store.sql.search_scope import find_path_calls, is_of_path, search_scope
 from everthread.store.sql.snippets import make_snippet
@@ -202,7 +202,7 @@ def _find_homes(
     """Return the session in which each message was said, and its thread."""
     rows = tx.all_in(
         "SELECT m.id, s.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
-        f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({{}}) ORDER BY {HOME_FIRST}",
+        f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({{}}) ORDER BY {ORIGINAL_PLACE_FIRST}",
         [message for message in messages if message is not None],
     )
     return {message: (session, thread) for message, session, thread in reversed(rows)}

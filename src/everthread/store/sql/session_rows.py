@@ -250,7 +250,7 @@ def insert_session(
 
 
 def create_session(tx: Tx, new: NewSession, now: float) -> Session:
-    if new.kind not in BEGINNINGS:
+    if new.kind not in CREATABLE_KINDS:
         raise InputError(
             f"a session of kind {new.kind!r} is not created: `continue_session` and `branch` make those"
         )
@@ -270,7 +270,7 @@ def create_session(tx: Tx, new: NewSession, now: float) -> Session:
     return stored
 
 
-BEGINNINGS = frozenset({"main", "subagent", "side"})
+CREATABLE_KINDS = frozenset({"main", "subagent", "side"})
 
 
 def store_system_prompt(tx: Tx, system: System) -> str | None:
@@ -420,7 +420,7 @@ THREAD_MESSAGES = (
 """The messages said in a thread: its history."""
 
 
-ALONE = (
+NOT_IN_SIDE_SESSION = (
     " AND NOT EXISTS "
     "(SELECT 1 FROM sessions f WHERE f.id = t.thread_id AND f.kind = 'side' AND f.parent_id IS NOT NULL)"
 )
@@ -441,7 +441,7 @@ def list_threads(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
         f"{SIDE_CALLS.format('r.thread_id')} "
         "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {AT_TIP}{ALONE} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        f"WHERE {AT_TIP}{NOT_IN_SIDE_SESSION} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )
@@ -456,7 +456,8 @@ def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
     where, values = equal_to({"t.tenant": tenant})
     return int(
         tx.value(
-            f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP}{ALONE} AND {where}", values
+            f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP}{NOT_IN_SIDE_SESSION} AND {where}",
+            values,
         )
     )
 

@@ -166,7 +166,7 @@ class CallerContext:
         """Take over a longer rewrite that another request or process made; else make one."""
         newer = None if order.is_manual else await self._find_newer_rewrite()
         if newer is not None:
-            return RewriteDraft(self._taken_over(newer), newer)
+            return RewriteDraft(self._describe_adopted(newer), newer)
         task = await self._make_task(order)
         context = self._summarizer_context()
         writer = self._services.setup.summarizer(context)
@@ -329,7 +329,7 @@ class CallerContext:
             return False
         return call.sent.history.digest(rewrite.length) == rewrite.chain
 
-    def _taken_over(self, rewrite: Rewrite) -> Compaction:
+    def _describe_adopted(self, rewrite: Rewrite) -> Compaction:
         sizer = self._services.sizer
         return Compaction(
             messages=[],
@@ -376,14 +376,14 @@ class CallerContext:
         def report(kind: str, **details: Any) -> None:
             self.emit(events.engine_event(thread, kind, details))
 
-        def lose(request: Request) -> None:
-            self._services.accounting.lose(thread, request, payer)
+        def note_cancelled(request: Request) -> None:
+            self._services.accounting.note_cancelled(thread, request, payer)
 
         return SummarizerContext(
             route,
             TokenCounter(call.model),
             lambda: None,
             events=report,
-            lost=lose,
+            lost=note_cancelled,
             permit=call.frame.permit,
         )

@@ -230,7 +230,7 @@ class CallerThreads:
         return PromptTokens(before, after, is_new)
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
-        """Store the messages of a call that was sent unchanged before it was opened."""
+        """Start storing the messages of a call whose request was forwarded unchanged."""
         call.estimate = self._sizer.estimate(call, None)
         self._recorder.start(call, is_answered=is_answered)
 
@@ -375,7 +375,7 @@ class CallerThreads:
             )
         hidden = [
             self.accounting.price_call(call.thread, call.model, used)
-            for used in outcome.hidden
+            for used in outcome.hidden_usage
         ]
         main = self.accounting.price_call(
             call.thread, call.model, usage, estimated=estimated

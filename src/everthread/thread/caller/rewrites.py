@@ -59,7 +59,7 @@ from everthread.thread.wire_messages import decode_messages
 
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
-NO_COVER = "all messages since the last compaction have to stay as they are"
+NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
 RewriteKey = tuple[int, bytes]
 
 
@@ -262,7 +262,9 @@ class RewriteStore:
         if cut is None:
             return RewriteDraft(replace(compaction, changed=False))
         if cut.tail == task.new_count or not cut.replacement:
-            return RewriteDraft(replace(compaction, changed=False, reason=NO_COVER))
+            return RewriteDraft(
+                replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
+            )
         state = _counted_state(task, messages, result)
         note = before.note or compaction.system_note
         rewrite = replace(

@@ -168,7 +168,7 @@ class Outcome:
     usage: CanonicalUsage | None = None
     """The usage of the last round."""
     estimated: bool = False
-    hidden: tuple[CanonicalUsage, ...] = ()
+    hidden_usage: tuple[CanonicalUsage, ...] = ()
     """The usage of the earlier rounds, whose calls were answered here."""
 
     @property

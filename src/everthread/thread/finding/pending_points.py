@@ -75,7 +75,7 @@ class PendingPoints:
 
     @contextmanager
     def reading_answered(self, family: Family) -> Iterator[None]:
-        """Make others wait while a request is read that was answered before it was read."""
+        """Make `wait_for_answers` wait while a request is read whose answer was already sent."""
         self._unread[family] += 1
         try:
             yield

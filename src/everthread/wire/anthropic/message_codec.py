@@ -68,7 +68,7 @@ def part_from(block: Mapping[str, Any]) -> Part:
     return {key: value for key, value in block.items() if key != "cache_control"}
 
 
-def block_from(part: Mapping[str, Any]) -> Part | None:
+def block_of_part(part: Mapping[str, Any]) -> Part | None:
     """Return a part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
     kind = kind_of(part)
     if kind in _TEXT_KINDS:
@@ -467,7 +467,11 @@ def encode_system(system: System, leading: Messages) -> System:
     for message in leading:
         piece = _Piece(
             "system",
-            [_no_media(block) for block in map(block_from, parts_of(message)) if block],
+            [
+                _no_media(block)
+                for block in map(block_of_part, parts_of(message))
+                if block
+            ],
         )
         marker = _marker(message, native=False)
         blocks += (_mark_piece(piece, marker) if marker else piece).blocks
@@ -660,7 +664,7 @@ def _block(part: Part, calls: _CallIds) -> Part | None:
             arguments_object(part.get("input")),
             calls,
         )
-    return _result_block(part, calls) if kind == "tool_result" else block_from(part)
+    return _result_block(part, calls) if kind == "tool_result" else block_of_part(part)
 
 
 def _call_blocks(message: Mapping[str, Any], calls: _CallIds) -> Iterator[Part]:
@@ -700,7 +704,7 @@ def _result_block(part: Part, calls: _CallIds) -> Part:
     block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
     content = block.pop("content", None)
     if isinstance(content, list):
-        inner = list(filter(None, map(block_from, parts_of({"content": content}))))
+        inner = list(filter(None, map(block_of_part, parts_of({"content": content}))))
         return {**block, "content": inner} if inner else block
     text = content_text(content)
     return {**block, "content": text} if text.strip() else block

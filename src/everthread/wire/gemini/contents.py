@@ -138,7 +138,7 @@ def decode_content(
     listed = content.get("parts")
     parts = [
         require_object(part, f"{where}.parts[{at}]")
-        for at, part in enumerate(_listed(listed, f"{where}.parts"))
+        for at, part in enumerate(_list_or_empty(listed, f"{where}.parts"))
     ]
     if role == "model":
         calls.begin()
@@ -146,7 +146,7 @@ def decode_content(
     return _user(content, parts, calls, where)
 
 
-def _listed(value: Any, where: str) -> Sequence[Any]:
+def _list_or_empty(value: Any, where: str) -> Sequence[Any]:
     return () if value is None else require_list(value, where)
 
 
@@ -552,7 +552,7 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         tool = require_object(value, f"tools[{index}]")
         name = name_of(tool, "functionDeclarations")
         where = f"tools[{index}].{name}"
-        for at, declaration in enumerate(_listed(tool.get(name), where)):
+        for at, declaration in enumerate(_list_or_empty(tool.get(name), where)):
             tools.append(
                 _decode_function(require_object(declaration, f"{where}[{at}]"), where)
             )

@@ -1,0 +1,109 @@
+"""Split a summary into sections and lines for a page, and find the source messages of each line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everthread.core.redaction import redact
+from everthread.gateway.dashboard.text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """One line of a summary: its text in pieces, and the messages it was taken from."""
+
+    pieces: tuple[tuple[str, str], ...]
+    """`text`, `code` or `strong`, and the words."""
+    is_item: bool = False
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SummarySection:
+    name: str
+    lines: tuple[SummaryLine, ...]
+
+
+_HEADING = re.compile(r"#{1,4}[ \t]+(.+)")
+_ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
+_PIECE = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
+
+
+def summary_sections(
+    text: str, sources: Sequence[tuple[int, str]] = ()
+) -> list[SummarySection]:
+    """Split a summary into sections and lines, each line with the messages that share its rarest words."""
+    line_sources = LineSources(sources)
+    sections: list[tuple[str, list[SummaryLine]]] = []
+    for raw in redact(text).split("\n"):
+        line = clean(raw).rstrip()
+        heading = _HEADING.fullmatch(line.strip())
+        if heading:
+            sections.append((heading[1].strip("*: "), []))
+        elif line.strip():
+            if not sections:
+                sections.append(("", []))
+            # Text before the first heading is the gateway's.
+            sources_of_line = line_sources.find(line) if sections[-1][0] else ()
+            sections[-1][1].append(
+                SummaryLine(
+                    split_code(line), _ITEM.match(line) is not None, sources_of_line
+                )
+            )
+    return [SummarySection(name, tuple(lines)) for name, lines in sections]
+
+
+def split_code(line: str) -> tuple[tuple[str, str], ...]:
+    """Split a line into `text`, `code` and `strong` pieces."""
+    pieces: list[tuple[str, str]] = []
+    at = 0
+    for match in _PIECE.finditer(line):
+        pieces.append(("text", line[at : match.start()]))
+        pieces.append(
+            ("code", match[1]) if match[1] is not None else ("strong", match[2])
+        )
+        at = match.end()
+    return tuple(
+        (kind, words) for kind, words in (*pieces, ("text", line[at:])) if words
+    )
+
+
+class LineSources:
+    """Find the messages that a line may come from: those that hold several of its rarest words."""
+
+    MAX_READ_CHARS = 6_000
+    """Characters read of each message."""
+    MAX_SOURCES = 3
+
+    def __init__(self, sources: Sequence[tuple[int, str]]) -> None:
+        self._places: dict[str, set[int]] = {}
+        for number, text in sources:
+            for word in set(_words(text[: self.MAX_READ_CHARS])):
+                self._places.setdefault(word, set()).add(number)
+
+    def find(self, line: str) -> tuple[int, ...]:
+        known_words = {word for word in _words(line) if word in self._places}
+        rarest = sorted(known_words, key=lambda word: len(self._places[word]))
+        votes: dict[int, float] = {}
+        for word in rarest[:12]:
+            places = self._places[word]
+            if len(places) > 40:
+                break
+            for number in places:
+                votes[number] = votes.get(number, 0.0) + 1.0 / len(places) ** 2
+        best = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[
+            : self.MAX_SOURCES
+        ]
+        least = 0.5 * best[0][1] if best else 0.0
+        return tuple(
+            sorted(number for number, weight in best if weight >= max(least, 0.2))
+        )
+
+
+_WORD = re.compile(r"[^\W_][\w./-]{3,60}")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip("./-").lower() for word in _WORD.findall(text)]
