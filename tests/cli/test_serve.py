@@ -165,9 +165,10 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
         assert line == ""
     else:
         assert re.fullmatch(
-            r"\d\d:\d\d:\d\d  200  gpt-4o {18}  [0-9a-f]{8}  +\d+ tokens    0% cached  \+\d+ ms  \d+\.\d\d s\n",
+            r"\d\d:\d\d:\d\d  200  gpt-4o {12}  [0-9a-f]{8}  +\d+ tokens    0% cached  \d+\.\d s\n",
             line,
         )
+        assert len(line) <= 81, "it fits a terminal of 80 columns"
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,9 @@ def test_branches_are_listed_under_their_conversation(tmp_path: Path) -> None:
         nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
         assert branch.id in nested
         assert twig.id in nested
+        shared = f"/dashboard/threads/{branch.id}/messages/{first.id}"
+        assert shared in page.links(r"/messages/\d+$"), "where it left"
+        assert (await me.get(shared)).status == 200
         assert thread in page.text.partition('<ol class="branches">')[0]
         assert "The <code>ledger</code> work" in page.text
 

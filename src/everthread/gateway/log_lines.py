@@ -114,7 +114,7 @@ class TextLines(logging.Formatter):
 
 
 class TerminalLines(logging.Formatter):
-    """One short line for each request and each compaction, on the terminal of `everthread serve`."""
+    """One line for each request and each compaction, on the terminal of `everthread serve`; it fits 80 columns."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
@@ -127,16 +127,14 @@ class TerminalLines(logging.Formatter):
         parts = [
             clock,
             str(fields["status"]),
-            _plain(fields.get("model") or fields["path"]).ljust(24),
+            _plain(fields.get("model") or fields["path"]).ljust(18),
             thread.ljust(8),
         ]
         if "tokens" in fields:
-            parts.append(f"{fields['tokens']:>9,} tokens")
+            parts.append(f"{fields['tokens']:>7,} tokens")
         if fields.get("tokens") and "cached" in fields:
             parts.append(f"{fields['cached'] / fields['tokens']:4.0%} cached")
-        if "added_ms" in fields:
-            parts.append(f"+{fields['added_ms']:.0f} ms")
-        parts.append(f"{fields['seconds']:.2f} s")
+        parts.append(f"{fields['seconds']:.1f} s")
         if fields.get("reason"):
             parts.append(_plain(fields["reason"], MAX_REASON_CHARS))
         return "  ".join(parts)

@@ -85,7 +85,7 @@ def draw_calls(view: views.CallsView, size: WindowSize) -> str:
         for miss in unmarked[-100:]
     ]
     top = max((call.prompt for call in calls), default=0)
-    limits = [Limit("compaction starts here", size.threshold)]
+    limits = [Limit("compaction from here on", size.threshold)]
     limits += (
         [Limit("window", size.tokens)]
         if size.tokens < 3 * max(top, size.threshold)

@@ -244,13 +244,14 @@ def user_words(summary: str) -> list[str]:
 def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
     """How many calls are left at the pace of the last ones."""
     if used >= threshold:
-        return "The next call may compact."
+        return "The prompt is past the threshold: it is compacted when that pays."
     steps = [later.prompt - sooner.prompt for sooner, later in pairwise(main[-11:])]
     grown = [step for step in steps if step > 0]
     if not grown:
         return ""
     calls = max(1, round((threshold - used) / (sum(grown) / len(grown))))
-    return f"The next compaction is expected in about {calls:,} call{'' if calls == 1 else 's'}."
+    distance = f"{calls:,} call{'' if calls == 1 else 's'}"
+    return f"In about {distance} the prompt reaches the threshold; from there on it is compacted when that pays."
 
 
 # Calls and the cache

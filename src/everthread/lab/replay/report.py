@@ -305,7 +305,7 @@ def _context_chart(replay: Replay, number: int) -> Chart:
     )
     limits = [
         Limit("window", replay.window),
-        Limit("compaction starts here", replay.threshold),
+        Limit("compaction from here on", replay.threshold),
     ]
     return Chart(
         f"context-{number}",
