@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import parse_journal
-from everthread.compaction.journal_fold import JournalFold, journal_of
+from everthread.compaction.journal_building import JournalFold, journal_of
 from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.pruning import prune
 from everthread.compaction.thread_facts import ThreadState, state_of

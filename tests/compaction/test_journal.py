@@ -10,7 +10,7 @@ import pytest
 
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import Journal, parse_journal
-from everthread.compaction.journal_fold import JournalFold, journal_of
+from everthread.compaction.journal_building import JournalFold, journal_of
 from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.pruning import prune
 from everthread.compaction.state_sections import state_sections

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_fold import journal_of
+from everthread.compaction.journal_building import journal_of
 from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.state_sections import blocked_text
 from everthread.compaction.summary import DONE, parse_sections

@@ -11,7 +11,7 @@ from everthread.compaction.draft_checks import check_draft, write_journal
 from everthread.compaction.drafts import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, Journal
-from everthread.compaction.journal_fold import JournalFold
+from everthread.compaction.journal_building import JournalFold
 from everthread.compaction.names_section import NamesSection
 from everthread.compaction.open_requests import task_lines
 from everthread.compaction.planning import EngineState

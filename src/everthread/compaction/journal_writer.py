@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everthread.compaction.journal import AUTHOR, Journal
-from everthread.compaction.journal_fold import journal_of
+from everthread.compaction.journal_building import journal_of
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import (
     DONE,

@@ -1,6 +1,6 @@
 """Redact secrets: credentials become `[REDACTED]`, the context that a reader needs stays.
 
-A secret is recognised by its own form (`secret_forms`: a documented prefix, a private key block), its place
+A secret is recognised by its own form (`secret_search`: a documented prefix, a private key block), its place
 (`secret_places`: the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to, or the
 provider named beside it (`secret_names`: `API_KEY=`, `"password": `, `--token `). Form and place suffice; after a name
 the value must also look generated rather than written. Placeholders, references to variables, hashes, UUIDs and ids
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from everthread.core.messages import clip
-from everthread.core.secret_forms import find_patterns, find_private_keys, find_tokens
 from everthread.core.secret_names import (
     find_flag_values,
     find_name_stems,
@@ -32,6 +31,7 @@ from everthread.core.secret_places import (
     find_url_secrets,
 )
 from everthread.core.secret_rules import Secret
+from everthread.core.secret_search import find_patterns, find_private_keys, find_tokens
 
 MARK = "[REDACTED]"
 

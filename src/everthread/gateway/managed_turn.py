@@ -19,14 +19,13 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.forwarding import BodyMemory, make_forwarding_terms
 from everthread.gateway.recall_offer import (
-    MAX_RECALL_ROUNDS,
-    RECALL_SECONDS,
     answer_round,
     offers_recall,
     refuse_last_round,
 )
 from everthread.gateway.render import Rendering, render_request
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
+from everthread.thread.caller.hidden_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import Outcome

@@ -25,7 +25,10 @@ from everthread.gateway.contracts import Incoming
 from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.gateway.stream_merge import RECALL
 from everthread.store.store import Store
-from everthread.thread.caller.hidden_rounds import RESULT_PARTS
+from everthread.thread.caller.hidden_rounds import (
+    MAX_RECALL_ROUNDS,
+    RESULT_PARTS,
+)
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
@@ -34,10 +37,6 @@ from everthread.wire.gemini.fields import name_of, object_of, value_of
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header by which a client turns the tool `off`."""
-MAX_RECALL_ROUNDS = 3
-"""Rounds of lookups for one answer; after these the tool is no longer offered."""
-RECALL_SECONDS = 90.0
-"""Seconds after which no further round begins."""
 MAX_FRAMES = 256
 """System prompts and tools, of the clients seen last, that are not read again."""
 _NO_ROOM = "There is no room left to look that up; answer with what you have."

@@ -21,6 +21,10 @@ from everthread.wire.gemini.fields import object_of
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""
+MAX_RECALL_ROUNDS = 3
+"""Rounds of lookups for one answer; after these the tool is no longer offered."""
+RECALL_SECONDS = 90.0
+"""Seconds after which no further round begins."""
 STATE = "recall"
 _MAX_KEPT = 100
 
