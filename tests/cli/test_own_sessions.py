@@ -225,6 +225,19 @@ def test_tune_proposes_and_applies(
     )
 
 
+def test_tune_says_which_sessions_it_skips(everthread: Any, tmp_path: Path) -> None:
+    log = tmp_path / "unnamed.json"
+    said = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+    ]
+    log.write_text(json.dumps(said), "utf-8")
+    done = everthread("tune", str(log), "--apply")
+    assert done.stdout == (
+        "Skipped: 1 session without the name of a model.\nThe configuration is unchanged.\n"
+    )
+
+
 def _current(found: dict[str, Any]) -> dict[str, Any]:
     return next(one for one in found["tried"] if one["is_current"])
 

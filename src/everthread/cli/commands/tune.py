@@ -85,6 +85,7 @@ def tune(
     else:
         for tuning in tunings:
             _print_tuning(tuning)
+        _print_skipped(recordings)
     if apply:
         _apply(tunings)
     elif not as_json and any(
@@ -123,6 +124,13 @@ def _print_tuning(tuning: Tuning) -> None:
         print_text(
             f"Proposed: {proposed.share:.0%} of the window ({proposed.tokens:,} tokens): {dollars}."
         )
+
+
+def _print_skipped(recordings: list[Log]) -> None:
+    unnamed = [log for log in recordings if not log.model]
+    if unnamed:
+        sessions = count_noun(len(unnamed), "session")
+        print_text(f"Skipped: {sessions} without the name of a model.")
 
 
 def _row(one: TriedThreshold, tuning: Tuning) -> list[object]:

@@ -241,17 +241,20 @@ def user_words(summary: str) -> list[str]:
     return sections
 
 
+_COMPACTS_WHEN = "a compaction follows once it pays and the last one is not too recent."
+
+
 def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
     """How many calls are left at the pace of the last ones."""
     if used >= threshold:
-        return "The prompt is past the threshold: it is compacted when that pays."
+        return f"The prompt is past the threshold: {_COMPACTS_WHEN}"
     steps = [later.prompt - sooner.prompt for sooner, later in pairwise(main[-11:])]
     grown = [step for step in steps if step > 0]
     if not grown:
         return ""
     calls = max(1, round((threshold - used) / (sum(grown) / len(grown))))
     distance = f"{calls:,} call{'' if calls == 1 else 's'}"
-    return f"In about {distance} the prompt reaches the threshold; from there on it is compacted when that pays."
+    return f"In about {distance} the prompt reaches the threshold; {_COMPACTS_WHEN}"
 
 
 # Calls and the cache

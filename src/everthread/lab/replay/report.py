@@ -257,7 +257,7 @@ def _way_row(replay: Replay, way: ReplayWay) -> tuple[str, ...]:
         f"{way.uncached:,}",
         format_dollars(way.input_cost),
         format_dollars(way.cost),
-        "" if way is replay.ours else part(replay.saved(way)),
+        "–" if way is replay.ours else part(replay.saved(way)),
     )
 
 
