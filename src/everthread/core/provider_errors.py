@@ -89,6 +89,11 @@ class ErrorVerdict:
     """The largest output cap that the model takes with any prompt."""
 
 
+_RATE_LIMITED = ErrorVerdict(
+    "rate_limit", "The account or the server is out of allowance for now."
+)
+
+
 def classify_error(
     error: Any = None,
     *,
@@ -149,9 +154,7 @@ def _classify_unrelated(evidence: Evidence, everything: str) -> ErrorVerdict | N
     if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
     if evidence.status == 429 or is_rate:
-        return ErrorVerdict(
-            "rate_limit", "The account or the server is out of allowance for now."
-        )
+        return _RATE_LIMITED
     if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
         return ErrorVerdict(
             "other", "It is about a value of the request, not about its size."
@@ -286,9 +289,7 @@ def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdic
             "payload_too_large", "Status 413, without a word about tokens."
         )
     if _POSSIBLE_RATE.search(everything):
-        return ErrorVerdict(
-            "rate_limit", "The account or the server is out of allowance for now."
-        )
+        return _RATE_LIMITED
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
 
 

@@ -348,11 +348,12 @@ class Store:
         end = query.offset + query.limit
         best: list[RecallPassage] = []
         exact: list[SearchHit] = []
-        if query.is_question and end < BEST_ANSWERS:
+        asks_first = query.is_question and end < BEST_ANSWERS
+        if asks_first:
             best = await self._find_closest(query, BEST_ANSWERS)
         if len(best) <= end:
             exact = await self.search(replace(query, limit=end + 1, offset=0))
-        if not best and (query.is_question or not exact):
+        if not asks_first and (query.is_question or not exact):
             wanted = BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
             best = await self._find_closest(query, wanted)
         taken = {(passage.message, passage.output) for passage in best}
