@@ -27,6 +27,7 @@ from tests.gateway.raw_http import (
     RawMessage,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     send_bytes,
     whole_answer,
@@ -53,7 +54,7 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
 ) -> None:
     manager = PassThroughManager()
     async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        raw_upstream() as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
         answer = await send_bytes(url, post_request(CHAT, body))
@@ -172,10 +173,7 @@ def test_escaped_names_are_looked_for_once() -> None:
 async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = PassThroughManager()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(manager=manager) as (url, upstream):
         answer = await send_bytes(
             url, post_request(CHAT, packed, (b"content-encoding", b"gzip"))
         )
@@ -193,10 +191,7 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
 async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
     name: bytes, packed: bytes
 ) -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         answer = await send_bytes(
             url, post_request(CHAT, packed, (b"content-encoding", name))
         )
@@ -233,10 +228,7 @@ async def test_a_field_that_matters_stands_there_once(
         return
     with pytest.raises(Refused, match="twice"):
         OuterFields(body)
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         answer = await send_bytes(url, post_request(CHAT, body))
     assert (answer.status, upstream.received) == (400, [])
     assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
@@ -300,10 +292,7 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
             request, writer
         )
 
-    async with (
-        raw_upstream(reply) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
-    ):
+    async with raw_gateway(reply, authenticator=Keys()) as (url, _):
         body = json.dumps(
             {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}
         ).encode()

@@ -20,11 +20,9 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Fault, Provider
 from tests.gateway.raw_http import (
-    JSON,
     PassThroughManager,
     open_raw_gateway,
     raw_upstream,
-    whole_answer,
 )
 
 MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, "claude-opus-4-8": 200_000}
@@ -267,8 +265,8 @@ async def test_models_choose_the_upstream() -> None:
                 await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})
             ).status_code == 200
         async with (
-            raw_upstream(whole_answer(200, JSON, b"{}")) as one,
-            raw_upstream(whole_answer(200, JSON, b"{}")) as other,
+            raw_upstream() as one,
+            raw_upstream() as other,
         ):
             asked = [
                 Upstream("a", one.url, ("gpt-*",)),
