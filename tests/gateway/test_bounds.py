@@ -7,7 +7,6 @@ import gzip
 import json
 import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from everthread.gateway.filters.charging import charged_model
 from everthread.gateway.json_slices import ExcessError, slice_body
 from everthread.gateway.outer_fields import OuterFields
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -99,18 +98,17 @@ def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) ->
 
 
 async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
-    tmp_path: Path,
+    gateways: GatewaySetup,
 ) -> None:
     """The attack: ten megabytes of numbers in one message kept everybody waiting for twenty seconds."""
     body = json.dumps(
         {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
     ).encode()
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = await setup.key()
-        answer = await send_bytes(
-            url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
-        )
+    url = await gateways.start()
+    key = await gateways.key()
+    answer = await send_bytes(
+        url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
+    )
     assert (
         "one of its messages has more than 50,000 values"
         in answer.names["x-everthread-notice"]

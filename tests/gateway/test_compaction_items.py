@@ -56,7 +56,7 @@ async def served(
         httpx2.AsyncClient(timeout=120) as http,
     ):
         setup.provider = provider
-        yield setup, await setup.gateway("none", key=None), http
+        yield setup, await setup.start("none", key=None), http
 
 
 async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None:

@@ -24,12 +24,9 @@ from tests.gateway.test_recall import FACT, talking
 
 
 async def test_the_next_requests_go_without_it_until_another_is_due(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        talking(tmp_path, "openai_chat", streams=False) as talk,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
+    async with talking(tmp_path, "openai_chat", streams=False) as talk:
         await talk.fill()
         [row] = await talk.house.store.list_threads()
         thread = row.first.id
@@ -74,8 +71,8 @@ def _as_parts(message: dict[str, object]) -> dict[str, object]:
 async def test_failures_that_were_passed_through_are_stored_and_shown(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
+        url = await gateways.start("none", key=None)
         body = {
             "model": "nobody-knows-it",
             "messages": [{"role": "user", "content": "hi"}],
@@ -83,9 +80,9 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
         assert (
             await http.post(f"{url}/v1/chat/completions", json=body)
         ).status_code == 404
-        while not await place.store.failures():  # noqa: ASYNC110 - stored behind the answer
+        while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
-        assert await place.store.failures(tenant="default") == [(REFUSED, 1)]
+        assert await gateways.store.failures(tenant="default") == [(REFUSED, 1)]
     async with open_dashboard_setup(tmp_path) as here:
         await here.store.add_failures({("default", "", REFUSED): 3})
         me = await here.browser().enter()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.log_lines import TerminalLines
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -50,23 +49,20 @@ def code_of(body: bytes) -> str:
     "path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
 )
 async def test_a_model_name_that_is_too_long_is_refused_everywhere(
-    path: str, tmp_path: Path
+    path: str, gateways: GatewaySetup
 ) -> None:
     """The attack: the price of a name of many slashes was looked up for 23 seconds, and everybody waited."""
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = (
-            b"authorization",
-            f"Bearer {await setup.key(scopes=('proxy', 'threads'))}".encode(),
-        )
-        answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
-        fine = await send_bytes(
-            url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON)
-        )
+    url = await gateways.start()
+    key = (
+        b"authorization",
+        f"Bearer {await gateways.key(scopes=('proxy', 'threads'))}".encode(),
+    )
+    answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
+    fine = await send_bytes(url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON))
     assert (answer.status, code_of(answer.body)) == (400, "model_name_too_long")
     assert b"at most 300" in answer.body
     assert fine.status == 200
-    assert [record.body["model"] for record in setup.provider.log] == [CHAT_MODEL]
+    assert [record.body["model"] for record in gateways.provider.log] == [CHAT_MODEL]
 
 
 @pytest.mark.parametrize("mode", ["managed", "observe", "off"])

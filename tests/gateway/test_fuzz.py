@@ -275,9 +275,9 @@ async def test_no_body_is_a_fault_of_the_proxy(
 
 
 async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with running(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+    async with running(tmp_path) as (_, url):
         for said in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
                 listed = "input" if api == "openai_responses" else "messages"

@@ -68,14 +68,14 @@ async def gemini_house(
 ) -> AsyncIterator[GatewaySetup]:
     async with open_setup_with_models(
         folder, [ServedModel(MODEL, window, shows="inputTokenLimit")], answers
-    ) as setup:
-        yield setup
+    ) as gateways:
+        yield gateways
 
 
-async def client_of(setup: GatewaySetup) -> genai.Client:
-    options = types.HttpOptions(base_url=await setup.gateway())
-    client = genai.Client(api_key=await setup.key(), http_options=options)
-    setup.stack.push_async_callback(client.aio.aclose)
+async def client_of(gateways: GatewaySetup) -> genai.Client:
+    options = types.HttpOptions(base_url=await gateways.start())
+    client = genai.Client(api_key=await gateways.key(), http_options=options)
+    gateways.stack.push_async_callback(client.aio.aclose)
     return client
 
 
@@ -137,10 +137,10 @@ class Talk:
             }
 
 
-async def stored_history(setup: GatewaySetup, thread: str, count: int) -> Any:
+async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any:
     """Wait until the thread has so many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
-        while len(history := await setup.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
+        while len(history := await gateways.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.02)
     return history
 
@@ -184,10 +184,12 @@ async def test_google_s_sdk_goes_on_far_past_the_window(
         ) == sum(record.canonical_usage.total_tokens for record in log)
 
 
-async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -> None:
+async def test_a_request_that_needs_nothing_goes_byte_for_byte(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
+    async with gemini_house(tmp_path) as house:
+        url = await house.start()
         headers = {"x-goog-api-key": await house.key()}
         answer = await http.post(
             url + PATH,
@@ -206,14 +208,13 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -
         )
 
 
-async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> None:
+async def test_an_overflow_of_a_window_nobody_knew_is_mended(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     models = [ServedModel("gemini-unheard-of", 8_000)]
-    async with (
-        open_setup_with_models(tmp_path, models, lambda _: "Noted.") as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway()
-        headers = {"x-goog-api-key": await setup.key()}
+    async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         contents: list[Any] = []
         for turn in range(24):
             contents.append(
@@ -223,19 +224,18 @@ async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> 
             answer = await http.post(path, json={"contents": contents}, headers=headers)
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
-        assert [record.status for record in setup.provider.log].count(400) == 1
-        [limit] = await setup.store.limits()
+        assert [record.status for record in gateways.provider.log].count(400) == 1
+        [limit] = await gateways.store.limits()
         assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
 
 
-async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
+async def test_a_cap_over_the_model_s_own_is_lowered(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
-    async with (
-        open_setup_with_models(tmp_path, models) as setup,
-        httpx2.AsyncClient() as http,
-    ):
-        url = await setup.gateway()
-        headers = {"x-goog-api-key": await setup.key()}
+    async with open_setup_with_models(tmp_path, models) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         for settings in (
             {"maxOutputTokens": 900, "topK": 4},
             {"max_output_tokens": 900},
@@ -247,7 +247,7 @@ async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
             assert (
                 await http.post(url + PATH, json=body, headers=headers)
             ).status_code == 200
-        caps = [record.body["generationConfig"] for record in setup.provider.log]
+        caps = [record.body["generationConfig"] for record in gateways.provider.log]
         assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
         assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
 
@@ -295,9 +295,11 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
             assert {record.status for record in house.provider.log} == {200}
 
 
-async def test_what_is_left_alone_says_so(tmp_path: Path) -> None:
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
+async def test_what_is_left_alone_says_so(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with gemini_house(tmp_path) as house:
+        url = await house.start()
         headers = {"x-goog-api-key": await house.key()}
         contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
         cached = await http.post(
@@ -330,9 +332,11 @@ async def test_what_is_left_alone_says_so(tmp_path: Path) -> None:
             )
 
 
-async def test_errors_of_the_gateway_are_in_gemini_s_form(tmp_path: Path) -> None:
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
+async def test_errors_of_the_gateway_are_in_gemini_s_form(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with gemini_house(tmp_path) as house:
+        url = await house.start()
         answer = await http.post(
             url + PATH, json={}, headers={"x-goog-api-key": "et_no"}
         )

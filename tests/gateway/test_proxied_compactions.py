@@ -101,12 +101,11 @@ async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> Non
         assert len(await store.messages(branch)) == len(said)
 
 
-async def test_the_state_is_that_of_the_whole_thread(tmp_path: Path) -> None:
+async def test_the_state_is_that_of_the_whole_thread(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     """A command whose call and result were compacted is still in the state, before and after an undo."""
-    async with (
-        talking(tmp_path, "openai_chat", streams=False) as talk,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
+    async with talking(tmp_path, "openai_chat", streams=False) as talk:
         talk.client.tools = [RUN]
         talk.client.add_user_message("Run the tests.")
         call = {

@@ -205,7 +205,7 @@ async def talking(
     async with open_setup(folder) as setup, Provider(models, script) as provider:
         setup.provider = provider
         settings += "compression: {background: false}\n"
-        url = await setup.gateway("none", key=None, settings=settings)
+        url = await setup.start("none", key=None, settings=settings)
         client = HistoryClient(
             api,
             tools=[TOOL],
@@ -386,7 +386,7 @@ async def test_a_client_with_tools_gets_it_from_its_first_request(
         before = talk.messages()
         await talk.ask("Thank you.")
         assert talk.messages()[: len(before)] == before, "the round is put back"
-        other = await talk.house.gateway("none", key=None)
+        other = await talk.house.start("none", key=None)
         await talk.wait_until_recorded()
         talk.url = other
         await talk.ask("And again.")
