@@ -50,10 +50,9 @@ MANAGED: Any = "managed"
 
 @dataclass
 class ManagerSetup:
-    """Managers on one store in front of one provider."""
+    """Managers on one store."""
 
     store: Store
-    provider: Provider | None = None
     window: int = 8_000
     events: list[Event] = field(default_factory=list)
     managers: list[ProxyManager] = field(default_factory=list)
@@ -103,6 +102,19 @@ class ManagerSetup:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+@dataclass(kw_only=True)
+class ProviderSetup(ManagerSetup):
+    """Managers on one store in front of one provider."""
+
+    provider: Provider
+
+    async def send(self, manager: ProxyManager, client: HistoryClient) -> Exchange:
+        """Send a request that the provider must answer."""
+        exchange = await send_request(manager, client, self.provider)
+        assert exchange.reply is not None, exchange.error
+        return exchange
+
+
 @asynccontextmanager
 async def open_manager_setup(
     folder: Path,
@@ -111,25 +123,25 @@ async def open_manager_setup(
     window: int = 8_000,
     served: int | None = None,
     **more: Any,
-) -> AsyncIterator[ManagerSetup]:
+) -> AsyncIterator[ProviderSetup]:
     models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
     async with (
         Provider(models, script) as provider,
-        open_setup_without_provider(folder) as made,
+        open_setup_without_provider(folder) as setup,
     ):
-        made.provider = provider
-        made.window = window
-        yield made
+        yield ProviderSetup(
+            setup.store, window, managers=setup.managers, provider=provider
+        )
 
 
 @asynccontextmanager
 async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetup]:
     store = open_store(folder / "store.db")
-    made = ManagerSetup(store)
+    setup = ManagerSetup(store)
     try:
-        yield made
+        yield setup
     finally:
-        for manager in made.managers:
+        for manager in setup.managers:
             await manager.close()
         await store.close()
 
@@ -173,8 +185,15 @@ class HistoryClient:
             self.mode,
         )
 
-    def add_user_message(self, text: str) -> None:
+    def add_user_message(self, text: Any) -> None:
         self.messages.append({"role": "user", "content": text})
+
+    def add_assistant_message(self, text: Any) -> None:
+        self.messages.append({"role": "assistant", "content": text})
+
+    def add_answer(self, text: str) -> None:
+        """Add an answer as the API writes it."""
+        self.add_reply(text_reply(text))
 
     def add_reply(self, reply: Reply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
@@ -197,7 +216,8 @@ class Exchange:
     incoming: Incoming
     sent: Outgoing
     status: int
-    reply: Reply | None
+    reply: Any
+    """None after an error."""
     error: str = ""
     tries: int = 1
 
@@ -254,10 +274,33 @@ async def answer_request(
     """The same without a provider: the answer is this text."""
     incoming = client.incoming()
     turn = await manager.prepare(incoming)
-    reply = Reply({"role": "assistant", "content": text}, "stop")
+    reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
     return replace(turn.sent, headers=await turn.response_headers())
+
+
+async def ask(
+    manager: ProxyManager, client: HistoryClient, question: str, text: str = "Yes."
+) -> Outgoing:
+    """Add the question to the client's history and send it; the answer is this text."""
+    client.add_user_message(question)
+    return await answer_request(manager, client, text)
+
+
+def text_reply(text: str) -> Reply:
+    return Reply({"role": "assistant", "content": text}, "stop")
+
+
+def calls_reply(*calls: Any, text: str | None = None) -> Reply:
+    return Reply(
+        {"role": "assistant", "content": text, "tool_calls": list(calls)}, "tool_calls"
+    )
+
+
+def function_call(call_id: str, name: str, arguments: str = "{}") -> Any:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def make_text(count: int, topic: str) -> str:

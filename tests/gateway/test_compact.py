@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
 from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.manager_setup import APIS, HistoryClient, make_text
 
@@ -17,9 +17,7 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
         client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
-        client.add_reply(
-            Reply({"role": "assistant", "content": f"Noted {turn}."}, "stop")
-        )
+        client.add_answer(f"Noted {turn}.")
     client.add_user_message("And now?")
     field = "input" if api == "openai_responses" else "messages"
     url = await gateways.start("none", key=None)

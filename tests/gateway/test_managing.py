@@ -25,10 +25,9 @@ from tests.gateway.manager_setup import (
     CODECS,
     NAMES,
     HistoryClient,
-    ManagerSetup,
+    ProviderSetup,
     make_text,
     open_manager_setup,
-    send_request,
     thread_of,
 )
 
@@ -57,21 +56,22 @@ def script(request: Request) -> Any:
 
 
 async def send_turns(
-    setup: ManagerSetup, manager: Any, client: HistoryClient, turns: int, start: int = 0
+    setup: ProviderSetup,
+    manager: Any,
+    client: HistoryClient,
+    turns: int,
+    start: int = 0,
 ) -> list[Any]:
     done = []
-    assert setup.provider is not None
     for turn in range(start, start + turns):
         client.add_user_message(
             f"Please look at ledger {turn}{'.' * turn} {make_text(300, f'ledger {turn}')}"
         )
-        exchange = await send_request(manager, client, setup.provider)
-        assert exchange.reply is not None, exchange.error
+        exchange = await setup.send(manager, client)
         done.append(exchange)
         for call in exchange.reply.message.get("tool_calls", []):
             client.add_result(call["id"], make_text(400, f"line of {turn}"))
-        exchange = await send_request(manager, client, setup.provider)
-        assert exchange.reply is not None, exchange.error
+        exchange = await setup.send(manager, client)
         done.append(exchange)
     return done
 
@@ -86,7 +86,6 @@ async def test_a_conversation_goes_on_far_past_the_window(
         )
         manager = setup.manager()
         done = await send_turns(setup, manager, client, 25)
-        assert setup.provider is not None
         log = setup.provider.log
         assert all(record.status == 200 for record in log), (
             "upstream never saw a request it refuses"
@@ -149,14 +148,13 @@ async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> 
         )
         records = await setup.store.usage(thread)
         assert [record.task for record in records] == ["main"] * len(done)
-        assert setup.provider is not None
         assert [record.usage.prompt_tokens for record in records] == [
             record.prompt_tokens for record in setup.provider.log
         ]
 
 
 async def ask_after_a_compaction(
-    setup: ManagerSetup,
+    setup: ProviderSetup,
 ) -> tuple[HistoryClient, ProxyTurn]:
     client = HistoryClient("openai_chat", tools=[TOOL])
     manager = setup.manager()

@@ -83,7 +83,6 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
 
 async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
-        assert setup.provider is not None
         client = HistoryClient("openai_chat")
         manager = setup.manager()
         client.add_user_message("Read it.")
@@ -126,7 +125,7 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
         client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(Outcome(200))
         body = json.loads(sent.body)
         prompt = (
@@ -166,7 +165,7 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(
     async def turn(text: str) -> None:
         client.add_user_message(text)
         asked = await manager.prepare(incoming := client.incoming())
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(
             Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
         )
@@ -231,7 +230,7 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
         thread = thread_of(asked)
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(Outcome(200))
     assert SUMMARY_START in sent.body.decode()
     made = setup.of(CompactionDone)

@@ -10,12 +10,11 @@ from typing import Any, cast
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, text_reply
 from tests.store.conftest import Clock, close_sound, open_at
 
 NAMED = {"x-everthread-session": "mine"}
@@ -64,7 +63,7 @@ class Conversation:
         """Take the answer; the task stores it."""
         text = f"Answer {self._count}"
         self.said.append(text)
-        reply = Reply({"role": "assistant", "content": text}, "stop")
+        reply = text_reply(text)
         self.client.add_reply(reply)
         return asyncio.create_task(turn.record(Outcome(200, reply)))
 

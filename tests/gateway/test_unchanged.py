@@ -13,6 +13,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     answer_request,
+    ask,
     make_text,
 )
 
@@ -68,16 +69,16 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     )
     sent = await answer_request(manager, client)
     for turn in range(10):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
-        sent = await answer_request(manager, client)
+        sent = await ask(
+            manager, client, f"Ledger {turn}: {make_text(600, f'ledger {turn}')}"
+        )
     assert sent.rewritten
     client.add_user_message("Read it again.")
     reads(client, 2, stub)
     sent = await answer_request(manager, client)
     assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
     assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
-    client.add_user_message("Go on.")
-    after = await answer_request(manager, client)
+    after = await ask(manager, client, "Go on.")
     field = "input" if api == "openai_responses" else "messages"
     first, second = (json.loads(one.body)[field] for one in (sent, after))
     assert second[: len(first)] == first
