@@ -31,7 +31,7 @@ from everthread.store.indexing import (
 from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.store.conftest import Clock, open_at
-from tests.store.messages import new_thread, user_message, user_messages
+from tests.store.messages import append_texts, new_thread, user_message
 
 WORDS = "lorem ipsum dolor sit amet "
 
@@ -203,9 +203,7 @@ async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much
         await sleep(0)
 
     thread = await store.create_session(NewSession())
-    await store.append(
-        thread.id, user_messages("short", "x " * GENTLE_CHARS, "the last")
-    )
+    await append_texts(store, thread, "short", "x " * GENTLE_CHARS, "the last")
     unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
@@ -221,9 +219,7 @@ async def test_two_stores_index_the_same_only_once(
     store: Store, url: str, clock: Clock
 ) -> None:
     other = open_at(url, clock)
-    thread = await new_thread(
-        store, *user_messages(*(f"needle {number}" for number in range(50)))
-    )
+    thread = await new_thread(store, *(f"needle {number}" for number in range(50)))
     unindexed(store)
     first = await store._read(prepare_index)
     second = await other._read(prepare_index)
@@ -250,7 +246,7 @@ async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
 
 
 async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
-    thread = await new_thread(store, *user_messages("one", "two"))
+    thread = await new_thread(store, "one", "two")
     unindexed(store)
     batches = await store._read(prepare_index)
     await store.delete_thread(thread.id)
@@ -264,7 +260,7 @@ async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
 async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thread = await new_thread(store, *user_messages("needle one"))
+    thread = await new_thread(store, "needle one")
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2

@@ -46,7 +46,7 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
-    session = await new_thread(store, *user_messages("go"))
+    session = await new_thread(store, "go")
     messages = [
         calling(c1="terminal", c2="read_file"),
         answer("c2", "walnut", tokens=7),
