@@ -138,3 +138,14 @@ def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
 def make_text(count: int, about: str = "invoice") -> str:
     """A text of about this many tokens; no two are alike."""
     return " ".join(f"{about} {index} is settled" for index in range(count // 4))
+
+
+def numbered_text(number: int, count: int, topic: str) -> str:
+    """Return a text of about `count` tokens that names its topic and number."""
+    return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
+
+
+async def send_texts(talk: Any, turns: int, count: int, topic: str) -> None:
+    """Send a numbered text of about `count` tokens in each of `turns` turns."""
+    for turn in range(turns):
+        await talk.send(numbered_text(turn, count, topic))

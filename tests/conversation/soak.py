@@ -21,7 +21,7 @@ from everthread.core.types import Reply, Request
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     TOOL,
     HttpSetup,
@@ -77,7 +77,7 @@ class Soak:
         )
 
     def _words(self, turn: int) -> str:
-        text = f"Turn {turn}. {make_text(self.dice.randint(20, 900), f'matter {turn}')}"
+        text = numbered_text(turn, self.dice.randint(20, 900), "matter")
         self.said.append(text)
         return text
 

@@ -37,6 +37,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     open_setup,
     route_to_model,
     tool_result,
@@ -52,7 +53,7 @@ async def filled(
     turn = 0
     while conversation.tokens < tokens:
         turn += 1
-        await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
+        await conversation.send(numbered_text(turn, 250, "topic"))
     return conversation
 
 

@@ -310,6 +310,11 @@ def make_text(count: int, topic: str) -> str:
     )
 
 
+def numbered_text(number: int, count: int, topic: str) -> str:
+    """Return a text of about `count` tokens that names its topic and number."""
+    return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
+
+
 def thread_of(request: ProxyTurn | Outgoing) -> str:
     return (
         request.headers["x-everthread-thread"]

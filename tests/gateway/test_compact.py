@@ -7,7 +7,7 @@ import pytest
 
 from everthread.core.types import Api
 from tests.gateway.gateway_setup import GatewaySetup
-from tests.gateway.manager_setup import APIS, HistoryClient, make_text
+from tests.gateway.manager_setup import APIS, HistoryClient, numbered_text
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -16,7 +16,7 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
 ) -> None:
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+        client.add_user_message(numbered_text(turn, 600, "ledger"))
         client.add_answer(f"Noted {turn}.")
     client.add_user_message("And now?")
     field = "input" if api == "openai_responses" else "messages"

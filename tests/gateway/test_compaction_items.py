@@ -21,7 +21,7 @@ from everthread.gateway.compaction_items import (
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import make_text, numbered_text
 
 KEY = b"secret"
 TRIGGER = {"type": "compaction_trigger"}
@@ -38,7 +38,7 @@ def history() -> list[Any]:
         items.append(
             {
                 "role": "user",
-                "content": f"Ledger {turn}: {make_text(600, f'ledger {turn}')}",
+                "content": numbered_text(turn, 600, "ledger"),
             }
         )
         items.append({"role": "assistant", "content": f"Noted {turn}."})

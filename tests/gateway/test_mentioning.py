@@ -17,6 +17,7 @@ from tests.gateway.manager_setup import (
     answer_request,
     ask,
     make_text,
+    numbered_text,
     thread_of,
 )
 
@@ -37,8 +38,8 @@ OTHERS = [tool("mcp__files__search"), tool("bash")]
 def client(api: Api, tools: list[dict[str, Any]], turns: int) -> HistoryClient:
     made = HistoryClient(api, tools=tools)
     for turn in range(turns):
-        made.add_user_message(f"Question {turn}: {make_text(300, f'entry {turn}')}")
-        made.add_assistant_message(f"Answer {turn}: {make_text(300, f'reply {turn}')}")
+        made.add_user_message(numbered_text(turn, 300, "entry"))
+        made.add_assistant_message(numbered_text(turn, 300, "reply"))
     made.add_user_message("And now?")
     return made
 

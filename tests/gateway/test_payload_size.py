@@ -25,6 +25,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     make_text,
+    numbered_text,
     open_manager_setup,
     send_request,
     thread_of,
@@ -122,7 +123,7 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
     notes: list[str] = []
     body: dict[str, Any] = {}
     for turn in range(16):
-        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        client.add_user_message(numbered_text(turn, 700, "note"))
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
         client.add_assistant_message("Yes.")
@@ -226,7 +227,7 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     sent = Outgoing(b"")
     thread = ""
     for turn in range(12):
-        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        client.add_user_message(numbered_text(turn, 700, "note"))
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
         thread = thread_of(asked)

@@ -22,7 +22,7 @@ from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from tests.gateway.manager_setup import HistoryClient, make_text
+from tests.gateway.manager_setup import HistoryClient, numbered_text
 from tests.gateway.test_recall import Talk, talking
 
 MODEL = "gpt-4o"
@@ -68,7 +68,7 @@ async def test_it_is_previewed_without_a_model_and_nothing_changes(
 ) -> None:
     async with compacted(tmp_path) as (talk, http, thread):
         for turn in range(4):
-            await talk.ask(f"More {turn}: {make_text(1_500, f'more {turn}')}")
+            await talk.ask(numbered_text(turn, 1_500, "more"))
         await talk.wait_until_recorded()
         before = await talk.house.store.history(thread)
         answer = await http.post("/compress", json={"preview": True})
@@ -187,7 +187,7 @@ class Client:
     async def fill(self, url: str) -> None:
         """Until the first compaction."""
         for turn in range(40):
-            await self.ask(url, f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+            await self.ask(url, numbered_text(turn, 600, "ledger"))
             if self.compactions != "0":
                 return
         raise AssertionError("nothing was compacted")

@@ -38,6 +38,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     make_text,
+    numbered_text,
 )
 
 FACT = "The harbour master's boat is called Wilhelmina."
@@ -162,7 +163,7 @@ class Talk:
         """Until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
-            await self.ask(f"Ledger {turn}: {make_text(3_000, f'ledger {turn}')}")
+            await self.ask(numbered_text(turn, 3_000, "ledger"))
             if (
                 self.house.provider.log[-1].prompt_tokens
                 < self.house.provider.log[-2].prompt_tokens
@@ -469,7 +470,7 @@ def test_a_stream_is_watched_for_the_tools_name(
 async def compacted(manager: ProxyManager, client: HistoryClient) -> None:
     """Until the client's history is rewritten, without a provider."""
     for turn in range(20):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+        client.add_user_message(numbered_text(turn, 600, "ledger"))
         if (await answer_request(manager, client)).rewritten:
             client.add_user_message("And now?")
             return

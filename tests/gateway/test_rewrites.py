@@ -35,6 +35,7 @@ from tests.gateway.manager_setup import (
     answer_request,
     ask,
     make_text,
+    numbered_text,
     open_manager_setup,
     send_request,
     text_reply,
@@ -45,10 +46,8 @@ from tests.gateway.manager_setup import (
 def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
     """A history that never went through the gateway."""
     for turn in range(turns):
-        client.add_user_message(f"Question {turn}: {make_text(size, f'entry {turn}')}")
-        client.add_assistant_message(
-            f"Answer {turn}: {make_text(size, f'reply {turn}')}"
-        )
+        client.add_user_message(numbered_text(turn, size, "entry"))
+        client.add_assistant_message(numbered_text(turn, size, "reply"))
     client.add_user_message("And now?")
 
 
@@ -262,8 +261,8 @@ async def test_messages_since_a_prepared_summary_are_shortened(
     manager = setup.manager(summarizer=writer)
     client = HistoryClient(api)
     for turn in range(5):
-        client.add_user_message(f"Question {turn}: {make_text(490, f'entry {turn}')}")
-        client.add_answer(f"Reply {turn}: {make_text(490, f'reply {turn}')}")
+        client.add_user_message(numbered_text(turn, 490, "entry"))
+        client.add_answer(numbered_text(turn, 490, "reply"))
     assert not (await ask(manager, client, "And now read all of it.")).rewritten
     await manager.settle()
     for number in range(4):
@@ -579,8 +578,8 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
         sent = await ask(
             manager,
             client,
-            f"Question {number}: {make_text(120, f'entry {number}')}",
-            f"Answer {number}. {make_text(60, f'reply {number}')}",
+            numbered_text(number, 120, "entry"),
+            numbered_text(number, 60, "reply"),
         )
         sliced = slice_body(sent.body, "openai_chat")
         heads.append(sliced.elements[1].text if sent.rewritten else "")
@@ -614,8 +613,8 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
         sent = await ask(
             manager,
             client,
-            f"Question {number}: {make_text(160, f'entry {number}')}",
-            f"Answer {number}. {make_text(30, f'reply {number}')}",
+            numbered_text(number, 160, "entry"),
+            numbered_text(number, 30, "reply"),
         )
         sliced = slice_body(sent.body, "openai_chat")
         heads.append(sliced.elements[1].text if sent.rewritten else "")

@@ -14,7 +14,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
-    make_text,
+    numbered_text,
 )
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
@@ -69,9 +69,7 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     )
     sent = await answer_request(manager, client)
     for turn in range(10):
-        sent = await ask(
-            manager, client, f"Ledger {turn}: {make_text(600, f'ledger {turn}')}"
-        )
+        sent = await ask(manager, client, numbered_text(turn, 600, "ledger"))
     assert sent.rewritten
     client.add_user_message("Read it again.")
     reads(client, 2, stub)

@@ -21,7 +21,7 @@ from everthread.thread import lookup as lookups
 from everthread.thread.facts import PIN_CHARS, add_pin
 from everthread.thread.lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
-from tests.conversation.conversation_setup import make_text, open_setup
+from tests.conversation.conversation_setup import make_text, numbered_text, open_setup
 
 QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -65,9 +65,7 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
 async def test_every_place_is_found_once_page_by_page(
     store: Store, mode: Any, query: str
 ) -> None:
-    talk = await thread(
-        store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
-    )
+    talk = await thread(store, *(numbered_text(n, 200, "item") for n in range(110)))
     found = await every_page(
         StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
     )
@@ -343,9 +341,7 @@ async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(
             turn = 0
             while len(await setup.store.compactions(conversation.id)) < compactions:
                 turn += 1
-                await conversation.send(
-                    f"Page {turn}: {make_text(1_500, f'page {turn}')}"
-                )
+                await conversation.send(numbered_text(turn, 1_500, "page"))
             return "\n".join(text_of(body) for body in conversation.messages)
 
         shown = kept.text.replace("\n", "\n  ")
