@@ -96,21 +96,19 @@ def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -
             client.fill(url)
             assert client.headers
             thread = client.headers["x-everthread-thread"]
-        state = json.loads(everthread("sessions", "state", thread, "--json").stdout)
+        state = everthread.json("sessions", "state", thread)
         assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
-        done = everthread(
+        shown = everthread.succeeds(
             "chat", "--resume", thread, given=b"/compress --preview\n/branch Aside\n"
         )
-        assert done.returncode == 0, done.stderr
-        assert "would be" in done.stdout
-        assert "A branch: " in done.stdout
-        listed = json.loads(everthread("sessions", "list", "--json").stdout)
+        assert "would be" in shown
+        assert "A branch: " in shown
+        listed = everthread.json("sessions", "list")
         assert {one["title"] for one in listed["sessions"]} >= {"Aside"}
         with killed_gateway(home, served.url) as url:
             assert client.ask(url, "And now?") == "1", "nothing of that changed it"
             assert client.headers["x-everthread-thread"] == thread
-        undone = everthread("sessions", "undo", thread, "--json")
-        assert undone.returncode == 0, undone.stderr
+        everthread.succeeds("sessions", "undo", thread, "--json")
         with killed_gateway(home, served.url) as url:
             assert client.ask(url, "And then?") == "0"
             assert client.headers["x-everthread-thread"] == thread

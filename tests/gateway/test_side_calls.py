@@ -127,9 +127,7 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
     shown = everthread("sessions", "list", *stored).stdout
     assert "side calls" in shown, shown
     assert re.search(r"\b3\b", shown), shown
-    [row] = json.loads(everthread("sessions", "list", "--json", *stored).stdout)[
-        "sessions"
-    ]
+    [row] = everthread.json("sessions", "list", *stored)["sessions"]
     assert (row["side_calls"], row["client_session"], row["tokens"]) == (
         3,
         UUID,
