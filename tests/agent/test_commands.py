@@ -358,7 +358,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     assert model.requests[-1].tools == model.requests[0].tools
     listed = await do(agent, "/sessions")
     assert "Spring cleaning" in listed.text
-    assert "Page 0" in listed.text
+    assert "Turn 0" in listed.text
     assert [row["here"] for row in listed.data["threads"]].count(True) == 1
     parent = agent.conversation.session
     other = await agent.conversation.another(

@@ -141,8 +141,8 @@ def make_text(count: int, about: str = "invoice") -> str:
 
 
 def numbered_text(number: int, count: int, topic: str) -> str:
-    """Return a text of about `count` tokens that names its topic and number."""
-    return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
+    """Return what the user says in this turn, in about `count` tokens."""
+    return f"Turn {number}: {make_text(count, f'{topic} {number}')}"
 
 
 async def send_texts(talk: Any, turns: int, count: int, topic: str) -> None:
