@@ -189,11 +189,13 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
 async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
     name: bytes, packed: bytes
 ) -> None:
-    async with raw_gateway() as (url, upstream):
+    manager = PassThroughManager()
+    async with raw_gateway(manager=manager) as (url, upstream):
         answer = await send_bytes(
             url, post_request(CHAT, packed, (b"content-encoding", name))
         )
     assert (answer.status, upstream.received[0].body == packed) == (200, True)
+    assert manager.prepared == []
     assert (
         answer.names["x-everthread-notice"]
         == "passed on unmanaged: its body cannot be decoded here"

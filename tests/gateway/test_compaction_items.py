@@ -186,21 +186,6 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
         assert row.compactions == 3
 
 
-async def test_a_websocket_is_answered_at_once_and_never_reaches_the_upstream(
-    tmp_path: Path,
-) -> None:
-    async with served(tmp_path, compacts=True) as (place, url, http):
-        asked = {
-            "connection": "upgrade",
-            "upgrade": "websocket",
-            "sec-websocket-version": "13",
-            "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-        }
-        for path in ("/v1/responses", "/responses"):
-            assert (await http.get(f"{url}{path}", headers=asked)).status_code == 426
-        assert place.provider.log == []
-
-
 def test_an_item_that_is_not_ours_is_left_alone() -> None:
     values = [{"role": "user", "content": "hi"}]
     item = make_item(values, KEY)

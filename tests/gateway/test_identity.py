@@ -182,15 +182,20 @@ async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_other
         {"tenant": "other"},
         {"headers": {"x-session-id": "2"}},
         {"headers": {"x-claude-code-session-id": "2"}},
+        {"extra": {"prompt_cache_key": "2"}},
     ],
-    ids=["tenant", "session", "session of Claude Code"],
+    ids=["tenant", "session", "session of Claude Code", "cache key"],
 )
 async def test_tenants_and_client_sessions_are_apart(
     differs: dict[str, Any], setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
     names = differs.get("headers", {})
-    one = HistoryClient("openai_chat", headers=dict.fromkeys(names, "1"))
+    one = HistoryClient(
+        "openai_chat",
+        headers=dict.fromkeys(names, "1"),
+        extra=dict.fromkeys(differs.get("extra", {}), "1"),
+    )
     two = HistoryClient("openai_chat", **differs)
     first = await ask(manager, one, "Hi")
     second = await ask(manager, two, "Hi")

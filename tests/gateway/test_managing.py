@@ -164,15 +164,6 @@ async def ask_after_a_compaction(
     return client, await manager.prepare(client.incoming())
 
 
-async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
-    async with open_manager_setup(tmp_path, script) as setup:
-        client, first = await ask_after_a_compaction(setup)
-        other = await setup.manager().prepare(client.incoming())
-        assert first.sent.rewritten
-        assert other.sent.body == first.sent.body
-        assert other.thread == first.thread
-
-
 async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
     """The process that makes a rewrite counts it, so that no request has to."""
     async with open_manager_setup(tmp_path, script) as setup:

@@ -396,28 +396,6 @@ async def test_another_result_is_another_conversation(setup: ManagerSetup) -> No
     assert b"line 3 item" not in second.body
 
 
-async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(
-    tmp_path: Path,
-) -> None:
-    async with open_manager_setup(tmp_path, window=100_000, served=8_000) as setup:
-        client = HistoryClient("openai_chat")
-        long_talk(client, 14)
-        exchange = await setup.send(setup.manager(), client)
-        assert exchange.tries > 1
-        assert exchange.sent.rewritten
-        limit = (
-            await setup.store.limits_for(
-                setup.provider.url, client.model, tenant=client.tenant
-            )
-        ).window
-        assert limit is not None
-        assert limit.limit == 8_000
-        client.add_user_message("Once more.")
-        assert (await setup.send(setup.manager(), client)).tries == 1, (
-            "another process knows the limit"
-        )
-
-
 async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
     tmp_path: Path,
 ) -> None:
@@ -442,20 +420,6 @@ async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
         assert setup.of(CompactionDone) == []
-
-
-async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(
-    tmp_path: Path,
-) -> None:
-    async with open_manager_setup(tmp_path, window=8_000) as setup:
-        manager = setup.manager(economics=False, background=False)
-        tries = []
-        for number, size in enumerate((2_000, 2_600)):
-            client = HistoryClient("anthropic", extra={"max_tokens": 7_800})
-            client.add_user_message(make_text(size, f"entry {number}"))
-            exchange = await setup.send(manager, client)
-            tries.append(exchange.tries)
-        assert tries == [2, 1]
 
 
 async def test_other_errors_are_the_clients(setup: ManagerSetup) -> None:
@@ -504,18 +468,6 @@ async def test_a_client_that_sets_marks_keeps_its_own_way(
     assert (
         await setup.manager(markers=True).prepare(incoming)
     ).sent.body is incoming.raw
-
-
-async def test_marks_can_be_switched_off(setup: ManagerSetup) -> None:
-    client = HistoryClient("anthropic", tools=TOOLS)
-    client.add_user_message(make_text(1_500, "entry"))
-    incoming = client.incoming()
-    assert (
-        await setup.manager(markers=False).prepare(incoming)
-    ).sent.body is incoming.raw
-    assert (
-        await setup.manager(markers=True).prepare(incoming)
-    ).sent.body != incoming.raw
 
 
 @pytest.mark.parametrize(

@@ -137,18 +137,6 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
     assert "Look for the parser" in tree
 
 
-async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
-) -> None:
-    url = await gateways.start("none", key=None)
-    threads = []
-    for key in ("one", "two", "one"):
-        body = {"model": CHAT, "messages": [said("hello")], "prompt_cache_key": key}
-        answer = await http.post(f"{url}/v1/chat/completions", json=body)
-        threads.append(answer.headers["x-everthread-thread"])
-    assert threads[0] == threads[2] != threads[1]
-
-
 async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:

@@ -95,7 +95,9 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
     assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", FILES, "/healthz"])
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"]
+)
 async def test_a_websocket_is_refused_at_once(path: str) -> None:
     request = (
         b"GET "
