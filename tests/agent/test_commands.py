@@ -184,7 +184,7 @@ async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
     session = agent.conversation.session.id
     preview = await do(agent, "/compress --preview page 3")
     assert "would be replaced by a summary" in preview.text
-    assert "- user: Page 2: page 2 0 is settled" in preview.text, (
+    assert "- user: Turn 2: page 2 0 is settled" in preview.text, (
         "it shows what would go"
     )
     assert agent.conversation.messages == before

@@ -65,7 +65,9 @@ async def every_page(lookup: StoreLookup, query: str, **how: Any) -> list[Any]:
 async def test_every_place_is_found_once_page_by_page(
     store: Store, mode: Any, query: str
 ) -> None:
-    talk = await thread(store, *(numbered_text(n, 200, "item") for n in range(110)))
+    talk = await thread(
+        store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
+    )
     found = await every_page(
         StoreLookup(store, "default", talk), query, mode=mode, role="user", limit=20
     )
