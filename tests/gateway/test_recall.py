@@ -14,18 +14,18 @@ from typing import Any
 import httpx2
 import pytest
 
+from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.claude_cache_marks import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.manager import ProxyManager
-from everthread.gateway.recall_watch import RecallWatch
-from everthread.gateway.stream_merge import is_recall
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.recall.recall_watch import RecallWatch
+from everthread.gateway.recall.stream_merge import is_recall
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
-from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller import recall_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 from tests.conversation.http_setup import TOOL
@@ -580,7 +580,7 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
-        if key == hidden_rounds.STATE:
+        if key == recall_rounds.STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 
