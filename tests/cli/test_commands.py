@@ -13,25 +13,12 @@ import pytest
 
 from everthread.cli.main import COMMANDS, load_command
 from examples.long_session import conversation
+from tests.chat_messages import calls_message, function_call, result_message
 
 OPENAI = [
     {"role": "user", "content": "List the files."},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "terminal", "arguments": '{"command": "ls"}'},
-            }
-        ],
-    },
-    {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": "main.py\n[bold]odd[/bold] name.py",
-    },
+    calls_message(function_call("c1", "terminal", '{"command": "ls"}')),
+    result_message("c1", "main.py\n[bold]odd[/bold] name.py"),
     {"role": "assistant", "content": "Two files."},
 ]
 ANTHROPIC = {

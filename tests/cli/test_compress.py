@@ -15,6 +15,7 @@ from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
@@ -187,18 +188,12 @@ def test_the_configured_layout_is_used(
 def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
     everthread: Any, tmp_path: Path
 ) -> None:
-    calls: list[Any] = [
-        {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "terminal", "arguments": "{}"},
-        }
-    ]
+    calls: list[Any] = [function_call("call_1", "terminal")]
     printed = " ".join(map(str, range(40_000)))
     talk: list[Any] = [
         *TALK,
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "call_1", "content": printed},
+        calls_message(*calls),
+        result_message("call_1", printed),
     ]
     path = write(tmp_path / "talk.json", talk)
     out = tmp_path / "small.json"

@@ -19,6 +19,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.cli.conftest import environment
 from tests.cli.provider_thread import MODEL, configure_provider, provider_in_thread
 
@@ -52,16 +53,12 @@ class Client:
     """A chat client that keeps its history."""
 
     def __init__(self) -> None:
-        call = {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "run", "arguments": '{"command": "pytest -q tests"}'},
-        }
+        call = function_call("call_1", "run", '{"command": "pytest -q tests"}')
         result = "3 failed, 10 passed\nexit code 1"
         self.messages: list[Any] = [
             {"role": "user", "content": "Run the tests."},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": result},
+            calls_message(call),
+            result_message("call_1", result),
         ]
         self.headers: httpx2.Headers | None = None
 

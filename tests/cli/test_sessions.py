@@ -14,6 +14,7 @@ import pytest
 
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call, result_message
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"
@@ -27,13 +28,7 @@ def said(role: str, content: Any, **more: Any) -> NewMessage:
 
 
 def calling(call_id: str, tool: str, arguments: str) -> NewMessage:
-    calls = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": tool, "arguments": arguments},
-        }
-    ]
+    calls = [function_call(call_id, tool, arguments)]
     return said("assistant", None, tool_calls=calls)
 
 
@@ -846,15 +841,10 @@ class TestState:
         def called(
             name: str, arguments: dict[str, Any], result: str, call_id: str
         ) -> list[NewMessage]:
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            call: Any = {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": call_id, "type": "function", "function": function}
-                ],
-            }
-            answer: Any = {"role": "tool", "tool_call_id": call_id, "content": result}
+            call: Any = calls_message(
+                function_call(call_id, name, json.dumps(arguments))
+            )
+            answer: Any = result_message(call_id, result)
             return [NewMessage(call), NewMessage(answer)]
 
         async def work(store: Store) -> None:

@@ -32,6 +32,7 @@ from everthread.thread.events import (
 )
 from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
 from everthread.thread.summary_wait import Timer
+from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,
     ConversationSetup,
@@ -525,17 +526,8 @@ async def test_the_results_of_parallel_calls_reach_the_model(
 ) -> None:
     """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
     conversation = await filled(setup, 5_500)
-    calls: Any = [
-        {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": "look", "arguments": "{}"},
-        }
-        for number in range(12)
-    ]
-    asked = Reply(
-        {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
-    )
+    calls: Any = [function_call(f"call_{number}", "look") for number in range(12)]
+    asked = calls_reply(*calls)
     model = ScriptedModel([asked, "done"], window=16_000)
     await conversation.use_model(route_to_model(model))
     await conversation.send("Look at all of them.")

@@ -21,6 +21,7 @@ from everthread.thread.events import (
     OutputStored,
     UsageRecorded,
 )
+from tests.chat_messages import calls_reply, function_call, result_message
 from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 from tests.conversation.http_setup import (
     KEY,
@@ -412,17 +413,11 @@ async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
 
 def _many(count: int) -> Reply:
     wanted: Any = [
-        {
-            "id": f"m{index}",
-            "type": "function",
-            "function": {"name": "terminal", "arguments": '{"command": "x"}'},
-        }
+        function_call(f"m{index}", "terminal", '{"command": "x"}')
         for index in range(count)
     ]
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
-    )
+    return calls_reply(*wanted)
 
 
 def _result(call_id: str, text: str) -> Any:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return result_message(call_id, text)

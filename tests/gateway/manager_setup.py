@@ -28,6 +28,7 @@ from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
 from everthread.thread.summary_wait import call_later
 from everthread.wire import anthropic, openai_chat, openai_responses
+from tests.chat_messages import result_message
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 PATHS: dict[Api, str] = {
@@ -202,7 +203,7 @@ class HistoryClient:
         ]
 
     def add_result(self, call_id: str, text: str) -> None:
-        message: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
+        message: Any = result_message(call_id, text)
         if self.api == "openai_responses":
             self.messages.append(
                 {"type": "function_call_output", "call_id": call_id, "output": text}
@@ -290,17 +291,6 @@ async def ask(
 
 def text_reply(text: str) -> Reply:
     return Reply({"role": "assistant", "content": text}, "stop")
-
-
-def calls_reply(*calls: Any, text: str | None = None) -> Reply:
-    return Reply(
-        {"role": "assistant", "content": text, "tool_calls": list(calls)}, "tool_calls"
-    )
-
-
-def function_call(call_id: str, name: str, arguments: str = "{}") -> Any:
-    function = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
 
 
 def make_text(count: int, topic: str) -> str:

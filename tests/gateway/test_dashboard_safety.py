@@ -21,6 +21,7 @@ from everthread.gateway.access.issued_keys import issue_key
 from everthread.gateway.dashboard.text import clean
 from everthread.gateway.router import Upstream
 from everthread.store.records import NewMessage, NewSession
+from tests.chat_messages import calls_message, function_call
 from tests.gateway.dashboard_setup import (
     Browser,
     DashboardSetup,
@@ -62,20 +63,7 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
 async def test_hostile_words_stay_words(dashboard: DashboardSetup, me: Browser) -> None:
     said: list[Any] = [
         {"role": "user", "content": HOSTILE},
-        {
-            "role": "assistant",
-            "content": CONTROLS,
-            "tool_calls": [
-                {
-                    "id": "x",
-                    "type": "function",
-                    "function": {
-                        "name": HOSTILE,
-                        "arguments": f'{{"a": "{HOSTILE}',
-                    },
-                }
-            ],
-        },
+        calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
         {
             "role": "tool",
             "tool_call_id": "x",

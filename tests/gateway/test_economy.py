@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.policy import WINDOW_TOKENS_PER_CALL
+from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     NAMES,
     HistoryClient,
@@ -188,17 +187,7 @@ async def test_one_compaction_buys_a_number_of_calls(
         tokens = int(
             turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
         )
-        calls: Any = [
-            {
-                "id": f"c{number}",
-                "type": "function",
-                "function": {"name": "read", "arguments": "{}"},
-            }
-        ]
-        reply = Reply(
-            {"role": "assistant", "content": None, "tool_calls": calls},
-            "tool_calls",
-        )
+        reply = calls_reply(function_call(f"c{number}", "read"))
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20))
         )

@@ -13,6 +13,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.store.store import Store
+from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, FILLER, GatewaySetup, open_setup
 
@@ -75,12 +76,7 @@ def answer_or_recall(request: Request) -> Any:
         return SUMMARY
     tools = [tool["function"]["name"] for tool in request.tools or ()]
     if "Where is the key" in asked and "recall" in tools:
-        function = {"name": "recall", "arguments": '{"query": "archive key"}'}
-        call: Any = {
-            "id": f"c{next(NUMBERS)}",
-            "type": "function",
-            "function": function,
-        }
+        call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
         return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
     results = [
         text_of(message) for message in request.messages if message["role"] == "tool"

@@ -19,6 +19,7 @@ from everthread.core.types import Api
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.load_clients import NAMES, served_models
 from tests.gateway.manager_setup import PATHS
 
@@ -103,18 +104,8 @@ RIGHT: dict[Api, dict[str, Any]] = {
                     {"type": "text", "text": "there."},
                 ],
             },
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {
-                        "id": "call_1",
-                        "type": "function",
-                        "function": {"name": "look", "arguments": "{}"},
-                    }
-                ],
-            },
-            {"role": "tool", "tool_call_id": "call_1", "content": "A mirror."},
+            calls_message(function_call("call_1", "look")),
+            result_message("call_1", "A mirror."),
             {"role": "user", "content": "And then?"},
         ],
         "tools": [

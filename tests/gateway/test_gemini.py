@@ -19,6 +19,7 @@ from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Reply, Request
 from everthread.gateway.request.gemini_path import add_path, read_path, remove_path
 from everthread.lab.provider import ServedModel
+from tests.chat_messages import function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 
 pytestmark = pytest.mark.filterwarnings(
@@ -45,11 +46,9 @@ def script(request: Request) -> Any:
     """Answer what the user says by a call first, then by words."""
     last = request.messages[-1]
     if last["role"] == "user" and "look" in text_of(last):
-        function = {
-            "name": "read_file",
-            "arguments": json.dumps({"path": f"ledger_{len(request.messages)}.txt"}),
-        }
-        call: Any = {"id": "", "type": "function", "function": function}
+        call = function_call(
+            "", "read_file", json.dumps({"path": f"ledger_{len(request.messages)}.txt"})
+        )
         thoughts = "The file is named, so I read it."
         return Reply(
             {
@@ -256,11 +255,7 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
     def recalling(request: Request) -> Any:
         last = request.messages[-1]
         if last["role"] == "user" and text_of(last).endswith("What was the code word?"):
-            call: Any = {
-                "id": "",
-                "type": "function",
-                "function": {"name": "recall", "arguments": '{"query": "code word"}'},
-            }
+            call = function_call("", "recall", '{"query": "code word"}')
             return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
         if last["role"] == "tool":
             return (

@@ -22,6 +22,12 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
 from everthread.thread.history import build_history, identify, is_cleared
 from everthread.wire import openai_responses
+from tests.chat_messages import (
+    calls_message,
+    calls_reply,
+    function_call,
+    result_message,
+)
 from tests.digest_chains import canonical_chain
 from tests.gateway.manager_setup import (
     APIS,
@@ -29,8 +35,6 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
-    calls_reply,
-    function_call,
     make_text,
     open_setup_without_provider,
     text_reply,
@@ -421,8 +425,12 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
             client.incoming()
         )
         threads.add(thread_of(turn))
-        call = function_call(f"c{number}", "weather", '{"in": "Rome"}')
-        await turn.record(Outcome(200, calls_reply(call)))
+        await turn.record(
+            Outcome(
+                200,
+                calls_reply(function_call(f"c{number}", "weather", '{"in": "Rome"}')),
+            )
+        )
         client.add_assistant_message(
             f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
         )
@@ -453,7 +461,7 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
         parts: list[Any] = [
             {"role": "assistant", "content": text},
             {"role": "user", "content": note},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
+            calls_message(call),
         ]
         merged = [
             message
@@ -464,7 +472,7 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
             if merged[index]["role"] == merged[index - 1]["role"] == "assistant":
                 rest = merged.pop(index)
                 merged[index - 1] = {**rest, **merged[index - 1]}
-        result = {"role": "tool", "tool_call_id": f"c{number}", "content": "done"}
+        result = result_message(f"c{number}", "done")
         client.messages = [*merged, *parts, result]
     assert len(threads) == 1
     assert not setup.of(Branched)
@@ -480,8 +488,8 @@ async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
     await turn.record(Outcome(200, calls_reply(call, text="Reading")))
     client.messages += [
         {"role": "assistant", "content": "No, I refuse to."},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        calls_message(call),
+        result_message("c1", "done"),
     ]
     other = await setup.manager().prepare(client.incoming())
     assert thread_of(other) != thread_of(turn)

@@ -12,13 +12,14 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, Request
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.replacement import replacement_messages
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone
 from everthread.thread.wire_messages import decode_messages
+from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
     APIS,
@@ -37,20 +38,13 @@ def script(request: Request) -> Any:
     last = request.messages[-1]
     if last["role"] == "user" and "look" in text_of(last):
         number = sum(message["role"] == "user" for message in request.messages)
-        function = {
-            "name": "terminal",
-            "arguments": json.dumps(
-                {"command": f"cat ledger_{len(text_of(last))}.txt"}
+        return calls_reply(
+            function_call(
+                f"call_{number}_{len(text_of(last))}",
+                "terminal",
+                json.dumps({"command": f"cat ledger_{len(text_of(last))}.txt"}),
             ),
-        }
-        call: Any = {
-            "id": f"call_{number}_{len(text_of(last))}",
-            "type": "function",
-            "function": function,
-        }
-        return Reply(
-            {"role": "assistant", "content": "Let me look.", "tool_calls": [call]},
-            "tool_calls",
+            text="Let me look.",
         )
     return f"Noted: {make_text(60, 'answer')}"
 

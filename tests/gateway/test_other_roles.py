@@ -11,6 +11,7 @@ import httpx2
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.store.store import Store
+from tests.chat_messages import function_call, result_message
 from tests.gateway.gateway_setup import CHAT, GatewaySetup, open_setup
 
 RULES = "\n".join(
@@ -58,7 +59,7 @@ class Agent:
         message, thread = await self.ask(asked, KEEPER, [tool("write")])
         if message.get("tool_calls"):
             call = message["tool_calls"][0]["id"]
-            result = {"role": "tool", "tool_call_id": call, "content": "Written."}
+            result = result_message(call, "Written.")
             _, again = await self.ask(
                 [*asked, message, result], KEEPER, [tool("write")]
             )
@@ -82,8 +83,7 @@ def write_memory_once(request: Request) -> Any:
     """Answer; a request for memories first calls a tool."""
     last = request.messages[-1]
     if text_of(last) == EXTRACT:
-        function = {"name": "write", "arguments": "{}"}
-        call: Any = {"id": "w1", "type": "function", "function": function}
+        call = function_call("w1", "write")
         return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
     return f"Noted: {text_of(last)[:40]}"
 

@@ -19,6 +19,7 @@ from everthread.lab.provider import Fault
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.compaction_pause import CompactionPause
 from everthread.thread.events import CompactionDone, Notice, Slimmed
+from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
     APIS,
     CODECS,
@@ -87,14 +88,7 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
         client = HistoryClient("openai_chat")
         manager = setup.manager()
         client.add_user_message("Read it.")
-        call: Any = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "read", "arguments": "{}"},
-        }
-        client.messages.append(
-            {"role": "assistant", "content": None, "tool_calls": [call]}
-        )
+        client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", make_text(16_000, "line"))
         exchange = await send_request(manager, client, setup.provider)
         assert exchange.reply is not None

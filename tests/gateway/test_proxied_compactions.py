@@ -22,6 +22,7 @@ from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.manager_setup import HistoryClient, numbered_text
 from tests.gateway.test_recall import Talk, talking
 
@@ -108,18 +109,11 @@ async def test_the_state_is_that_of_the_whole_thread(
     async with talking(tmp_path, "openai_chat", streams=False) as talk:
         talk.client.tools = [RUN]
         talk.client.add_user_message("Run the tests.")
-        call = {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "run", "arguments": '{"command": "pytest -q tests"}'},
-        }
         talk.client.messages += [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {
-                "role": "tool",
-                "tool_call_id": "call_1",
-                "content": "3 failed, 10 passed\nexit code 1",
-            },
+            calls_message(
+                function_call("call_1", "run", '{"command": "pytest -q tests"}')
+            ),
+            result_message("call_1", "3 failed, 10 passed\nexit code 1"),
         ]
         await talk.fill()
         await talk.wait_until_recorded()

@@ -28,6 +28,7 @@ from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.chat_messages import function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
@@ -46,11 +47,7 @@ BOTH = [(api, streams) for api in APIS for streams in (False, True)]
 
 
 def call(name: str, number: int, **arguments: Any) -> Any:
-    return {
-        "id": f"call_{name}_{number}",
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments)},
-    }
+    return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
 
 
 def names(request: Request) -> list[str]:

@@ -15,7 +15,7 @@ from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import persisted_block
 from everthread.core.transcript import SUMMARY_START
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
@@ -28,6 +28,7 @@ from everthread.thread.events import (
     Unmanaged,
 )
 from everthread.thread.history import build_history, identify
+from tests.chat_messages import calls_reply, function_call, result_message
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
@@ -266,20 +267,9 @@ async def test_messages_since_a_prepared_summary_are_shortened(
     assert not (await ask(manager, client, "And now read all of it.")).rewritten
     await manager.settle()
     for number in range(4):
-        calls: Any = [
-            {
-                "id": f"since_{number}",
-                "type": "function",
-                "function": {"name": "read", "arguments": "{}"},
-            }
-        ]
+        calls: Any = [function_call(f"since_{number}", "read")]
         text = make_text(600, f"note {number}") if says_much else None
-        client.add_reply(
-            Reply(
-                {"role": "assistant", "content": text, "tool_calls": calls},
-                "tool_calls",
-            )
-        )
+        client.add_reply(calls_reply(*calls, text=text))
         client.add_result(
             f"since_{number}",
             make_text(30 if says_much else 1_200, f"page {number}"),
@@ -344,8 +334,7 @@ def with_tools(turns: int = 10) -> HistoryClient:
     client = HistoryClient("openai_chat")
     for turn in range(turns):
         client.add_user_message(f"Look at {turn}. {make_text(60, f'entry {turn}')}")
-        function = {"name": "terminal", "arguments": "{}"}
-        call = {"id": f"call_{turn}", "type": "function", "function": function}
+        call = function_call(f"call_{turn}", "terminal")
         thought = f"I think of {turn}."
         client.messages.append(
             {
@@ -581,7 +570,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     block = persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
-    made = {"role": "tool", "tool_call_id": "a", "content": block}
+    made = result_message("a", block)
     found = Cover(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
     named = name_tool(found, [own], [recall]).replacement

@@ -18,6 +18,7 @@ from everthread.gateway.identify import body_session, read_client, scope_of
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
+from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup
@@ -37,11 +38,7 @@ def script(request: Request) -> Any:
     """A task is given to somebody else; everything else is answered."""
     asked = text_of(request.messages[-1])
     if "Mend" in asked:
-        call: Any = {
-            "id": "toolu_1",
-            "type": "function",
-            "function": {"name": "Bash", "arguments": "{}"},
-        }
+        call = function_call("toolu_1", "Bash")
         return Reply(
             {"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]}
         )

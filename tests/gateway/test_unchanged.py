@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
+from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
@@ -33,15 +34,14 @@ STUB = STUBS[0]
 def reads(
     client: HistoryClient, number: int, text: str, tool: str = "Read", **more: Any
 ) -> None:
-    function = {
-        "name": tool,
-        "arguments": json.dumps({"file_path": "/src/tide.py", **more}),
-    }
-    call: Any = {"id": f"call_{number}", "type": "function", "function": function}
     client.add_reply(
-        Reply(
-            {"role": "assistant", "content": "Reading.", "tool_calls": [call]},
-            "tool_calls",
+        calls_reply(
+            function_call(
+                f"call_{number}",
+                tool,
+                json.dumps({"file_path": "/src/tide.py", **more}),
+            ),
+            text="Reading.",
         )
     )
     client.add_result(f"call_{number}", text)

@@ -30,6 +30,7 @@ from everthread.store.indexing import (
 )
 from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import append_texts, new_thread, user_message
 
@@ -125,19 +126,14 @@ def test_secrets_are_out_before_anything_is_cut() -> None:
 
 
 def test_what_a_message_says() -> None:
-    call = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "grep", "arguments": '{"pattern": "x"}'},
-    }
+    call = function_call("1", "grep", '{"pattern": "x"}')
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
     assert (
         searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"})
         == "result"
     )
     assert (
-        searchable_text({"role": "assistant", "content": "so", "tool_calls": [call]})
-        == 'so\ngrep {"pattern": "x"}'
+        searchable_text(calls_message(call, text="so")) == 'so\ngrep {"pattern": "x"}'
     )
     blocks = [
         {"type": "tool_result", "tool_use_id": "1", "content": "block"},

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
@@ -78,11 +79,8 @@ async def test_any_json_comes_back_as_it_was_given(
 async def test_names_the_model_makes_up_never_stop_a_message(
     store: Store, names: list[str]
 ) -> None:
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": name}}
-        for name in names
-    ]
-    body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+    calls = [function_call(name, name, name) for name in names]
+    body: Any = calls_message(*calls)
     answer: Any = {
         "role": "tool",
         "name": names[0],

@@ -9,6 +9,7 @@ from typing import Any
 
 from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
 from tests.store.messages import append_texts, new_thread, tool_result, user_message
 
@@ -238,9 +239,9 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(
     store: Store,
 ) -> None:
     def call(call_id: str, path: str) -> NewMessage:
-        function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
-        calls: Any = [{"id": call_id, "type": "function", "function": function}]
-        return NewMessage({"role": "assistant", "content": None, "tool_calls": calls})
+        return NewMessage(
+            calls_message(function_call(call_id, "read_file", f'{{"path": "{path}"}}'))
+        )
 
     thread = await new_thread(
         store,
@@ -268,16 +269,7 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(
 
 
 def call(tool: str, call_id: str, arguments: str, **more: Any) -> NewMessage:
-    made: Any = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": tool, "arguments": arguments},
-        }
-    ]
-    return NewMessage(
-        {"role": "assistant", "content": None, "tool_calls": made}, **more
-    )
+    return NewMessage(calls_message(function_call(call_id, tool, arguments)), **more)
 
 
 def answer(tool: str, call_id: str, text: str) -> NewMessage:

@@ -16,6 +16,7 @@ from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.sql.search import SEARCH_CANDIDATES
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
     append_texts,
@@ -212,12 +213,9 @@ async def test_a_query_of_any_length(store: Store) -> None:
 
 
 async def test_every_role_is_searched(store: Store) -> None:
-    call = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'},
-    }
-    calling: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calling: Any = calls_message(
+        function_call("c", "frobnicate", '{"path": "needle.txt"}')
+    )
     parts: Any = {
         "role": "user",
         "content": [{"type": "text", "text": "needle in a part"}],
@@ -430,11 +428,8 @@ async def test_a_name_of_any_length_is_indexed(store: Store) -> None:
 
 async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     names = ("read_file", "grep")
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for name in names
-    ]
-    body: Any = {"role": "assistant", "content": "needle", "tool_calls": calls}
+    calls = [function_call(name, name) for name in names]
+    body: Any = calls_message(*calls, text="needle")
     await new_thread(store, NewMessage(body))
     for name in names:
         assert await found_set(store, "needle", tool=name) == {"needle"}
