@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -78,7 +79,7 @@ def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
 
 def test_doctor_names_the_command_that_cures(everthread: Any) -> None:
     everthread("init", "--provider", "local", "--no-check")
-    found = everthread.json("doctor")["findings"]
+    found = json.loads(everthread("doctor", "--json").stdout)["findings"]
     cures = {
         item["what"]: item["advice"] for item in found if item["state"] == "broken"
     }

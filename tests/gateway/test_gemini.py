@@ -62,7 +62,7 @@ def script(request: Request) -> Any:
 
 
 @asynccontextmanager
-async def gemini_house(
+async def open_gemini(
     folder: Path, answers: Any = script, window: int = WINDOW
 ) -> AsyncIterator[GatewaySetup]:
     async with open_setup_with_models(
@@ -78,7 +78,7 @@ async def client_of(gateways: GatewaySetup) -> genai.Client:
     return client
 
 
-class Talk:
+class GeminiConversation:
     """A conversation that keeps its whole history, as an agent does."""
 
     def __init__(self, client: genai.Client, *, streams: bool) -> None:
@@ -148,20 +148,20 @@ async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any
 async def test_google_s_sdk_goes_on_far_past_the_window(
     tmp_path: Path, streams: bool
 ) -> None:
-    async with gemini_house(tmp_path) as house:
-        talk = Talk(await client_of(house), streams=streams)
+    async with open_gemini(tmp_path) as gateways:
+        conversation = GeminiConversation(await client_of(gateways), streams=streams)
         threads = set()
         for turn in range(TURNS):
-            assert "Noted" in await talk.say(
+            assert "Noted" in await conversation.say(
                 f"Please look at ledger {turn}. {FILLER * 6}"
             )
-            threads.add(talk.headers["x-everthread-thread"])
-        log = house.provider.log
+            threads.add(conversation.headers["x-everthread-thread"])
+        log = gateways.provider.log
         assert {record.status for record in log} == {200}, [
             record.error for record in log if record.error
         ]
         assert len(threads) == 1
-        assert int(talk.headers["x-everthread-compactions"]) >= 2
+        assert int(conversation.headers["x-everthread-compactions"]) >= 2
         assert max(record.prompt_tokens for record in log) < WINDOW
         last = log[-1].body
         assert SUMMARY_START in json.dumps(last)
@@ -175,9 +175,9 @@ async def test_google_s_sdk_goes_on_far_past_the_window(
         assert all(part["thoughtSignature"].startswith("bGFi") for part in signed), (
             "signatures come back as they were"
         )
-        history = await stored_history(house, threads.pop(), count=4 * TURNS)
+        history = await stored_history(gateways, threads.pop(), count=4 * TURNS)
         assert sum(message.body["role"] == "tool" for message in history) == TURNS
-        used = await house.store.usage(history[0].session)
+        used = await gateways.store.usage(history[0].session)
         assert sum(
             item.usage.total_tokens for item in used if item.task == "main"
         ) == sum(record.canonical_usage.total_tokens for record in log)
@@ -187,9 +187,9 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
-    async with gemini_house(tmp_path) as house:
-        url = await house.start()
-        headers = {"x-goog-api-key": await house.key()}
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         answer = await http.post(
             url + PATH,
             content=raw,
@@ -197,13 +197,15 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(
         )
         assert answer.status_code == 200
         assert answer.json()["usageMetadata"]["promptTokenCount"] > 0
-        body = house.provider.log[-1].body
+        body = gateways.provider.log[-1].body
         assert {
             key: value for key, value in body.items() if key != "model"
         } == json.loads(raw)
-        assert house.provider.log[-1].headers["content-length"] == str(len(raw))
+        assert gateways.provider.log[-1].headers["content-length"] == str(len(raw))
         assert (
-            house.provider.log[-1].headers["x-goog-api-key"].startswith("sk-upstream")
+            gateways.provider.log[-1]
+            .headers["x-goog-api-key"]
+            .startswith("sk-upstream")
         )
 
 
@@ -266,15 +268,19 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
     for streams in (False, True):
         folder = tmp_path / str(streams)
         folder.mkdir()
-        async with gemini_house(folder, recalling, window=8_000) as house:
-            talk = Talk(await client_of(house), streams=streams)
-            await talk.say(f"The code word is marigold. {FILLER * 30}")
+        async with open_gemini(folder, recalling, window=8_000) as gateways:
+            conversation = GeminiConversation(
+                await client_of(gateways), streams=streams
+            )
+            await conversation.say(f"The code word is marigold. {FILLER * 30}")
             for turn in range(14):
-                await talk.say(f"Entry {turn}. {FILLER * 25}")
-            assert await talk.say("What was the code word?") == "It was marigold."
-            assert "recall" not in str(talk.contents)
-            await talk.say("Thanks.")
-            last = house.provider.log[-1].body
+                await conversation.say(f"Entry {turn}. {FILLER * 25}")
+            assert (
+                await conversation.say("What was the code word?") == "It was marigold."
+            )
+            assert "recall" not in str(conversation.contents)
+            await conversation.say("Thanks.")
+            last = gateways.provider.log[-1].body
             declared = [
                 tool["name"] for tool in last["tools"][0]["functionDeclarations"]
             ]
@@ -287,15 +293,15 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
                 )
                 == 1
             )
-            assert {record.status for record in house.provider.log} == {200}
+            assert {record.status for record in gateways.provider.log} == {200}
 
 
 async def test_what_is_left_alone_says_so(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with gemini_house(tmp_path) as house:
-        url = await house.start()
-        headers = {"x-goog-api-key": await house.key()}
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
         cached = await http.post(
             url + PATH,
@@ -330,8 +336,8 @@ async def test_what_is_left_alone_says_so(
 async def test_errors_of_the_gateway_are_in_gemini_s_form(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with gemini_house(tmp_path) as house:
-        url = await house.start()
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
         answer = await http.post(
             url + PATH, json={}, headers={"x-goog-api-key": "et_no"}
         )
