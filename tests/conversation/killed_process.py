@@ -25,7 +25,6 @@ from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route, SessionOptions, Setup
-from tests.chat_messages import calls_reply, function_call, result_message
 
 THREAD = "dying"
 BIG = " ".join(f"row {index} of the report" for index in range(4_000))
@@ -71,8 +70,17 @@ class KilledAtStep:
 
 def answers() -> list[Reply | str]:
     """A tool call whose result is large, then plain answers."""
+    wanted: Any = [
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "report", "arguments": "{}"},
+        }
+    ]
     return [
-        calls_reply(function_call("c1", "report")),
+        Reply(
+            {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+        ),
         *["noted"] * 40,
     ]
 
@@ -94,7 +102,9 @@ async def main(folder: Path, step: int) -> None:
             + " ".join(f"item {turn}.{index} is paid" for index in range(60))
         )
         if turn == 0:
-            await conversation.add_results([result_message("c1", BIG[:12_000])])
+            await conversation.add_results(
+                [{"role": "tool", "tool_call_id": "c1", "content": BIG[:12_000]}]
+            )
             await conversation.send()
     store.armed = True
     await conversation.compress()
