@@ -48,9 +48,9 @@ def read_names(text: str, *, is_line: bool = False) -> list[str]:
     """
     if "\\" in text and ":\\" not in text:
         text = _ESCAPE.sub(" ", text)
-    read_run = _read_run_of_line if is_line else _read_run_of_text
     runs = dict.fromkeys(_RUN.findall(text))
-    return list(dict.fromkeys(chain.from_iterable(map(read_run, runs))))
+    names = map(_read_run_of_line, runs) if is_line else map(_read_run_of_text, runs)
+    return list(dict.fromkeys(chain.from_iterable(names)))
 
 
 def is_path(name: str) -> bool:
@@ -90,7 +90,10 @@ def _read_run_of_text(run: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 15)
 def _read_run_of_line(run: str) -> tuple[str, ...]:
-    return _read_run(run, is_line=True)
+    """Return the names in a run that was typed. Only hyphens and absolute paths are read in another way there."""
+    if "-" in run or run[0] in "/~":
+        return _read_run(run, is_line=True)
+    return _read_run_of_text(run)
 
 
 def _read_run(run: str, *, is_line: bool) -> tuple[str, ...]:
