@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.name_shapes import read_names
 from everthread.compaction.names_in_use import NamesInUse

@@ -31,7 +31,7 @@ from everthread.core.messages import (
     strings_in,
     text_of,
 )
-from everthread.core.redaction import find_secrets
+from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600
 """Names that are remembered from one compaction to the next."""
