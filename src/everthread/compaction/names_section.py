@@ -39,24 +39,24 @@ class NamesSection:
     @classmethod
     def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
         """Keep the section's share of a summary's budget, or less if there are few names."""
-        ranked = names.ranked()
-        wanted = sum(map(len, ranked)) // 3 + 3 * len(ranked)
-        room = min(budget // SECTION_SHARE, wanted)
-        return cls(ranked, room if room >= MIN_ROOM else 0)
+        ranked_names = names.ranked()
+        needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
+        room = min(budget // SECTION_SHARE, needed_tokens)
+        return cls(ranked_names, room if room >= MIN_ROOM else 0)
 
-    def text(self, present: str, shown: Set[str], count: Count) -> str:
-        """Return the names that are neither in the summary's text nor `shown` by the messages beside it.
+    def text(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
+        """Return the names that are neither in the summary's text nor `shown_names` by the messages beside it.
 
         If the summary does not fill its budget, the section is smaller too: its share is relative to the whole.
         """
-        visible = shown | set(read_names(present, is_line=True))
+        visible = shown_names | set(read_names(summary_text, is_line=True))
         listing = _Listing()
         remaining = self.room
         too_long = 0
         for name in self.names:
             if name in visible or (is_path(name) and file_name_of(name) in visible):
                 continue
-            if name in listing or (" " in name and name in present):
+            if name in listing or (" " in name and name in summary_text):
                 continue
             cost = listing.cost(name, count)
             if cost <= remaining:
@@ -134,8 +134,8 @@ def parse_names(text: str) -> list[str]:
     return names
 
 
-def _parse_files(listed: str) -> Iterator[str]:
-    for folder, bases, path in _IN_FOLDER.findall(listed):
+def _parse_files(line: str) -> Iterator[str]:
+    for folder, bases, path in _IN_FOLDER.findall(line):
         if path:
             yield path
         yield from (f"{folder}/{base}" for base in bases.split())
