@@ -74,6 +74,11 @@ class IndexPart:
     """Whether secrets were taken out of the entry."""
 
 
+def is_waiting(tx: Tx) -> bool:
+    """Return whether something waits to be indexed."""
+    return tx.one("SELECT 1 FROM unindexed LIMIT 1") is not None
+
+
 def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
     """What waits, oldest first, ready to be indexed: a list for each transaction. Empty when nothing waits.
 
