@@ -705,6 +705,8 @@ class RecallQuery:
     limit: int = 10
     least: float = 0.0
     """Return nothing unless one place holds at least this share of the query (0 to 1)."""
+    least_of_others: float = 0.0
+    """The share that every place after the best ones must hold."""
     chars: int = 600
     """The most of one place."""
     role: str | None = None

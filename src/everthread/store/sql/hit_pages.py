@@ -71,15 +71,16 @@ def _find_closest(
     """
     if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
         return []
-    # Of more texts some are not close enough, or not of the time that is asked for.
-    is_enough = wanted <= BEST_ANSWERS and query.since is query.until is None
+    # Of more texts some are not of the time that is asked for.
+    is_timeless = query.since is query.until is None
     recall = RecallQuery(
         query.text,
         query.tenant,
         query.thread,
         family=query.family,
-        limit=wanted if is_enough else min(2 * wanted, MAX_CLOSEST),
+        limit=wanted if is_timeless else min(2 * wanted, MAX_CLOSEST),
         least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
+        least_of_others=MIN_ANSWER_CLOSENESS,
         role=query.role,
         tool=query.tool,
         as_page=True,
