@@ -41,11 +41,11 @@ SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
 NEIGHBOUR_REACH = 2
 """How many texts before and after a text are its neighbours."""
-ROUGH_CANDIDATES = 300
+ROUGH_CANDIDATES = 600
 """How many pieces with the most words are compared by a few columns."""
 ROUGH_OF_USERS = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
-RECALL_CANDIDATES = 75
+RECALL_CANDIDATES = 80
 """How many of these are scored with their neighbours: those that come first by their words, or by words and roles."""
 BEST_PLACES = 10
 """How many of the best candidates may hold less of the question than others must."""
