@@ -17,13 +17,12 @@ from everthread.gateway.json_slices import Element, SlicedBody, Values
 from everthread.gateway.quotas import spending_permit
 from everthread.gateway.request_reader import (
     BREAKPOINT_MARK,
-    COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
 from everthread.gateway.unchanged_reads import restore_readings
 from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
-from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey

@@ -14,6 +14,7 @@ from everthread.errors import WireError
 from everthread.gateway.contracts import (
     CREDENTIAL_HEADERS,
     NOTICE_HEADER,
+    THREAD_HEADER,
     Incoming,
     Manager,
     Outgoing,
@@ -190,6 +191,8 @@ class FailOpenTurn:
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client; without the thread id if the store does not answer in time."""
+        if THREAD_HEADER in self.sent.headers:
+            return self.sent.headers
         headers: Mapping[str, str] | None
         try:
             async with asyncio.timeout(HEADER_SECONDS):

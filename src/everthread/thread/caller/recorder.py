@@ -258,8 +258,8 @@ def _request_steps(call: PreparedCall) -> list[ThreadStep]:
     history = call.sent.history
     if match.matched == len(history) and not match.is_new:
         return []
-    opening = opening_length(call.sent.values)
     if match.is_new and not match.previous and match.branch_of is None:
+        opening = opening_length(call.sent.values)
         return [
             _request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))

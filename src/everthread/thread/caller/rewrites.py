@@ -38,7 +38,7 @@ from everthread.thread.caller.replacement import (
     replacement_messages,
     replacement_text,
 )
-from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.caller.sent_history import CallFrame, SentHistory, SentMessage
 from everthread.thread.engine_jobs import (
     CompactionRunner,
     EngineSetup,
@@ -55,7 +55,7 @@ from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
 from everthread.thread.policy import COLD_CACHE
 from everthread.thread.recovery import slim_messages
-from everthread.thread.wire_messages import decode_messages
+from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
@@ -119,18 +119,19 @@ class FoundRewrite:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessages:
-    """The messages that are sent now, with their text."""
+    """The messages that are sent now, each decoded only if it is needed."""
 
-    pairs: Sequence[tuple[Any, str]]
+    messages: Sequence[SentMessage]
+    texts: Sequence[str]
     head: int
     """How many messages, up to the provider's own last compaction, are never changed."""
     most: int
     """How many messages at the end are the caller's own and not covered yet."""
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> JsonMessages:
         """The messages that may be changed."""
-        return [value for value, _ in self.pairs[self.head :]]
+        return JsonMessages(self.texts[self.head :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,14 @@ class RewriteTask:
     def messages(self) -> TaskMessages:
         """Return the messages that are sent now."""
         own = self.sent.messages[len(self.sent) - self.new_count :]
-        pairs = [
-            *(replacement_messages(self.base) if self.base else ()),
-            *((message.value, message.text) for message in own),
-        ]
-        head = protected_head([value for value, _ in pairs])
-        return TaskMessages(pairs, head, min(self.new_count, len(pairs) - head))
+        messages: list[SentMessage] = []
+        if self.base:
+            messages += replacement_messages(self.base)
+        messages += own
+        texts = [message.text for message in messages]
+        head = protected_head(messages, texts)
+        most = min(self.new_count, len(messages) - head)
+        return TaskMessages(messages, texts, head=head, most=most)
 
 
 class RewriteStore:
@@ -359,8 +362,8 @@ class RewriteStore:
             depth=task.base.depth if task.base else 0,
             state=state if task.base else {},
         )
-        covered = messages.pairs[: len(messages.pairs) - cut.tail]
-        before = sum(len(original) for _, original in covered)
+        covered = messages.texts[: len(messages.texts) - cut.tail]
+        before = sum(len(text) for text in covered)
         after = len(new.replacement.decode())
         self._listener(Slimmed(task.thread, new.length, before, after, len(to_store)))
         return await self._store.put_rewrite(new)
@@ -408,7 +411,7 @@ def _row(task: RewriteTask, messages: TaskMessages, cut: Cover) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
     history = task.sent.history
     length = len(history) - cut.tail
-    text = replacement_text(cut.replacement, messages.pairs, messages.head)
+    text = replacement_text(cut.replacement, messages.messages, messages.head)
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
@@ -440,7 +443,7 @@ def _new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return a rewrite in the form of the store, with its compaction."""
-    leading = [value for value, _ in messages.pairs[: messages.head]]
+    leading = [message.value for message in messages.messages[: messages.head]]
     lead = len(decode_messages(task.frame.api, leading, task.frame.model))
     return NewRewrite(
         rewrite,

@@ -40,10 +40,17 @@ class PointCache:
         again = self._passed.get((*family, history.digest(len(history))))
         if again is not None:
             return KnownPoint(again, len(history))
-        for length in range(len(history), 0, -1):
-            point = self._tips.get((*family, history.digest(length)))
-            if point is None and history.skeleton(length):
-                point = self._tips.get((*family, history.skeleton(length)))
+        tenant, scope = family
+        chains = zip(
+            range(len(history), 0, -1),
+            reversed(history.digests),
+            reversed(history.skeletons),
+            strict=True,
+        )
+        for length, digest, skeleton in chains:
+            point = self._tips.get((tenant, scope, digest))
+            if point is None and skeleton:
+                point = self._tips.get((tenant, scope, skeleton))
                 if point is not None and not history.drifted_from(
                     point.results, length
                 ):
@@ -101,6 +108,18 @@ class PointCache:
         self._tips[key] = point
         if link.skeleton:
             self._tips[link.tenant, link.scope, link.skeleton] = point
+        return True
+
+    def replace_passed(self, link: ThreadLink, following: str) -> bool:
+        """Replace a point that its thread has passed by the same point as it is stored.
+
+        `following`: the digest of the point after it. Return False if the point is not remembered as passed.
+        """
+        key = (link.tenant, link.scope, link.digest)
+        known = self._passed.get(key)
+        if known is None or known.link.thread != link.thread:
+            return False
+        self._passed[key] = ThreadLinkMatch(link, following, "")
         return True
 
     def forget_thread(self, thread: str) -> None:

@@ -50,7 +50,7 @@ from everthread.thread.identity import (
 )
 from everthread.thread.reminders import (
     Reminder,
-    last_spoken,
+    find_last_words,
     list_reminders,
     with_reminder,
 )
@@ -188,10 +188,13 @@ class ThreadIndex:
         facts worth remembering.
         """
         sent = question.sent
-        if not sent.has_one_role or known.length <= opening_length(sent.values):
-            return False
         thread = known.point.link.thread
-        return not await self._roles.fits(thread, question.frame.request)
+        frame = question.frame.request
+        if not sent.has_one_role or self._roles.has_last_prompt(thread, frame):
+            return False
+        if known.length <= opening_length(sent.values):
+            return False
+        return not await self._roles.fits(thread, frame)
 
     async def _match_side_call(
         self, question: _Question, match: ThreadMatch
@@ -324,8 +327,9 @@ class ThreadIndex:
         was found this way before.
         """
         values = question.sent.values
-        newest = last_spoken(values, matched + 1, len(values))
-        before = last_spoken(values, 0, newest)
+        pieces = question.history.pieces
+        newest = find_last_words(pieces, matched + 1, len(pieces))
+        before = find_last_words(pieces, 0, newest)
         if before < 0:
             return None
         chars = len(text_of(values[before])) + len(text_of(values[newest]))
@@ -335,7 +339,7 @@ class ThreadIndex:
             *itertools.islice(list_reminders(values[newest]), most),
         ][:most]
         past = question.history.until(before)
-        between = question.history.pieces[before + 1 : newest]
+        between = pieces[before + 1 : newest]
         pasts = []
         for reminder in reminders:
             reminded = identify(
@@ -457,9 +461,11 @@ class ThreadIndex:
             ends.append(match)
         matches = []
         links = await self._store.extend_thread(match.thread, points, usage, state)
-        for step, end, link in zip(steps, ends, links, strict=False):
+        following = [*links[1:], None]
+        for step, end, link, after in zip(steps, ends, links, following, strict=False):
             if link is not None:
-                self._cache.remember(link, step.history)
+                if after is None or not self._cache.replace_passed(link, after.digest):
+                    self._cache.remember(link, step.history)
                 is_same = end.thread == link.thread
                 matches.append(end if is_same else replace(end, thread=link.thread))
         return matches
