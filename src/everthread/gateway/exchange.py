@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
+from everthread.gateway.body_limits import Upload
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.error_answers import Refused
@@ -15,7 +16,7 @@ from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.log_lines import refusal_reason
 from everthread.gateway.metrics import Metrics
 from everthread.gateway.pending import PendingWork
-from everthread.gateway.request_head import RequestHead, Upload
+from everthread.gateway.request_head import RequestHead
 from everthread.gateway.router import Upstream, family_of
 from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
+from everthread.gateway.body_limits import Upload, read_body
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.event_reports import FailureLog
@@ -28,9 +29,7 @@ from everthread.gateway.reading import BodyLocator, RequestBody, read_request
 from everthread.gateway.request_head import (
     ClientGone,
     RequestHead,
-    Upload,
     model_in_path,
-    read_body,
     run_while_connected,
 )
 from everthread.gateway.router import Routes, Upstream, family_of
