@@ -439,6 +439,14 @@ async def test_an_answer_without_a_call_passes_byte_for_byte(tmp_path: Path) -> 
         assert _masked(with_tool) == _masked(talk.raw)
 
 
+async def test_a_whole_answer_without_a_call_keeps_its_length(tmp_path: Path) -> None:
+    async with talking(tmp_path, "anthropic", streams=False) as talk:
+        await talk.ask("Which boat was it?")
+        assert talk.offered()
+        assert talk.told["content-length"] == str(len(talk.raw))
+        assert "transfer-encoding" not in talk.told
+
+
 def _masked(raw: bytes) -> bytes:
     """A stream without the figures that differ between two calls."""
     return re.sub(rb'"(?:id|\w*_tokens)":\s*(?:"[^"]*"|\d+)', b"", raw)
