@@ -39,8 +39,8 @@ async def read_body(
     count: Callable[[int], None] = _ignore_size,
 ) -> bytes:
     """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
-    stated = call.headers.get("content-length", "0")
-    if stated.isdecimal() and int(stated) > limits.body_bytes:
+    length = call.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limits.body_bytes:
         raise body_too_large()
     try:
         async with asyncio.timeout(limits.body_seconds):

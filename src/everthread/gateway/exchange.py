@@ -157,8 +157,8 @@ class Exchange:
             self.finish()
 
     def begin_filters(self) -> None:
-        made = (feature.begin(self) for feature in self.services.features)
-        self.filters = [one for one in made if one is not None]
+        filters = (feature.begin(self) for feature in self.services.features)
+        self.filters = [each for each in filters if each is not None]
 
     async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the request upstream; a response that came before is closed. `is_plain`: uncompressed, please."""

@@ -98,8 +98,8 @@ class FailOpenManager:
         """Return the turn of a request; one that forwards it unchanged if the manager fails."""
         turn = await self.attempt("prepare", incoming, self._prepare(incoming))
         if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
-            why = "the gateway failed" if turn is None else ""
-            turn = _unmanaged_turn(incoming, why)
+            reason = "the gateway failed" if turn is None else ""
+            turn = _unmanaged_turn(incoming, reason)
         return FailOpenTurn(self, incoming, turn)
 
     async def _prepare(self, incoming: Incoming) -> ProxyTurn:
@@ -107,14 +107,14 @@ class FailOpenManager:
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
-            why = (
+            reason = (
                 str(error)
                 if isinstance(error, ExcessError)
                 else "it cannot be read here"
             )
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
             self.warn_unmanaged(kind, _without_credentials(str(error), incoming))
-            return _unmanaged_turn(incoming, printable(why))
+            return _unmanaged_turn(incoming, printable(reason))
 
     def warn_unmanaged(self, kind: str, why: str) -> None:
         """Count a request that is passed on unmanaged; the first of each kind is a warning in the log."""

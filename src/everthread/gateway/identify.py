@@ -51,8 +51,8 @@ BODY_SCOPE = "body:"
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, else from the fields."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
-    named = _first_header(headers, _SESSION_HEADERS)
-    session = named or _session_in_body(headers, fields)
+    header_session = _first_header(headers, _SESSION_HEADERS)
+    session = header_session or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
@@ -72,12 +72,12 @@ def body_session(fields: Mapping[str, Any]) -> str:
     claude = _claude_session(values.get("user_id"))
     if claude:
         return claude
-    stated = [
+    candidates = [
         *(values.get(name) for name in _METADATA_FIELDS),
         fields.get("session_id"),
         fields.get(_CACHE_KEY),
     ]
-    return next((value for value in stated if isinstance(value, str) and value), "")
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:

@@ -48,18 +48,18 @@ def name_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
-    named = [
+    reader_names = [
         name
         for name in reading_tools(tools)
         if name.lower().endswith(("recall", "expand"))
     ]
-    tool = named[0] if named else None
+    tool = reader_names[0] if reader_names else None
     replacement = []
     for index, value in enumerate(cover.replacement):
-        same = index < len(sent) and sent[index] == value
+        is_same = index < len(sent) and sent[index] == value
         replacement.append(
             value
-            if same or OPEN not in encode_value(value) or value in sent
+            if is_same or OPEN not in encode_value(value) or value in sent
             else name_reader(value, tool)
         )
     return replace(cover, replacement=replacement)
@@ -98,10 +98,10 @@ def replacement_text(
     """
     texts = [message.text for message in sent[:head]]
     sent = sent[head:]
-    same = True
+    is_same = True
     for index, value in enumerate(replacement):
-        same = same and index < len(sent) and sent[index].value == value
-        texts.append(sent[index].text if same else encode_value(value))
+        is_same = is_same and index < len(sent) and sent[index].value == value
+        texts.append(sent[index].text if is_same else encode_value(value))
     return ",".join(texts)
 
 

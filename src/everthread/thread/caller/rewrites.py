@@ -224,13 +224,13 @@ class RewriteStore:
         for similar in candidates:
             length = history.skeletons.index(similar.skeleton) + 1
             if length > longest and history.drifted_from(similar.results, length):
-                same = replace(
+                drifted = replace(
                     similar,
                     chain=history.digest(length),
                     length=length,
                     results=history.results(0, length),
                 )
-                rewrites.append(await self._store.put_rewrite(same))
+                rewrites.append(await self._store.put_rewrite(drifted))
                 self._listener(Drifted(similar.thread, length))
         return sorted(
             rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength)
@@ -242,7 +242,7 @@ class RewriteStore:
         """Make a rewrite that covers more than the one before, and store nothing but the usage of its summary."""
         messages = task.messages()
         values = messages.values
-        before = task.base_state
+        base_state = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
         job = CompressionJob(
             api=task.frame.api,
@@ -250,7 +250,7 @@ class RewriteStore:
             values=values,
             tokens=task.aimed_tokens,
             level=task.order.level,
-            state=before.engine,
+            state=base_state.engine,
             pins=pins,
             summary_key=setup.summary_key,
             most=messages.most,
@@ -261,17 +261,17 @@ class RewriteStore:
         cost = await self._accounting.record_summary(
             task.thread, compaction.usage, task.frame.payer
         )
-        cut = result.cover
-        if cut is None:
+        new_cover = result.cover
+        if new_cover is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if cut.tail == task.new_count or not cut.replacement:
+        if new_cover.tail == task.new_count or not new_cover.replacement:
             return RewriteDraft(
                 replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
             )
         state = _counted_state(task, messages, result)
-        note = before.note or compaction.system_note
+        note = base_state.note or compaction.system_note
         rewrite = replace(
-            _row(task, messages, cut),
+            _row(task, messages, new_cover),
             depth=(task.base.depth if task.base else 0) + 1,
             state=replace(state, engine=result.state, note=note).dump(),
         )
@@ -294,8 +294,8 @@ class RewriteStore:
         if stored.replacement == new.replacement:
             self._listener(_done_event(draft, draft.new))
         else:
-            why = "another process rewrote this beginning first; its rewrite is used"
-            self._listener(CompactionVoid(new.thread, why))
+            reason = "another process rewrote this beginning first; its rewrite is used"
+            self._listener(CompactionVoid(new.thread, reason))
         return stored
 
     async def prune_since(
@@ -306,13 +306,13 @@ class RewriteStore:
         if base is None:
             return None
         messages = task.messages()
-        before = task.base_state
+        base_state = task.base_state
         job = PruningJob(
             api=task.frame.api,
             frame=task.frame.request_with_recall,
             values=messages.values,
             tokens=task.tokens,
-            state=before.engine,
+            state=base_state.engine,
             summary_key=setup.summary_key,
             most=messages.most,
         )
@@ -325,7 +325,7 @@ class RewriteStore:
             _row(task, messages, cut),
             depth=base.depth,
             session=base.session,
-            state=replace(state, engine=before.engine, note=before.note).dump(),
+            state=replace(state, engine=base_state.engine, note=base_state.note).dump(),
         )
         return RewriteDraft(result.compaction, rewrite)
 

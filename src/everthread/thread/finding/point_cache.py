@@ -129,8 +129,8 @@ class PointCache:
     def forget(self, digest: str) -> None:
         """Forget the points with this digest."""
         for points in (self._tips, self._passed):
-            stale = [key for key, one in points.items() if one.link.digest == digest]
-            for key in stale:
+            keys = [key for key, one in points.items() if one.link.digest == digest]
+            for key in keys:
                 del points[key]
         ended = [thread for thread, end in self._named_ends.items() if end == digest]
         for thread in ended:
@@ -153,14 +153,14 @@ class _ThreadEnds:
 
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
         """Return the digest of a thread's last point, and its position in a history."""
-        said = [
+        spoken_places = [
             (place, piece.skeleton)
             for place, piece in enumerate(history.pieces, 1)
             if piece.skeleton
         ]
-        skeletons = [skeleton for _, skeleton in said]
-        for end in range(len(said) - 1, 0, -1):
-            place, last = said[end - 1]
+        skeletons = [skeleton for _, skeleton in spoken_places]
+        for end in range(len(spoken_places) - 1, 0, -1):
+            place, last = spoken_places[end - 1]
             known = self._ends.get((*family, last))
             if known is not None and follows_thread_end(skeletons, end, known[1]):
                 return known[0], place
