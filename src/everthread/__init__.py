@@ -48,10 +48,13 @@ if TYPE_CHECKING:
     from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
+    from everthread.core.caching.claude_cache_marks import apply_cache_control
     from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-    from everthread.core.claude_cache_marks import apply_cache_control
-    from everthread.core.provider_errors import ErrorVerdict, classify_error
-    from everthread.core.redaction import redact
+    from everthread.core.provider_errors.classification import (
+        ErrorVerdict,
+        classify_error,
+    )
+    from everthread.core.secrets.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.validation import Problem, repair_messages, validate_messages
     from everthread.factory import (
