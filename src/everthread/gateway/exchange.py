@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
-from everthread.gateway.body_limits import Upload
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters import Feature, Filter
@@ -15,6 +14,7 @@ from everthread.gateway.managed.fail_open import FailOpenManager
 from everthread.gateway.monitoring.log_lines import refusal_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.pending import PendingWork
+from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.router import Upstream, family_of

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
-from everthread.gateway.body_limits import Upload, read_body
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
@@ -25,6 +24,7 @@ from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.pending import PendingWork
+from everthread.gateway.request.body_limits import Upload, read_body
 from everthread.gateway.request.body_reading import (
     BodyLocator,
     RequestBody,

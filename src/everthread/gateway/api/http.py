@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from everthread.gateway.access.auth import Caller
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
 from everthread.gateway.api.turn_log import TurnEvent
-from everthread.gateway.body_limits import read_body
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,

@@ -29,7 +29,6 @@ from starlette.types import Message, Receive, Scope, Send
 from everthread._version import __version__
 from everthread.core.prices import format_dollars
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.body_limits import collect_body
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
 from everthread.gateway.dashboard.charts import (
@@ -51,6 +50,7 @@ from everthread.gateway.dashboard.page_data import (
 from everthread.gateway.dashboard.summary_lines import split_code
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
+from everthread.gateway.request.body_limits import collect_body
 from everthread.store.records import new_id
 from everthread.thread.facts import add_pin
 

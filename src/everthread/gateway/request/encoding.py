@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from everthread.gateway.body_limits import body_too_large
+from everthread.gateway.request.body_limits import body_too_large
 
 if sys.version_info >= (3, 14):
     from compression import zstd
