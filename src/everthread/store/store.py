@@ -674,17 +674,33 @@ class Store:
     find_rewrites = reads(client_threads.find_rewrites)
 
     async def match_rewrites(
-        self, *history: Any, states: Sequence[tuple[str, str]] = ()
+        self,
+        tenant: str,
+        engines: Sequence[str],
+        digests: Sequence[str],
+        skeletons: Sequence[str],
+        last_search: RewriteSearch | None = None,
+        *,
+        states: Sequence[tuple[str, str]] = (),
     ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
-        """Return the rewrites of a history and states beside them, in one snapshot."""
+        """Return the rewrites of a history and states beside them, in one snapshot.
+
+        `last_search`: the search for a beginning of the history. A long history without one is not searched on the
+        event loop.
+        """
 
         def work(
             tx: Tx,
         ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
             stored = [state.get_state(tx, scope, key) for scope, key in states]
-            return *client_threads.match_rewrites(tx, *history), stored
+            found, search = client_threads.match_rewrites(
+                tx, tenant, engines, digests, skeletons, last_search
+            )
+            return found, search, stored
 
-        return await self._readers.read_short(work)
+        is_long = last_search is None and len(digests) > client_threads.DIGESTS_AT_ONCE
+        read = self._readers.read if is_long else self._readers.read_short
+        return await read(work)
 
     find_similar_rewrites = reads(client_threads.find_similar_rewrites)
 
