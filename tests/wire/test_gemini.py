@@ -167,7 +167,7 @@ class TestPairing:
     def test_a_response_alone_is_paired_with_the_content_before_it(self) -> None:
         called = {"role": "model", "parts": [SIGNED]}
         [answer] = gemini.decode_messages(
-            [{"role": "user", "parts": [ANSWERED]}], after=called
+            [{"role": "user", "parts": [ANSWERED]}], previous_content=called
         )
         assert (
             results_of(answer)[0].call_id
@@ -259,8 +259,8 @@ class TestMeaning:
                 {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
             ],
         }
-        assert gemini.spoken_form(said) == gemini.spoken_form(bare)
-        answered = gemini.spoken_form(
+        assert gemini.comparable_content(said) == gemini.comparable_content(bare)
+        answered = gemini.comparable_content(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
         block = {
@@ -270,12 +270,12 @@ class TestMeaning:
         }
         assert answered == {"role": "user", "content": [block]}
         assert (
-            gemini.spoken_form({"role": "user", "parts": [ANSWERED, ANSWERED]})
+            gemini.comparable_content({"role": "user", "parts": [ANSWERED, ANSWERED]})
             == answered
         ), "Gemini CLI resumed"
         assert (
-            gemini.spoken_form("nothing")
-            == gemini.spoken_form({"parts": 1})
+            gemini.comparable_content("nothing")
+            == gemini.comparable_content({"parts": 1})
             == {"role": "user", "content": []}
         )
 

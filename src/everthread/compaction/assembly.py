@@ -20,7 +20,7 @@ from everthread.core.transcript import (
     without_summary,
 )
 from everthread.core.validation import repair
-from everthread.wire.definitions import join_instructions, needs_place
+from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
 def system_note(plan: CutPlan) -> str:
@@ -151,7 +151,7 @@ def _find_place(
     )
     is_merged = without_summary(messages[summary][0]) is not None
     beside = max(summary + is_merged, lowest)
-    if not needs_place(instruction):
+    if not has_fixed_position(instruction):
         return beside
     places = [
         at

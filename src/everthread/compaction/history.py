@@ -42,7 +42,7 @@ from everthread.core.transcript import (
     user_text,
     without_summary,
 )
-from everthread.wire.definitions import PermanentPart, permanent_parts
+from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal_steps import Step
@@ -129,10 +129,10 @@ class MessageFacts:
             self.named_files = calls, tuple(filter(None, named))
         return self.named_files[1]
 
-    def permanent_parts(self) -> Sequence[PermanentPart]:
+    def find_permanent_parts(self) -> Sequence[PermanentPart]:
         """Return its parts that are not conversation."""
         if self.permanent is None:
-            self.permanent = permanent_parts(self.message)
+            self.permanent = find_permanent_parts(self.message)
         return self.permanent
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:

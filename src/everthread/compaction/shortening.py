@@ -27,7 +27,7 @@ from everthread.core.outputs import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_answer, without_summary
-from everthread.wire.definitions import has_reference, loads_tools
+from everthread.wire.definitions import has_tool_reference, loads_tools
 
 MIN_RESULT_TOKENS = 24
 """The minimum tokens of a cut result."""
@@ -82,7 +82,7 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     def edit(result: Result, _: Mapping[str, Any]) -> Any:
         text = result.text
         tokens = counter.text(text) if len(text) > room else 0
-        if tokens <= room or has_reference(result.content):
+        if tokens <= room or has_tool_reference(result.content):
             return result.content
         is_lookup_answer = is_answer(result.name or tools.get(result.call_id, ""), text)
         if is_lookup_answer and not lookups:

@@ -27,7 +27,7 @@ from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
-from everthread.wire.gemini.fields import object_of, value_of
+from everthread.wire.gemini.fields import field_object, field_value
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
@@ -191,10 +191,10 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
-    settings = object_of(fields, "generationConfig") or {}
+    settings = field_object(fields, "generationConfig") or {}
     stated = [
         *(fields[name] for name in FIELDS if name in fields),
-        value_of(settings, "maxOutputTokens"),
+        field_value(settings, "maxOutputTokens"),
     ]
     return next(
         (
@@ -211,9 +211,9 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     stated = fields.get("thinking")
     tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
     if api == "gemini":
-        settings = object_of(fields, "generationConfig") or {}
-        thinking = object_of(settings, "thinkingConfig")
-        tokens = value_of(thinking or {}, "thinkingBudget")
+        settings = field_object(fields, "generationConfig") or {}
+        thinking = field_object(settings, "thinkingConfig")
+        tokens = field_value(thinking or {}, "thinkingBudget")
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 

@@ -17,7 +17,7 @@ from everthread.gateway.system_note import note_change, takes_blocks
 from everthread.providers.catalog import FIELDS, cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import name_of, object_of
+from everthread.wire.gemini.fields import field_name, field_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
 
 def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
     """Return the body with this `maxOutputTokens` in its settings."""
-    name = name_of(sliced.fields, "generationConfig")
-    settings = dict(object_of(sliced.fields, name) or {})
-    settings[name_of(settings, "maxOutputTokens")] = cap
+    name = field_name(sliced.fields, "generationConfig")
+    settings = dict(field_object(sliced.fields, name) or {})
+    settings[field_name(settings, "maxOutputTokens")] = cap
     if name in sliced.spans:
         return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
     start = sliced.body.index(b"{") + 1

@@ -9,7 +9,7 @@ from everthread.core.openai_cache_breakpoints import takes_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import name_of, object_of
+from everthread.wire.gemini.fields import field_name, field_object
 
 _GAP = "\n\n"
 
@@ -54,8 +54,8 @@ def note_change(
 
 
 def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
-    field = name_of(sliced.fields, "systemInstruction")
-    system = object_of(sliced.fields, field)
+    field = field_name(sliced.fields, "systemInstruction")
+    system = field_object(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):
         return None
     noted = {**system, "parts": [*system["parts"], {"text": note}]}

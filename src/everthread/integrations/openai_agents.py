@@ -18,8 +18,8 @@ from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 from everthread.wire.openai_responses import (
+    decode_assistant_items,
     decode_messages,
-    decode_run,
     encode_messages,
 )
 
@@ -352,7 +352,7 @@ def _strip_native(message: Message) -> Message:
 
 def _read_answer(items: Sequence[Item]) -> Message:
     return (
-        _strip_native(decode_run(items))
+        _strip_native(decode_assistant_items(items))
         if items
         else {"role": "assistant", "content": ""}
     )

@@ -27,9 +27,16 @@ from everthread.lab.importers.log import (
     parse_time,
     text_in,
 )
-from everthread.wire.openai_responses import CALLS, decode_messages
+from everthread.wire.openai_responses import RESULT_KIND_BY_CALL_KIND, decode_messages
 
-_ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
+_ITEMS = frozenset(
+    {
+        "message",
+        "reasoning",
+        *RESULT_KIND_BY_CALL_KIND,
+        *RESULT_KIND_BY_CALL_KIND.values(),
+    }
+)
 _LINES = frozenset(
     {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
 )
@@ -198,5 +205,5 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
     return (
         item.get("role") == "assistant"
         if kind == "message"
-        else kind not in CALLS.values()
+        else kind not in RESULT_KIND_BY_CALL_KIND.values()
     )

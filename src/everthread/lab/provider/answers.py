@@ -340,7 +340,9 @@ class ProviderLogic:
                 return refuse(record, checks.unknown_trigger(protocol.api))
             item = make_compaction(case.request, record.number)
             return self._reply(
-                case, Reply(openai_responses.decode_run([item]), "stop"), None
+                case,
+                Reply(openai_responses.decode_assistant_items([item]), "stop"),
+                None,
             )
         too_large = checks.find_overflow(
             protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body)

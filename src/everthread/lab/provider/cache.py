@@ -29,8 +29,8 @@ from everthread.core.messages import (
 from everthread.core.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.wire.common import native_of
-from everthread.wire.openai_chat import tool_calls_of
+from everthread.wire.common import native_record
+from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]
 
@@ -119,7 +119,7 @@ class PromptReader:
         wire_index = -1
         content_index = 0
         for message in request.messages:
-            record = native_of(message, api)
+            record = native_record(message, api)
             joined = bool(record and record.get("joined"))
             wire_index, content_index = (
                 (wire_index, content_index) if joined else (wire_index + 1, 0)
@@ -144,13 +144,13 @@ class PromptReader:
 
     def _cache_parts(self, api: Api, message: Message) -> list[Part]:
         """Return the units of a message that the cache sees: Claude's blocks, elsewhere the whole message."""
-        record = native_of(message, api)
+        record = native_record(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._claude and message.get("role") != "tool":
             calls = [
-                {"type": "tool_use", "call": call} for call in tool_calls_of(message)
+                {"type": "tool_use", "call": call} for call in list_tool_calls(message)
             ]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
