@@ -119,7 +119,7 @@ def prefix_watch() -> Iterator[PrefixWatch]:
 
 
 def _find_breaks(sent: Any) -> list[str]:
-    from everthread.core.shared_prefix import shared_prefix
+    from everthread.core.shared_prefix import compare_prefixes
     from everthread.testing import PrefixWatch
 
     if isinstance(sent, PrefixWatch):
@@ -128,13 +128,13 @@ def _find_breaks(sent: Any) -> list[str]:
     if len(requests) < 2:
         raise AssertionError(f"two requests are needed to compare; got {len(requests)}")
     differences: list[tuple[int, PrefixDiff]] = [
-        (number, shared_prefix(_drop_injected(earlier), later))
+        (number, compare_prefixes(_drop_injected(earlier), later))
         for number, (earlier, later) in enumerate(pairwise(requests), 2)
     ]
     return [
         f"request {number} does not extend the one before: {diff}"
         for number, diff in differences
-        if not diff.extends
+        if not diff.is_extension
     ]
 
 

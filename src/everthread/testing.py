@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
 from everthread.core.messages import text_of
-from everthread.core.shared_prefix import PrefixDiff, shared_prefix
+from everthread.core.shared_prefix import PrefixDiff, compare_prefixes
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import SummaryError
@@ -158,8 +158,8 @@ class PrefixWatch:
             )
             previous = self._last.get(event.session)
             if previous is not None and previous.model == request.model:
-                difference = shared_prefix(previous, request)
-                if not difference.extends:
+                difference = compare_prefixes(previous, request)
+                if not difference.is_extension:
                     self.broken.append(difference)
             self._last[event.session] = request
 

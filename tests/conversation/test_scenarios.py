@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.transcript import is_summary, recognize
+from everthread.core.transcript import is_summary, recognize_summaries
 from everthread.core.types import Api, Reply
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Fault
@@ -211,7 +211,7 @@ async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
         key = await setup.store.shared_secret(SUMMARY_KEY)
         at = next(
             index
-            for index, message in enumerate(recognize(sent, key))
+            for index, message in enumerate(recognize_summaries(sent, key))
             if is_summary(message)
         )
         assert at <= 2

@@ -27,7 +27,7 @@ def policy(**options: Any) -> CompactionPolicy:
 def compacted(calls: int) -> ContextState:
     """The state of a thread with this many calls since its last compaction."""
     state = ContextState(compacted=3_000)
-    state.rhythm = state.rhythm.rewritten()
+    state.rhythm = state.rhythm.after_compaction()
     for number in range(calls):
         state.observe(
             CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0

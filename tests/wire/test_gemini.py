@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 
 from everthread.core.canonical_usage import normalize_usage
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply, Request
-from everthread.core.validation import OPENING, validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import WireError
 from everthread.wire import gemini
 from everthread.wire.codecs import decode_any
@@ -324,7 +325,7 @@ class TestSignatures:
             },
         ]
         opening, called, answered = gemini.encode_messages(history, model=MODEL)
-        assert opening == {"role": "user", "parts": [{"text": OPENING}]}
+        assert opening == {"role": "user", "parts": [{"text": OPENING_TEXT}]}
         function = {"functionCall": {"name": "f", "args": {"input": "no json"}}}
         unsigned = {**function, "thoughtSignature": "skip_thought_signature_validator"}
         assert called["parts"] == [{"text": "No."}, unsigned, function]
@@ -388,7 +389,7 @@ def test_parts_of_other_apis() -> None:
         {"somethingNew": {"a": 1}},
     ]
     assert gemini.encode_messages([{"role": "user", "content": ""}]) == [
-        {"role": "user", "parts": [{"text": OPENING}]}
+        {"role": "user", "parts": [{"text": OPENING_TEXT}]}
     ]
 
 

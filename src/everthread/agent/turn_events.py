@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import redact
-from everthread.core.shared_prefix import shared_prefix
+from everthread.core.shared_prefix import compare_prefixes
 from everthread.core.types import Request
 from everthread.thread import events
 from everthread.thread.events import Event
@@ -195,8 +195,8 @@ class CauseLog:
             return f"another model: {previous.request.model} became {current.request.model}"
         if previous.session != current.session:
             return "the history was rewritten, or another session was entered: only tools and system prompt are shared"
-        prefix = shared_prefix(previous.request, current.request)
-        if not prefix.extends:
+        prefix = compare_prefixes(previous.request, current.request)
+        if not prefix.is_extension:
             return f"the request no longer begins like the one before: {prefix}"
         if current.at - previous.at > self._ttl:
             seconds = current.at - previous.at

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.summary_message import text_file
+from everthread.core.message_repair import repair
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -19,7 +20,6 @@ from everthread.core.transcript import (
     mark_summary,
     without_summary,
 )
-from everthread.core.validation import repair
 from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
@@ -53,7 +53,7 @@ def assemble(
     joined = _put_instructions(_join([*head, *others], tail, text), instructions)
     mended = repair([message for message, _ in joined], in_flight=True)
     return mended.messages, tuple(
-        None if index is None else joined[index][1] for index in mended.places
+        None if index is None else joined[index][1] for index in mended.original_indexes
     )
 
 

@@ -149,7 +149,7 @@ class ContextCompressor(SummaryEngine):
             TASK: writing.request.task,
             RULES: "\n".join(rules),
         }
-        is_brief = self._services.budget.small or written.author == AUTHOR
+        is_brief = self._services.budget.is_small or written.author == AUTHOR
         result = Compaction(
             messages=[],
             summary="",

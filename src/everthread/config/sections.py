@@ -75,7 +75,7 @@ def store_url(value: str) -> str:
 
 def within(key: str) -> Any:
     """Return the allowed range of a setting, which is defined in the module that uses it."""
-    low, high = budget.LIMITS[key]
+    low, high = budget.SETTING_RANGES[key]
     return Field(ge=low, le=None if math.isinf(high) else high)
 
 
@@ -205,19 +205,20 @@ class CompressionOptions(Options):
         description="False: nothing is rewritten; overflow is reported, not repaired.",
     )
     threshold: Annotated[float, within("compression.threshold")] = Field(
-        budget.THRESHOLD, description="Share of the window at which compaction starts."
+        budget.DEFAULT_THRESHOLD,
+        description="Share of the window at which compaction starts.",
     )
     target_ratio: Annotated[float, within("compression.target_ratio")] = Field(
-        budget.TARGET_RATIO,
+        budget.DEFAULT_TARGET_RATIO,
         description="Share of the threshold kept as the recent tail.",
     )
     protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
-        budget.PROTECT_LAST_N,
+        budget.DEFAULT_PROTECT_LAST_N,
         description="The number of recent messages that are kept, where they fit.",
     )
     threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
         Field(
-            budget.THRESHOLD_TOKENS,
+            budget.DEFAULT_THRESHOLD_TOKENS,
             description="Upper bound of the threshold, in tokens; null turns it off.",
         )
     )
@@ -225,7 +226,8 @@ class CompressionOptions(Options):
         "handoff", description="The layout of a summary."
     )
     user_words: Annotated[float, within("compression.user_words")] = Field(
-        budget.USER_WORDS, description="Share of the threshold for the user's words."
+        budget.DEFAULT_USER_WORDS_SHARE,
+        description="Share of the threshold for the user's words.",
     )
     tools_share: Annotated[float, within("compression.tools_share")] = Field(
         TOOLS_SHARE,
@@ -271,14 +273,15 @@ class ToolOutputOptions(Options):
     """How much tool output may enter the context; the rest is stored and cited."""
 
     result_chars: Annotated[int, within("tool_output.result_chars")] = Field(
-        budget.RESULT_CHARS, description="Largest single result, in characters."
+        budget.DEFAULT_RESULT_CHARS, description="Largest single result, in characters."
     )
     turn_chars: Annotated[int, within("tool_output.turn_chars")] = Field(
-        budget.TURN_CHARS,
+        budget.DEFAULT_TURN_CHARS,
         description="Largest sum of the results of one assistant turn.",
     )
     preview_chars: Annotated[int, within("tool_output.preview_chars")] = Field(
-        budget.PREVIEW_CHARS, description="How much of a stored result is shown."
+        budget.DEFAULT_PREVIEW_CHARS,
+        description="How much of a stored result is shown.",
     )
     per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = (
         Field(

@@ -13,6 +13,7 @@ from everthread.conversation.requests import PreparedRequest
 from everthread.conversation.state import ConversationState
 from everthread.core.cache_diagnosis import with_diagnosis
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.message_repair import with_call_ids
 from everthread.core.messages import (
     Call,
     Message,
@@ -21,7 +22,7 @@ from everthread.core.messages import (
     without_native_value,
 )
 from everthread.core.types import Api, Reply
-from everthread.core.validation import is_empty, with_call_ids
+from everthread.core.validation import is_empty
 from everthread.errors import ModelError
 from everthread.store.records import NewMessage, new_id
 from everthread.thread.accounting import usage_of

@@ -19,7 +19,7 @@ from everthread.conversation.summary_note import note_in, with_note, without_not
 from everthread.conversation.tool_results import store_output
 from everthread.core.messages import Message, calls_of
 from everthread.core.provider_errors import ErrorVerdict
-from everthread.core.transcript import is_summary, strip_marks
+from everthread.core.transcript import is_summary, strip_summary_marks
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError
 from everthread.providers.catalog import output_cap
@@ -179,7 +179,7 @@ async def _switch(
     live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
     live.state.compacted = live.tokens
-    live.state.rhythm = live.state.rhythm.rewritten()
+    live.state.rhythm = live.state.rhythm.after_compaction()
     live.state.pause.relieved = (
         compaction.tokens_before if record.reason in AUTOMATIC else 0
     )
@@ -229,7 +229,7 @@ def _entries(
             kind: MessageKind = "summary" if is_summary(message) else "derived"
             entries.append(
                 NewMessage(
-                    strip_marks([message])[0],
+                    strip_summary_marks([message])[0],
                     kind,
                     tokens=live.counter.message(message),
                 )

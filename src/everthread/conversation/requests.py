@@ -10,8 +10,8 @@ from everthread.conversation.state import ConversationState
 from everthread.conversation.summary_note import as_sent
 from everthread.core.claude_cache_marks import (
     apply_cache_control,
+    find_last_marked_index,
     first_markable_index,
-    last_marker,
     mark_system,
 )
 from everthread.core.messages import Message
@@ -65,7 +65,7 @@ def build_request(
     if route.caches_by_marks:
         _mark_messages(live, messages)
         system = mark_system(system, ttl=options.cache_ttl)
-    elif route.takes_breakpoints:
+    elif route.accepts_breakpoints:
         system = mark_system_breakpoint(system)
     messages += injected
     extra = live.counter.messages(injected)
@@ -116,7 +116,10 @@ def _limit_output(
         limits.append(live.output_cap)
     if live.learnt_window:
         unreported = (
-            live.state.calibration.unreported(live.route.name, live.estimate) + injected
+            live.state.calibration.count_unreported_tokens(
+                live.route.name, live.estimate
+            )
+            + injected
         )
         limits.append(
             room_for_output(
@@ -134,9 +137,9 @@ def _mark_messages(live: ConversationState, messages: list[Message]) -> None:
         messages[start:],
         ttl=live.setup.options.cache_ttl,
         native_anthropic=live.route.api == "anthropic",
-        previous=None if previous is None else previous - start,
-        wordless_results=True,
+        previous_index=None if previous is None else previous - start,
+        mark_tool_results=True,
     )
-    last = last_marker(near)
+    last = find_last_marked_index(near)
     live.marked = None if last is None else start + last
     messages[start:] = near

@@ -202,7 +202,7 @@ class ConversationState:
     @property
     def reported(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.state.calibration.reported(self.route.name)
+        return self.state.calibration.has_report(self.route.name)
 
     @property
     def answering_model(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from everthread.conversation.state import ConversationState
 from everthread.core.messages import Message
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.thread.events import OutputStored
 from everthread.thread.large_results import cite_large_results
 
@@ -27,7 +27,7 @@ async def limit_results(
 
 
 async def store_output(
-    live: ConversationState, item: ToStore, *, tool: str = ""
+    live: ConversationState, item: OutputToStore, *, tool: str = ""
 ) -> None:
     """Store an output before anything cites it; the store reads it back before it says yes."""
     await live.setup.store.put_output(

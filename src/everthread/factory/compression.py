@@ -21,7 +21,7 @@ from everthread.compaction.summary import Compaction, Summarizer, TemplateName
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize, strip_marks
+from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.core.types import System
 from everthread.errors import InputError, NoStoreError
 from everthread.thread.policy import ContextOptions
@@ -108,7 +108,7 @@ async def acompress(
             writer = named_summarizer(summarizer, counter)
         services = Services(writer, counter, budget, time.monotonic, summary_key=key)
         compaction = await settings.make_engine(services).compress(
-            recognize(messages, key),
+            recognize_summaries(messages, key),
             focus_topic=focus,
             system=system,
             tools=tools,
@@ -117,7 +117,7 @@ async def acompress(
         )
     warnings = (*notices, *compaction.warnings)
     return replace(
-        compaction, messages=strip_marks(compaction.messages), warnings=warnings
+        compaction, messages=strip_summary_marks(compaction.messages), warnings=warnings
     )
 
 

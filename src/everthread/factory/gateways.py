@@ -135,7 +135,7 @@ async def open_dashboard(
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
-    from everthread.core.prices import stated_window
+    from everthread.core.prices import find_listed_window
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import LoopServer, listen
 
@@ -154,7 +154,7 @@ async def open_dashboard(
     )
     await server.start()
     # Load the table of windows now; the first page would wait for it.
-    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))
+    loading = asyncio.create_task(asyncio.to_thread(find_listed_window, "gpt-4o"))
     try:
         yield address, pages
     finally:
@@ -439,14 +439,14 @@ async def preload() -> None:
 
         from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
         from everthread.core.canonical_usage import CanonicalUsage
-        from everthread.core.prices import cost_of
+        from everthread.core.prices import compute_call_cost
         from everthread.core.tokens.tokenizers import load_tokenizer
         from everthread.providers import resolve  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
         # Load anyio's backend, which the question for a model's window needs.
         anyio.run(anyio.sleep, 0)
-        cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
+        compute_call_cost(CanonicalUsage(1, 1), "gpt-4o", time=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from everthread.core.prices import Prices, use_own_prices
+from everthread.core.prices import Prices, configure_prices
 
 if TYPE_CHECKING:
     from everthread.config import Config
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def apply_prices(config: Config) -> None:
     """Use the prices of the configuration in this process."""
-    use_own_prices(
+    configure_prices(
         {
             name: Prices(
                 input=Decimal(str(one.input)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.cache_lifetimes import OPTIONS
+from everthread.core.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.compaction_items import TRIGGER
@@ -86,7 +86,10 @@ class ClientRequest:
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints, or chose how they are set."""
-        return BREAKPOINT_MARK in self.read.holds or OPTIONS in self.sliced.fields
+        return (
+            BREAKPOINT_MARK in self.read.holds
+            or CACHE_OPTIONS_FIELD in self.sliced.fields
+        )
 
     @property
     def asks_compaction(self) -> bool:

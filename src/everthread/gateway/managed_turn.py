@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everthread.core.claude_cache_marks import MIN_CACHED
+from everthread.core.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.types import Reply
 from everthread.gateway.client_request import ClientRequest
 from everthread.gateway.contracts import (
@@ -164,7 +164,7 @@ class ManagedTurn:
         has_recall = offers_recall(call, self.request.sliced)
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
-        marks_pay = tokens.after >= MIN_CACHED
+        marks_pay = tokens.after >= MIN_CACHED_TOKENS
         how = Rendering(
             has_recall,
             self.services.mark_ttl if marks_pay else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.core.claude_cache_marks import cache_route
-from everthread.core.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value
@@ -18,7 +18,7 @@ def takes_blocks(api: Api, model: str, upstream: str) -> bool:
     """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
     if api == "openai_chat":
         by_marks = cache_route(model, base_url=upstream) is not None
-        return by_marks or takes_breakpoints(api, model, base_url=upstream)
+        return by_marks or accepts_breakpoints(api, model, base_url=upstream)
     return api == "anthropic"
 
 

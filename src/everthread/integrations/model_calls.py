@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from everthread.core.messages import Call, Message, calls_of
-from everthread.core.outputs import OutputLimits, name_reader
+from everthread.core.outputs import OutputLimits, replace_reader_name
 from everthread.core.types import System
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.events import Event
@@ -109,7 +109,7 @@ def cite_large(
         history += [
             HistoryMessage(old)
             if new is old
-            else HistoryMessage(name_reader(new, reader), is_own=False)
+            else HistoryMessage(replace_reader_name(new, reader), is_own=False)
             for old, new in zip(turn, cited, strict=True)
         ]
     return history, stored

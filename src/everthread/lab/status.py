@@ -10,7 +10,7 @@ from typing import Any
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.prices import cost, format_dollars, prices_for
+from everthread.core.prices import compute_cost, format_dollars, prices_for
 from everthread.factory.conversations import session_options
 from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
 from everthread.lab.importers.log import (
@@ -140,5 +140,5 @@ def _threshold(config: Config, model: str, window: int) -> int:
 
 def _price(model: str, usage: CanonicalUsage, at: float | None) -> float | None:
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
-    prices = prices_for(model, at=moment, prompt_tokens=usage.prompt_tokens)
-    return None if prices is None else float(cost(usage, prices) or 0)
+    prices = prices_for(model, time=moment, prompt_tokens=usage.prompt_tokens)
+    return None if prices is None else float(compute_cost(usage, prices) or 0)

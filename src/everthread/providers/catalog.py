@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from everthread.core.prices import stated_window
+from everthread.core.prices import find_listed_window
 from everthread.core.types import Api, Request
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
@@ -52,7 +52,7 @@ def known_model(name: str) -> KnownModel | None:
     model = _family(name)
     if model is not None and model.exact:
         return model
-    window = stated_window(name)
+    window = find_listed_window(name)
     if window is None:
         return model
     model = model or KnownModel(plain_name(name))

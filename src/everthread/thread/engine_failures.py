@@ -16,7 +16,7 @@ from everthread.compaction.summary import (
 )
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Messages
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
@@ -188,7 +188,7 @@ def find_fault(compaction: Any, count: int) -> str:
         return "`kept` does not name, for each of its messages, the one it was"
     if not _list_of(compaction.covered, is_place):
         return "`covered` names messages that are not there"
-    if not _list_of(compaction.to_store, lambda item: isinstance(item, ToStore)):
+    if not _list_of(compaction.to_store, lambda item: isinstance(item, OutputToStore)):
         return "`to_store` holds what is no output"
     if not _list_of(compaction.nodes, lambda item: isinstance(item, Node)):
         return "`nodes` holds what is no node"

@@ -15,19 +15,19 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import (
     OutputLimits,
+    OutputToStore,
     ToolOutput,
-    ToStore,
     plan_storage,
     reads_stored_output,
 )
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 
 
 @dataclass(frozen=True, slots=True)
 class LargeOutput:
     """An output that must be stored before it is cited, and the tool it comes from."""
 
-    output: ToStore
+    output: OutputToStore
     tool: str
 
 
@@ -70,8 +70,8 @@ def _as_output(
 ) -> ToolOutput:
     call = calls.get(result.call_id) or Call(result.call_id, result.name, "")
     exempt = reads_stored_output(call) or (
-        is_lookup(call.name) and call.name in lookups
+        is_lookup_tool(call.name) and call.name in lookups
     )
     return ToolOutput(
-        result.call_id, result.name or call.name, result.text, exempt=exempt
+        result.call_id, result.name or call.name, result.text, is_exempt=exempt
     )

@@ -26,7 +26,7 @@ from everthread.core.search.lookup import (
     SearchScope,
     heading,
 )
-from everthread.core.transcript import is_lookup, is_user_message
+from everthread.core.transcript import is_lookup_tool, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
@@ -289,7 +289,7 @@ class StoreLookup:
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
         """Return a hit as an excerpt with the text around it, or None for the arguments of an earlier search."""
-        if is_lookup(hit.tool):
+        if is_lookup_tool(hit.tool):
             return None
         text = hit.snippet if hit.is_passage else await self._show_hit(hit)
         if text is None:
@@ -317,7 +317,9 @@ class StoreLookup:
         stored = await self.store.message(hit.message, tenant=self.tenant)
         shown = _show_around(searchable_text(stored.body), hit.snippet)
         searched = [
-            call.arguments for call in calls_of(stored.body) if is_lookup(call.name)
+            call.arguments
+            for call in calls_of(stored.body)
+            if is_lookup_tool(call.name)
         ]
         if any(argument and argument in shown for argument in searched):
             return None
@@ -392,7 +394,7 @@ class StoreLookup:
                         for one in results_of(stored.body)
                     )
                     tools = [*filter(None, named)]
-                    if not any(map(is_lookup, (*tools, *calls.values()))):
+                    if not any(map(is_lookup_tool, (*tools, *calls.values()))):
                         texts.append(
                             _whole_message(stored, thread, turn, ",".join(tools))
                         )
@@ -402,7 +404,7 @@ class StoreLookup:
             outputs = [
                 output
                 for output in await self.store.outputs(thread)
-                if not is_lookup(output.tool)
+                if not is_lookup_tool(output.tool)
             ]
             yield [
                 Excerpt(

@@ -502,11 +502,11 @@ class ManagedThread(Generic[DraftT]):
             events.Planned(
                 context.session_id,
                 plan.action,
-                plan.why,
+                plan.reason,
                 tokens=tokens,
                 cost=plan.cost,
-                saves=plan.saves,
-                calls=plan.calls,
+                saves=plan.savings,
+                calls=plan.cheaper_calls,
             )
         )
 

@@ -11,7 +11,7 @@ from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summary import Summarizer
 from everthread.core.cache_diagnosis import ask_for_diagnosis
 from everthread.core.claude_cache_marks import cache_route
-from everthread.core.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -67,9 +67,9 @@ class Route:
         )
 
     @property
-    def takes_breakpoints(self) -> bool:
+    def accepts_breakpoints(self) -> bool:
         """Whether the cache matches at breakpoints that a request can set."""
-        return takes_breakpoints(self.api, self.name, self.provider, self.base_url)
+        return accepts_breakpoints(self.api, self.name, self.provider, self.base_url)
 
 
 @dataclass(frozen=True, slots=True)

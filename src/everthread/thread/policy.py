@@ -14,15 +14,15 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.journal import AUTHOR as JOURNAL
 from everthread.compaction.summary import Summarizer
-from everthread.core.cache_lifetimes import CACHE_SECONDS, bills_writes
+from everthread.core.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
 from everthread.core.call_pattern import CallPattern
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
-    Decision,
+    CompactionDecision,
     Rates,
-    weigh,
+    decide_compaction,
 )
 from everthread.core.prices import prices_for
 from everthread.core.tokens import budget as defaults
@@ -64,14 +64,14 @@ class ContextOptions:
     background: bool = True
     idle: bool = False
     """Compact shortly before the provider's cache expires."""
-    threshold: float = defaults.THRESHOLD
-    target_ratio: float = defaults.TARGET_RATIO
-    protect_last_n: int = defaults.PROTECT_LAST_N
-    threshold_tokens: int | None = defaults.THRESHOLD_TOKENS
-    user_words: float = defaults.USER_WORDS
-    result_chars: int = defaults.RESULT_CHARS
-    turn_chars: int = defaults.TURN_CHARS
-    preview_chars: int = defaults.PREVIEW_CHARS
+    threshold: float = defaults.DEFAULT_THRESHOLD
+    target_ratio: float = defaults.DEFAULT_TARGET_RATIO
+    protect_last_n: int = defaults.DEFAULT_PROTECT_LAST_N
+    threshold_tokens: int | None = defaults.DEFAULT_THRESHOLD_TOKENS
+    user_words: float = defaults.DEFAULT_USER_WORDS_SHARE
+    result_chars: int = defaults.DEFAULT_RESULT_CHARS
+    turn_chars: int = defaults.DEFAULT_TURN_CHARS
+    preview_chars: int = defaults.DEFAULT_PREVIEW_CHARS
     cache_ttl: str = "5m"
     economics: bool = True
     """Weigh in dollars when to compact, if prices are known."""
@@ -103,10 +103,10 @@ class ContextOptions:
             if self.max_tokens is None
             else min(self.max_tokens, max(window // 4, 1)),
         )
-        if fixed < budget.threshold or budget.threshold >= budget.hygiene:
+        if fixed < budget.threshold or budget.threshold >= budget.hygiene_limit:
             return budget
         return replace(
-            self, threshold=budget.hygiene / window, threshold_tokens=None
+            self, threshold=budget.hygiene_limit / window, threshold_tokens=None
         ).budget(window)
 
     @property
@@ -135,11 +135,11 @@ class ContextState:
     def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
         """Record an answered call. After a compaction its prompt is not compared with an earlier one."""
         before = (
-            self.rhythm.rewritten()
+            self.rhythm.after_compaction()
             if usage.prompt_tokens < self.rhythm.prompt
             else self.rhythm
         )
-        self.rhythm = before.after(usage, now, ttl=ttl)
+        self.rhythm = before.add_call(usage, now, ttl=ttl)
         self.changed = ""
 
     def fail(self, tokens: int) -> None:
@@ -199,17 +199,17 @@ class PromptSize:
     def hard_limit(self) -> int:
         """From here on a request has no room for its answer: it cannot go without a compaction."""
         window = self.budget.window
-        spare = min(self.output or defaults.SPARE_OUTPUT, window // 8)
+        spare = min(self.output or defaults.DEFAULT_OUTPUT_RESERVE, window // 8)
         return max(self.budget.threshold, window - spare - window // 50)
 
     @property
     def delay_limit(self) -> int:
         """A compaction that is due may be put off below this size."""
         window = self.budget.window
-        spare = min(self.output or defaults.SPARE_OUTPUT, window // 4)
+        spare = min(self.output or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)
         latest = min(
             int(MAX_DELAY * self.budget.threshold),
-            self.budget.hygiene,
+            self.budget.hygiene_limit,
             window - spare - window // 50,
         )
         return max(self.budget.threshold, latest)
@@ -275,7 +275,7 @@ class PolicyDecision:
     """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
-    weighed: Decision | None = None
+    weighed: CompactionDecision | None = None
     """The dollars; None if economics are off or prices unknown."""
 
     @property
@@ -305,7 +305,7 @@ class CompactionPolicy:
         if not self._options.enabled:
             return PolicyDecision("send", "compression is disabled")
         weighed = (
-            self.weigh(size, state, prices)
+            self.decide_compaction(size, state, prices)
             if tokens >= MIN_THRESHOLD_SHARE * threshold
             else None
         )
@@ -321,14 +321,16 @@ class CompactionPolicy:
                 )
             if why := self._too_soon(size, state):
                 return PolicyDecision("send", why, weighed=weighed)
-            early = PolicyDecision("compact", weighed.why, COLD_CACHE, weighed=weighed)
+            early = PolicyDecision(
+                "compact", weighed.reason, COLD_CACHE, weighed=weighed
+            )
             return self._skip_if_ineffective(size.when_due, state, early)
         if weighed is not None and weighed.action == "later":
-            return PolicyDecision("wait", weighed.why, weighed=weighed)
+            return PolicyDecision("wait", weighed.reason, weighed=weighed)
         if why := self._too_soon(size, state):
             return PolicyDecision("wait", why, weighed=weighed)
         why = (
-            weighed.why
+            weighed.reason
             if weighed
             else f"{tokens:,} tokens reach the threshold of {threshold:,}"
         )
@@ -363,7 +365,7 @@ class CompactionPolicy:
         )
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        weighed = self.weigh(size.when_due, state, prices)
+        weighed = self.decide_compaction(size.when_due, state, prices)
         return (weighed is None or weighed.action == "now") and not self.is_vain(
             size.when_due, state
         )
@@ -376,12 +378,12 @@ class CompactionPolicy:
         may_prepare = (
             self._options.enabled and self._options.background and not prices.is_journal
         )
-        if not may_prepare or rates is None or not rates.caches:
+        if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
-        weighed = weigh(
-            replace(self._case(size, state, prices, rates), cold="the pause")
+        weighed = decide_compaction(
+            replace(self._case(size, state, prices, rates), cold_reason="the pause")
         )
-        pays = weighed.action == "now" and weighed.saves > 2 * weighed.cost
+        pays = weighed.action == "now" and weighed.savings > 2 * weighed.cost
         return pays and not self.is_vain(size.when_due, state)
 
     def compacts_at_pause(self, size: PromptSize, state: ContextState) -> bool:
@@ -400,7 +402,7 @@ class CompactionPolicy:
         return (
             self._options.enabled
             and messages >= MIN_HYGIENE_MESSAGES
-            and size.tokens >= size.budget.hygiene
+            and size.tokens >= size.budget.hygiene_limit
         )
 
     def is_vain(self, size: PromptSize, state: ContextState) -> bool:
@@ -442,12 +444,16 @@ class CompactionPolicy:
         """Return how many seconds the provider keeps the thread's prefix, as far as calls showed it."""
         return state.rhythm.lifetime or self._options.cache_seconds
 
-    def weigh(
+    def decide_compaction(
         self, size: PromptSize, state: ContextState, prices: CallPrices
-    ) -> Decision | None:
+    ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
         rates = self._rates(prices, size.tokens, state)
-        return None if rates is None else weigh(self._case(size, state, prices, rates))
+        return (
+            None
+            if rates is None
+            else decide_compaction(self._case(size, state, prices, rates))
+        )
 
     def price_of_miss(
         self, size: PromptSize, state: ContextState, prices: CallPrices
@@ -457,7 +463,7 @@ class CompactionPolicy:
         return (
             None
             if rates is None
-            else rates.at_read_share(state.rhythm.read_share).miss(size.tokens)
+            else rates.at_read_share(state.rhythm.read_share).miss_cost(size.tokens)
         )
 
     def _rates(
@@ -467,7 +473,7 @@ class CompactionPolicy:
             return None
         list_prices = prices_for(
             prices.model,
-            at=datetime.fromtimestamp(self._wall(), UTC),
+            time=datetime.fromtimestamp(self._wall(), UTC),
             provider=None
             if prices.provider in PROVIDERS_WITHOUT_PRICES
             else prices.provider,
@@ -478,8 +484,10 @@ class CompactionPolicy:
             if prices.marked and self.lifetime(state) >= CACHE_SECONDS["1h"]
             else "5m"
         )
-        return Rates.of(
-            list_prices, ttl=ttl, marked=prices.marked or bills_writes(prices.model)
+        return Rates.from_prices(
+            list_prices,
+            ttl=ttl,
+            bills_cache_writes=prices.marked or bills_cache_writes(prices.model),
         )
 
     def _case(
@@ -487,26 +495,26 @@ class CompactionPolicy:
     ) -> CompactionCase:
         budget = size.budget
         writer = prices.summarizer
-        summary = budget.summary(max(0, size.tokens - size.fixed - budget.tail))
+        summary = budget.summary_size(max(0, size.tokens - size.fixed - budget.tail))
         remaining = max(
             size.fixed + budget.tail + summary,
             min(state.compacted, budget.compacted_limit),
         )
         return CompactionCase(
             tokens=size.tokens,
-            after=min(size.tokens, remaining),
-            fixed=size.fixed,
+            tokens_after=min(size.tokens, remaining),
+            fixed_tokens=size.fixed,
             threshold=budget.threshold,
             limit=size.delay_limit,
-            summary=(
+            summary_cost=(
                 writer.quote(size.tokens, summary)
                 if isinstance(writer, PricedSummarizer)
                 else 0.0
             )
             or 0.0,
             rates=rates,
-            rhythm=state.rhythm,
-            cold=self.cold(state),
+            call_pattern=state.rhythm,
+            cold_reason=self.cold(state),
             is_mid_turn=size.is_mid_turn,
         )
 

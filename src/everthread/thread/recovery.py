@@ -19,7 +19,7 @@ from everthread.core.messages import (
     with_content,
     with_text,
 )
-from everthread.core.outputs import ToStore, to_store
+from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.transcript import latest_user_index
 from everthread.wire.definitions import loads_tools
@@ -145,7 +145,7 @@ def room_for_output(window: int, prompt: int, *, unreported: int) -> int:
 
 def slim_messages(
     bodies: Sequence[Message], preview_chars: int
-) -> tuple[list[Message], list[ToStore]]:
+) -> tuple[list[Message], list[OutputToStore]]:
     """Return the same messages in fewer bytes and with fewer attachments, and the texts to store first.
 
     Images and documents stay in the latest user message and in the latest results.
@@ -162,7 +162,7 @@ def slim_messages(
         _drop_attachments(message, is_latest=at == latest)
         for at, message in enumerate(slim[:newest])
     ]
-    stored: list[ToStore] = []
+    stored: list[OutputToStore] = []
     return [
         _cite_results(index, message, preview_chars, stored)
         for index, message in enumerate(slim)
@@ -208,7 +208,7 @@ def _document_label(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _cite_results(
-    index: int, message: Message, preview_chars: int, stored: list[ToStore]
+    index: int, message: Message, preview_chars: int, stored: list[OutputToStore]
 ) -> Message:
     if loads_tools(message) or not any(
         len(result.text) > BIG_RESULT_CHARS for result in results_of(message)
@@ -218,7 +218,9 @@ def _cite_results(
     def replaced(result: Any, _holder: object) -> Any:
         big = len(result.text) > BIG_RESULT_CHARS
         item = (
-            to_store(index, result.call_id, result.text, preview_chars=preview_chars)
+            make_output_to_store(
+                index, result.call_id, result.text, preview_chars=preview_chars
+            )
             if big
             else None
         )

@@ -21,7 +21,7 @@ from everthread.agent.workspace import (
     quote_name,
 )
 from everthread.core.messages import count_noun
-from everthread.core.outputs import line_count
+from everthread.core.outputs import count_lines
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000
@@ -319,7 +319,7 @@ class WriteFile(_FileWriter):
             "a new file" if status is None else f"it had {status.st_size:,} bytes"
         )
         name = quote_name(space.relative(path))
-        lines = line_count(text)
+        lines = count_lines(text)
         return (
             old,
             content,

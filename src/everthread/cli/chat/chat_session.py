@@ -226,7 +226,7 @@ def render_greeting(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
-    is_priced = prices_for(route.name, at=datetime.now(UTC)) is not None
+    is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
         lines.append(f"no price is known for {visible(route.name)}: cost is not shown")
     choice, _ = check_choice(config.model)

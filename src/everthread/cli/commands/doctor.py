@@ -23,7 +23,7 @@ from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.file import set_keys
 from everthread.core.messages import count_noun
-from everthread.core.prices import price_source, prices_for
+from everthread.core.prices import describe_price_source, prices_for
 from everthread.errors import (
     ConfigError,
     EverthreadError,
@@ -310,8 +310,8 @@ def check_prices(config: Config, choice: Choice) -> CheckResult:
     apply_prices(config)
     now = datetime.now(UTC)
     provider = price_provider(choice)
-    source = price_source(choice.model, at=now, provider=provider)
-    prices = prices_for(choice.model, at=now, provider=provider)
+    source = describe_price_source(choice.model, time=now, provider=provider)
+    prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
         advice = (

@@ -182,7 +182,7 @@ def _list_prices(choice: Choice) -> dict[str, float] | None:
     if choice.provider == "local":
         return None
     prices = prices_for(
-        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
+        choice.model, time=datetime.now(UTC), provider=price_provider(choice)
     )
     if prices is None:
         return None
@@ -201,12 +201,12 @@ def price_provider(choice: Choice) -> str | None:
 
 def _price_source(choice: Choice) -> str:
     """Return which table the prices are from; empty if they are unknown."""
-    from everthread.core.prices import price_source
+    from everthread.core.prices import describe_price_source
 
     if choice.provider == "local":
         return ""
-    return price_source(
-        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
+    return describe_price_source(
+        choice.model, time=datetime.now(UTC), provider=price_provider(choice)
     )
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.core.claude_cache_marks import cache_route, mark_system, place_marks
 from everthread.core.openai_cache_breakpoints import (
-    breakpoint_place,
+    accepts_breakpoints,
+    find_breakpoint_index,
     mark_message,
-    takes_breakpoints,
 )
 from everthread.core.types import Api
 from everthread.gateway.json_slices import (
@@ -106,7 +106,7 @@ def breakpoint_changes(
     api = call.frame.api
     if request.has_breakpoints or not call.is_continued:
         return []
-    if not takes_breakpoints(api, call.model, base_url=call.frame.upstream):
+    if not accepts_breakpoints(api, call.model, base_url=call.frame.upstream):
         return []
     is_same = body is request.sliced.body
     sliced = request.sliced if is_same else slice_body(body, api)
@@ -120,7 +120,7 @@ def place_breakpoint(
     values = [element.value for element in sliced.elements[: leading + 2]]
     if note and leading < len(values) and values[leading].get("content") == note:
         leading += 1
-    place = breakpoint_place(values, leading, note)
+    place = find_breakpoint_index(values, leading, note)
     if place is None:
         return []
     element = sliced.elements[place]
@@ -154,9 +154,9 @@ def mark_messages(
         Values(elements),
         ttl=ttl,
         native_anthropic=native,
-        previous=previous,
-        wordless_results=not native,
-        leading=leading,
+        previous_index=previous,
+        mark_tool_results=not native,
+        leading_count=leading,
     )
     return {
         index: encode_value(message)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.shared_prefix import PrefixDiff, shared_prefix
+from everthread.core.shared_prefix import PrefixDiff, compare_prefixes
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
@@ -331,7 +331,7 @@ class ProviderLogic:
             return refuse(record, case)
         key = (record.session, case.request.model)
         if key in self._before:
-            record.shared = shared_prefix(self._before[key], case.request)
+            record.shared = compare_prefixes(self._before[key], case.request)
         self._before[key] = case.request
         if wrong := self._check(case):
             return refuse(record, wrong)

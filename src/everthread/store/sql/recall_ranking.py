@@ -21,7 +21,7 @@ from everthread.core.search.relevance import (
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
@@ -483,7 +483,7 @@ def _number_conversations(pieces: Iterable[Piece]) -> Iterator[int]:
 def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
     """Whether a piece is asked for: no text in view, no search, and of the role and tool if one is named."""
     tools = piece.tool.split(",")
-    if piece.message in query.seen or any(map(is_lookup, tools)):
+    if piece.message in query.seen or any(map(is_lookup_tool, tools)):
         return False
     if query.spoken and (piece.tool or piece.role == "tool"):
         return False

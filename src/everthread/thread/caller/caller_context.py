@@ -191,7 +191,7 @@ class CallerContext:
         if is_own and draft.history_length < len(call.sent.messages):
             await self._shorten_since(order)
         self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
-        self.state.rhythm = self.state.rhythm.rewritten()
+        self.state.rhythm = self.state.rhythm.after_compaction()
         if is_own and call.used.depth >= FADING_COMPACTIONS:
             self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
         return ""

@@ -220,7 +220,9 @@ class CallerThreads:
             unreported = (
                 after
                 if is_new
-                else context.calibration.unreported(call.model, call.estimate)
+                else context.calibration.count_unreported_tokens(
+                    call.model, call.estimate
+                )
             )
             call.limit.room = room_for_output(
                 call.limit.learnt_window, after, unreported=unreported

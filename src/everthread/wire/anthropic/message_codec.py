@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.claude_cache_marks import carrier_block
+from everthread.core.claude_cache_marks import find_markable_block
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -26,7 +27,6 @@ from everthread.core.messages import (
     simplify_parts,
 )
 from everthread.core.types import System
-from everthread.core.validation import OPENING
 from everthread.errors import WireError
 from everthread.wire.common import (
     can_use_reasoning,
@@ -449,7 +449,7 @@ def _encode_new_messages(
             )
         )
     ):
-        wire.insert(0, {"role": "user", "content": OPENING})
+        wire.insert(0, {"role": "user", "content": OPENING_TEXT})
     return wire
 
 
@@ -793,7 +793,7 @@ def _move_cache_marker(
 ) -> _EncodedMessage:
     """Move a message's cache marker to its last block that can carry one."""
     blocks = list(encoded_message.blocks)
-    index = carrier_block(blocks)
+    index = find_markable_block(blocks)
     if index is not None:
         blocks[index] = {**blocks[index], "cache_control": dict(marker)}
     native = (

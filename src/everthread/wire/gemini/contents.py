@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -28,7 +29,6 @@ from everthread.core.messages import (
     results_of,
     simplify_parts,
 )
-from everthread.core.validation import OPENING
 from everthread.errors import WireError
 from everthread.wire.common import (
     can_use_reasoning,
@@ -406,7 +406,7 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Con
         not encoded_messages
         or (encoded_messages[0].role == "model" and encoded_messages[0].native is None)
     ):
-        contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
+        contents.insert(0, {"role": "user", "parts": [{"text": OPENING_TEXT}]})
     return contents
 
 
