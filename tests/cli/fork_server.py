@@ -47,7 +47,7 @@ PRELOADED = (
     "everthread.compaction.compressor",
     "everthread.compaction.journal",
     "everthread.core.redaction",
-    "everthread.providers.resolve",
+    "everthread.providers.model_choice",
     "everthread.conversation.conversation",
 )
 

@@ -25,7 +25,7 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
-from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller import recall_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 from tests.conversation.http_setup import TOOL
@@ -579,7 +579,7 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
-        if key == hidden_rounds.STATE:
+        if key == recall_rounds.STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 

@@ -399,10 +399,10 @@ def make_features(
 
     To remove a feature, delete its file in `gateway/filters/` and its line here.
     """
+    from everthread.gateway.filters.answer_recall import RecallRounds
     from everthread.gateway.filters.charging import Charging
     from everthread.gateway.filters.compaction_answers import CompactionAnswers
     from everthread.gateway.filters.read_answer import ReadAnswer
-    from everthread.gateway.filters.recall_rounds import RecallRounds
     from everthread.gateway.filters.usage_option import UsageOption
 
     features: list[Feature | None] = [
@@ -441,7 +441,7 @@ async def preload() -> None:
         from everthread.core.canonical_usage import CanonicalUsage
         from everthread.core.prices import compute_call_cost
         from everthread.core.tokens.tokenizers import load_tokenizer
-        from everthread.providers import resolve  # noqa: F401 - for the first summary
+        from everthread.providers import model_choice  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
         # Load anyio's backend, which the question for a model's window needs.

@@ -25,8 +25,8 @@ from everthread.gateway.recall_offer import (
 )
 from everthread.gateway.render import Rendering, render_request
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
-from everthread.thread.caller.hidden_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
 from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged

@@ -4,7 +4,7 @@ A client that sends tools gets it from its first request: added later, it would 
 the cached prompt from its beginning (`python -m benchmarks recall_offer`). Other clients
 get it once something has left the context.
 
-The client never sees its calls: `thread/caller/hidden_rounds.py` keeps them.
+The client never sees its calls: `thread/caller/recall_rounds.py` keeps them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from everthread.gateway.contracts import Incoming
 from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.gateway.stream_merge import RECALL
 from everthread.store.store import Store
-from everthread.thread.caller.hidden_rounds import (
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.recall_rounds import (
     MAX_RECALL_ROUNDS,
     RESULT_PARTS,
 )
-from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses

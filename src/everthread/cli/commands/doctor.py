@@ -37,7 +37,7 @@ from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
 from everthread.providers.local import SMOLLM2, find_model, is_intact, pull
-from everthread.providers.resolve import (
+from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
     OPENAI,
@@ -45,7 +45,7 @@ from everthread.providers.resolve import (
     OTHERS,
     Choice,
 )
-from everthread.providers.resolve import ProviderEntry as Served
+from everthread.providers.model_choice import ProviderEntry as Served
 from everthread.store.records import StoreHealth
 from everthread.store.store import Store
 

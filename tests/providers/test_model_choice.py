@@ -12,7 +12,7 @@ from everthread.errors import ConfigError, ModelError
 from everthread.providers.catalog import cap_field, output_cap, with_output_cap
 from everthread.providers.clients import HttpModel, is_reasoning_model
 from everthread.providers.local import SMOLLM2, LocalModel
-from everthread.providers.resolve import Choice, choose, create_model
+from everthread.providers.model_choice import Choice, choose, create_model
 
 ALL = {
     "OPENAI_API_KEY": "o",
