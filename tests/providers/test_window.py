@@ -81,7 +81,7 @@ async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() 
     assert await resolved(ask=says_nothing) == (128_000, "catalogue")
     assert await resolved("claude-sonnet-4-5") == (200_000, "catalogue")
     assert await resolved("nobody-knows-me", ask=says_nothing) == (128_000, "default")
-    guess = await resolve_window("nobody-knows-me", ask=says_nothing)
+    guess = await resolve_window("nobody-knows-me", ask_server=says_nothing)
     assert "nobody-knows-me" in guess.sentence
     assert "model.context_length" in guess.sentence
     assert guess.note == "The server did not tell the window."
@@ -107,7 +107,7 @@ async def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
 
     report = await run()
     assert report.window == 7_777
-    assert "/v1/models/a/b" in report.where
+    assert "/v1/models/a/b" in report.source
 
 
 async def asked(
@@ -258,7 +258,7 @@ async def test_ollama_shows_the_window_of_a_model(
 ) -> None:
     report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, json_reply(shown))
     assert report.window == window
-    assert where in report.where
+    assert where in report.source
 
 
 async def test_a_server_that_is_not_ollama_shows_nothing() -> None:

@@ -22,7 +22,7 @@ from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.transcript import is_summary, strip_summary_marks
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError
-from everthread.providers.catalog import output_cap
+from everthread.providers.catalog import get_output_cap
 from everthread.store.records import (
     MessageKind,
     NewCompaction,
@@ -419,7 +419,7 @@ class ConversationContext:
 
     @property
     def _requested_cap(self) -> int | None:
-        return output_cap(self.request) if self.request else None
+        return get_output_cap(self.request) if self.request else None
 
 
 def overflow_error(

@@ -40,7 +40,7 @@ from everthread.conversation.tool_results import READ_LIMIT, limit_results
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
-from everthread.providers.resilience import ModelEvent, closing
+from everthread.providers.resilience import ModelEvent, closing_stream
 from everthread.store.records import (
     NewMessage,
     NewSession,
@@ -318,7 +318,7 @@ class Conversation:
             while reply is None:
                 spoken: list[str] = []
                 try:
-                    async with closing(model.stream(prepared.request)) as pieces:
+                    async with closing_stream(model.stream(prepared.request)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Reply):
                                 reply = piece

@@ -17,7 +17,7 @@ from everthread.core.claude_cache_marks import (
 from everthread.core.messages import Message
 from everthread.core.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.types import Api, Request
-from everthread.providers.catalog import cap_field
+from everthread.providers.catalog import output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import room_for_output
@@ -50,7 +50,7 @@ class PreparedRequest:
 
         It may be extended; the messages in it are shared with later requests, so change a copy of one, or use `inject`.
         """
-        before = {"written": self.written} if self.api == "anthropic" else {}
+        before = {"encoded_history": self.written} if self.api == "anthropic" else {}
         return CODECS[self.api].encode_request(self.request, **before)
 
 
@@ -76,7 +76,7 @@ def build_request(
         system=system,
         tools=live.tools,
         params={
-            **({cap_field(route.api, route.base_url): limit} if limit else {}),
+            **({output_cap_field(route.api, route.base_url): limit} if limit else {}),
             **route.ask_for_diagnosis(live.last_answer_id),
         },
     )

@@ -57,16 +57,13 @@ def apply_cache_control(
         find_last_marked_index(messages) if previous_index is None else previous_index
     )
     marked_messages = [without_cache_control(message) for message in messages]
-    route_options = {
-        "native_anthropic": native_anthropic,
-        "wordless_results": mark_tool_results,
-    }
     for index, message in place_marks(
         marked_messages,
         ttl=ttl,
         previous_index=previous_index,
         max_examined=len(marked_messages),
-        **route_options,
+        native_anthropic=native_anthropic,
+        mark_tool_results=mark_tool_results,
     ).items():
         marked_messages[index] = message
     return marked_messages

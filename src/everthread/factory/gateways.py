@@ -102,14 +102,14 @@ def page_reader(config: Config, store: Store) -> PageReader:
 def window_source(config: Config) -> WindowSource:
     """Return a function for a model's window and threshold, without network calls: configured, learnt or catalogued."""
     from everthread.gateway.dashboard.views import WindowSize
-    from everthread.providers.catalog import catalogue_window
+    from everthread.providers.catalog import find_catalogue_window
 
     options = session_options(config)
 
     @functools.cache
     def window(model: str, learnt: int | None) -> WindowSize:
         setting = config.model.context_length if model == config.model.default else None
-        catalogue = catalogue_window(model)
+        catalogue = find_catalogue_window(model)
         tokens = min(
             size for size in (setting or catalogue.tokens, learnt) if size is not None
         )
@@ -664,7 +664,7 @@ async def _make_manager(
             ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
         )
         return (
-            await resolve_window(model, setting=setting, ask=ask, betas=betas)
+            await resolve_window(model, setting=setting, ask_server=ask, betas=betas)
         ).tokens
 
     setup = await caller_setup(
@@ -787,10 +787,10 @@ async def with_local(
 async def _start_local_model(
     upstream: Upstream, config: Config, stack: AsyncExitStack
 ) -> Upstream:
-    from everthread.providers.local import SMOLLM2, LocalModel, find_model
+    from everthread.providers.local import SMOLLM2, LocalModel, find_model_file
 
     name = upstream.url.partition(":")[2] or None
-    path = find_model(name, home_directory())
+    path = find_model_file(name, home_directory())
     own = name is None or not name.lower().endswith(".gguf")
     window = config.model.context_length or SMOLLM2.trained_window
     model = LocalModel(path, name=SMOLLM2.name if own else None, window=window)

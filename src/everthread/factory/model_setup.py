@@ -20,7 +20,7 @@ from everthread.factory.compression import acompress
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.providers.catalog import EndpointReport, Window
-    from everthread.providers.model_choice import Choice
+    from everthread.providers.model_choice import ModelChoice
     from everthread.providers.resilience import ModelEvent
     from everthread.store.store import Store
     from everthread.thread.options import Route, SummarizerContext
@@ -45,21 +45,21 @@ def choice_of(
     model: str | None = None,
     *,
     api: Api | None = None,
-) -> Choice:
+) -> ModelChoice:
     """Return the model of a section of the configuration, or the named one, and its provider.
 
     The provider and the key of the section are those of its own model: a name that implies another provider wins.
     """
-    from everthread.providers.model_choice import choose, provider_named_by
+    from everthread.providers.model_choice import choose_model, find_provider_by_name
 
     configured = section.default if isinstance(section, ModelOptions) else section.model
     if model and model != configured:
-        own = provider_named_by(model)
+        own = find_provider_by_name(model)
         has_own_models = section.base_url is None and section.provider not in _ANY_MODEL
         is_of_other_provider = own is not None and own != section.provider
         if is_of_other_provider and (has_own_models or own == "local"):
-            return choose(model, environment=os.environ, api=api)
-    return choose(
+            return choose_model(model, environment=os.environ, api=api)
+    return choose_model(
         model or configured,
         environment=os.environ,
         api=api,
@@ -71,7 +71,7 @@ def choice_of(
 
 def check_choice(
     section: ModelOptions | SummaryModelOptions, model: str | None = None
-) -> tuple[Choice | None, str]:
+) -> tuple[ModelChoice | None, str]:
     """Return the model that `choice_of` finds, and why it cannot be used; empty if it can."""
     try:
         choice = choice_of(section, model)
@@ -81,7 +81,9 @@ def check_choice(
     return choice, "" if has_key else f"{choice.key_env} is not set"
 
 
-def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
+def endpoint_of(
+    choice: ModelChoice,
+) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
     """Return a function that asks the model's server for its window."""
     from everthread.providers.catalog import ask_endpoint
 
@@ -92,7 +94,11 @@ def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointRepo
 
 
 async def load_window(
-    choice: Choice, setting: int | None, store: Store | None, *, offline: bool = False
+    choice: ModelChoice,
+    setting: int | None,
+    store: Store | None,
+    *,
+    offline: bool = False,
 ) -> Window:
     """Return a model's window as it would be used: configured, learnt, as its server says, or catalogued."""
     from everthread.providers.catalog import LearntLimit, Window, resolve_window
@@ -108,7 +114,9 @@ async def load_window(
     )
     learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
     ask = None if offline else endpoint_of(choice)
-    return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask)
+    return await resolve_window(
+        choice.model, setting=setting, learnt_limit=learnt, ask_server=ask
+    )
 
 
 async def route_to(
@@ -138,7 +146,7 @@ async def route_to(
     resolved = await resolve_window(
         choice.model,
         setting=window or (settings.context_length if is_configured else None),
-        ask=None if is_local or own_client else endpoint_of(choice),
+        ask_server=None if is_local or own_client else endpoint_of(choice),
     )
     route = Route(
         choice.model,
@@ -182,7 +190,7 @@ def _wrap_model(
     steady = RetryingModel(FittingModel(TimeLimitedModel(model)), events=events)
     if not fallback:
         return steady
-    return FallbackModel([steady, *fallback], refit=refit, events=events)
+    return FallbackModel([steady, *fallback], fit_request=refit, events=events)
 
 
 async def refit(request: Request, model: StreamingModel) -> Request:

@@ -22,7 +22,7 @@ from everthread.gateway.request_reader import (
     ParsedRequest,
 )
 from everthread.gateway.unchanged_reads import restore_readings
-from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
+from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
@@ -196,7 +196,7 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
     settings = field_object(fields, "generationConfig") or {}
     stated = [
-        *(fields[name] for name in FIELDS if name in fields),
+        *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
         field_value(settings, "maxOutputTokens"),
     ]
     return next(

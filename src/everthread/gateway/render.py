@@ -14,7 +14,7 @@ from everthread.gateway.filters.cache_marks import (
 from everthread.gateway.json_slices import Change, SlicedBody, slice_body, splice
 from everthread.gateway.recall_offer import tool_change
 from everthread.gateway.system_note import note_change, takes_blocks
-from everthread.providers.catalog import FIELDS, cap_field
+from everthread.providers.catalog import OUTPUT_CAP_FIELDS, output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import field_name, field_object
@@ -94,11 +94,11 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     sliced = slice_body(body, api)
     if api == "gemini":
         return _set_gemini_cap(sliced, cap)
-    stated = next((name for name in FIELDS if name in sliced.spans), None)
+    stated = next((name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None)
     if stated is not None:
         return splice(body, [(*sliced.spans[stated], str(cap))])
     start = body.index(b"{") + 1
-    name = encode_value(cap_field(api, upstream))
+    name = encode_value(output_cap_field(api, upstream))
     return splice(body, [(start, start, f"{name}:{cap},")])
 
 

@@ -20,7 +20,7 @@ from everthread.lab.importers.log import (
     object_in,
     text_in,
 )
-from everthread.providers.catalog import catalogue_window
+from everthread.providers.catalog import find_catalogue_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _estimate_context(log: Log) -> int:
 
 
 def _usual_window(kind: str, model: str, largest: int) -> int:
-    size = catalogue_window(model).tokens
+    size = find_catalogue_window(model).tokens
     if (
         kind == "claude-code"
         and size == LARGE_WINDOW

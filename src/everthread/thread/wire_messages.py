@@ -17,7 +17,9 @@ def decode_messages(
     api: Api, values: Sequence[Any], model: str, *, after: Any = None
 ) -> list[Message]:
     """Return wire messages in core form. `after`: the message before them, which Gemini's results are paired with."""
-    context = {"after": after} if api == "gemini" and after is not None else {}
+    context = (
+        {"previous_content": after} if api == "gemini" and after is not None else {}
+    )
     return CODECS[api].decode_messages(list(values), model=model, **context)
 
 

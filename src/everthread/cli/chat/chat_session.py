@@ -73,7 +73,7 @@ from everthread.gateway.dashboard.savings import (
     PriceTable,
     compare_thread,
 )
-from everthread.providers.local import SMOLLM2, pull
+from everthread.providers.local import SMOLLM2, download_model
 from everthread.store.records import NewSession
 from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
@@ -127,7 +127,7 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     print_text(f"{LOCAL_MODEL_OFFER}{download}")
     if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
-    pull(home_directory(), say=lambda words: print_text((words, "dim")))
+    download_model(home_directory(), report=lambda words: print_text((words, "dim")))
     if config.model.default is None and set_keys(
         config_path(), {"model.default": LOCAL_MODEL}
     ):
@@ -235,10 +235,10 @@ def render_greeting(
         and config.model.default is None
         and choice
         and choice.model == route.name
-        and choice.why
+        and choice.reason
     ):
         lines.append(
-            f"{visible(route.name)}: {choice.why}; `everthread init` changes it"
+            f"{visible(route.name)}: {choice.reason}; `everthread init` changes it"
         )
     lines.append(f"summaries by {visible(describe_own_writer(config, route.name))}")
     thread = f"thread {shorten_id(conversation.id)}"
