@@ -291,7 +291,7 @@ async def test_a_learnt_window_is_named_alone(setup: AgentSetup) -> None:
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "400,000 tokens (the model's own)"
     )
-    agent.conversation._live.fit(16_000)
+    agent.conversation._state.use_window(16_000)
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "16,000 tokens, learnt from the provider"
     )
@@ -362,7 +362,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     assert "Page 0" in listed.text
     assert [row["here"] for row in listed.data["threads"]].count(True) == 1
     parent = agent.conversation.session
-    other = await agent.conversation.another(
+    other = await agent.conversation.open_another(
         new=NewSession(kind="subagent", parent=parent.id, title="A part")
     )
     await other.add("Count the files.")

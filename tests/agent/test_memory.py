@@ -183,7 +183,7 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     prompt = content_text(model.requests[-1].system)
     assert "Receipts are in the blue folder." in prompt
     assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-    other = await agent.conversation.another(new=NewSession())
+    other = await agent.conversation.open_another(new=NewSession())
     assert "Sort the receipts" not in content_text(other.session.system), (
         "a list belongs to its thread"
     )

@@ -278,7 +278,7 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     ((seconds, _),) = alarm.set
     assert seconds == 0.8 * TTL
     alarm.ring()
-    await conversation.settle()
+    await conversation.wait_for_idle_compaction()
     (done,) = setup.watch.of(CompactionDone)
     assert done.reason == "idle"
     assert conversation.tokens < before < conversation.threshold

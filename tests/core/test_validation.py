@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core import validation
+from everthread.core import message_repair
 from everthread.core.message_repair import (
     OPENING_TEXT,
     STUB_RESULT,
@@ -582,7 +582,7 @@ def test_the_quick_way_mends_as_the_thorough_one_does(
 ) -> None:
     mended = repair(messages, in_flight=in_flight)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "_repair_plain", lambda *_, **__: None)
+        patch.setattr(message_repair, "_repair_simple_list", lambda *_, **__: None)
         assert repair(messages, in_flight=in_flight) == mended
 
 

@@ -35,9 +35,9 @@ from everthread.agent.turn_events import (
     TurnEnded,
 )
 from everthread.conversation.answers import Answer
-from everthread.conversation.cancellation import finish
+from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.given_messages import Given
+from everthread.conversation.given_messages import MessageInput
 from everthread.core.messages import Call, Message, json_value
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
@@ -155,7 +155,7 @@ class Agent:
     # Turns
 
     async def turn(
-        self, message: Given, *, event: str | None = None
+        self, message: MessageInput, *, event: str | None = None
     ) -> AsyncGenerator[Item, None]:
         """Run one turn: yield the model's text and every event as they come, then the final `Answer`.
 
@@ -179,7 +179,7 @@ class Agent:
                 if not work.cancelled():
                     work.exception()
 
-    async def send(self, message: Given) -> Answer:
+    async def send(self, message: MessageInput) -> Answer:
         """Run one turn and return its final answer."""
         async with contextlib.aclosing(self.turn(message)) as items:
             async for item in items:
@@ -202,7 +202,7 @@ class Agent:
         tenant = self.conversation.session.tenant
         target = await self.conversation.store.resolve(session, tenant=tenant)
         async with self._turning:
-            self.conversation = await self.conversation.another(resume=target.id)
+            self.conversation = await self.conversation.open_another(resume=target.id)
             self._opened.append(self.conversation)
             self._offer_tools(self.conversation)
         return self.conversation
@@ -219,7 +219,7 @@ class Agent:
 
     # Inside
 
-    async def _run_turn(self, message: Given, event: str | None) -> Answer:
+    async def _run_turn(self, message: MessageInput, event: str | None) -> Answer:
         progress = _Progress(time.monotonic())
         try:
             answer = await self._run_rounds(message, progress, event)
@@ -235,7 +235,7 @@ class Agent:
         return answer
 
     async def _run_rounds(
-        self, message: Given, progress: _Progress, event: str | None
+        self, message: MessageInput, progress: _Progress, event: str | None
     ) -> Answer:
         answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
@@ -261,7 +261,11 @@ class Agent:
         return answer
 
     async def _ask(
-        self, message: Given, *, inject: str | None = None, event: str | None = None
+        self,
+        message: MessageInput,
+        *,
+        inject: str | None = None,
+        event: str | None = None,
     ) -> Answer:
         answer: Answer | None = None
         async with contextlib.aclosing(
@@ -291,13 +295,13 @@ class Agent:
 
     def _offer_tools(self, conversation: Conversation) -> None:
         schemas = [tool.schema for tool in self._tools.values()]
-        if conversation.toolbox.given != schemas:
+        if conversation.toolbox.all_tools != schemas:
             conversation.use_tools(schemas)
 
     def _engine_tools(self) -> list[str]:
         return [
             str(schema.get("function", {}).get("name"))
-            for schema in self.conversation.toolbox.own
+            for schema in self.conversation.toolbox.own_schemas
         ]
 
 
@@ -373,7 +377,7 @@ class CallRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await finish(keep(_results(calls, tasks)))
+            await finish_despite_cancellation(keep(_results(calls, tasks)))
 
     async def _run_and_report(self, run: _Run) -> ToolReply:
         reply = ToolReply(INTERRUPTED, failed=True)

@@ -52,7 +52,7 @@ MAX_DAYS = 3_660
 async def usage(scope: CommandScope, _argument: str) -> CommandResult:
     conversation = scope.conversation
     thread = scope.conversation.id
-    out = list(conversation.toolbox.out)
+    out = list(conversation.toolbox.left_out)
     parts = await load_thread_usage(scope.store, thread)
     *rows, total = [
         sum_usage(key, [*map(usage_row, part)])
@@ -67,7 +67,7 @@ async def usage(scope: CommandScope, _argument: str) -> CommandResult:
         )
     lines = [_usage_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
     ahead = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
-    tools = count_noun(len(conversation.toolbox.given), "tool")
+    tools = count_noun(len(conversation.toolbox.all_tools), "tool")
     left_out = f"{len(out):,} of {tools} are left out: {', '.join(out)}." if out else ""
     return CommandResult(paragraphs(lines, ahead, left_out), data)
 

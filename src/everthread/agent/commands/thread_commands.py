@@ -134,7 +134,7 @@ async def new(scope: CommandScope, argument: str) -> CommandResult:
         user=session.user,
         title=argument,
     )
-    conversation = await scope.conversation.another(new=session_to_open)
+    conversation = await scope.conversation.open_another(new=session_to_open)
     await conversation.close()
     text = f"A new conversation: `{conversation.id[:8]}`. `/resume {session.thread[:8]}` goes back."
     return CommandResult(

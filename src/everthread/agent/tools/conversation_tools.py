@@ -9,7 +9,11 @@ from everthread.agent import RECALL_CHARS
 from everthread.agent.memory import FILES, LIMITS, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.conversation.offered_tools import FIND, FIND_SCHEMA, QUERY_CHARS
+from everthread.conversation.offered_tools import (
+    FIND_TOOLS,
+    FIND_TOOLS_SCHEMA,
+    MAX_QUERY_CHARS,
+)
 from everthread.core.search.lookup import page_text, passage_text
 from everthread.errors import InputError
 from everthread.store.store import Store
@@ -264,8 +268,8 @@ def _read_shelf(name: str) -> MemoryKind:
 class FindTools:
     """The tool `find_tools`. The conversation offers it if tools are left out."""
 
-    name = FIND
-    schema = FIND_SCHEMA
+    name = FIND_TOOLS
+    schema = FIND_TOOLS_SCHEMA
 
     def needs(
         self, arguments: Mapping[str, Any], context: ToolContext
@@ -279,7 +283,7 @@ class FindTools:
         return Permission(
             "cache",
             f"show these tools at once: {names}",
-            context.conversation.toolbox.price(),
+            context.conversation.toolbox.describe_price(),
         )
 
     async def call(
@@ -297,12 +301,12 @@ class FindTools:
         """Find the tools without approval: they come back at the next compaction."""
         query, _ = _read_query(arguments)
         return ToolReply(
-            (await context.conversation.toolbox.find(query, refused=True)).text
+            (await context.conversation.toolbox.find(query, was_refused=True)).text
         )
 
 
 def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    args.check_names(arguments, FIND_SCHEMA)
-    return args.read_text(arguments, "query", max_chars=QUERY_CHARS), args.read_flag(
-        arguments, "now"
-    )
+    args.check_names(arguments, FIND_TOOLS_SCHEMA)
+    return args.read_text(
+        arguments, "query", max_chars=MAX_QUERY_CHARS
+    ), args.read_flag(arguments, "now")

@@ -84,7 +84,7 @@ class Delegate(FreeTool):
             title=" ".join(task.split())[:TITLE_CHARS],
         )
         thread = new.id
-        child = await context.conversation.another(
+        child = await context.conversation.open_another(
             new=new,
             tools=[tool.schema for tool in self._tools],
             system=self._system,

@@ -112,14 +112,14 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts}, "
         f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
     )
-    split_into_turns = [
+    turn_rows = [
         (turn["start"], turn["messages"], turn["groups"], turn["user"])
         for turn in report["turns"]
     ]
     print_table(
         "turns",
         ["from>", "messages>", "tool groups>", "the user…"],
-        split_into_turns,
+        turn_rows,
         most=most,
     )
     by_api = report["problems"]

@@ -195,7 +195,7 @@ class Player:
         compactions = 0
         for number, call in enumerate(setting.calls):
             if self._alarm.ring_before(call.at):
-                await conversation.settle()
+                await conversation.wait_for_idle_compaction()
             self._clock.now = call.at
             if call.model != conversation.route.name:
                 await conversation.use_model(route_for(call.model, setting.window))
