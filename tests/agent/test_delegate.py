@@ -44,13 +44,13 @@ async def opened(
         return True
 
     inner = Delegate(
-        tools, approve or allow, system=lambda: "You are nobody.", tell=setup.watch
+        tools, approve or allow, system=lambda: "You are nobody.", listener=setup.watch
     )
     delegate = Delegate(
         [*tools, inner],
         approve or allow,
         system=lambda: "You are a subagent.",
-        tell=setup.watch,
+        listener=setup.watch,
     )
     return await setup.open(
         model, tools=[*tools, delegate], approve=approve or allow, yes=False

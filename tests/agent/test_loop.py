@@ -366,7 +366,7 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     assert ended == ["ended"]
     assert tool_results(agent) == ["quick result", INTERRUPTED]
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
-    assert not agent.busy
+    assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
     assert valid(agent)
     assert INTERRUPTED in str(await setup.store.history(agent.conversation.id))

@@ -84,7 +84,7 @@ async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
 async def test_secrets_are_never_stored(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
     change = await memory.add("memory", f"Push with the token {TOKEN}")
-    assert change.redacted
+    assert change.was_redacted
     assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
     (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
     assert TOKEN not in memory.text("user")

@@ -461,7 +461,8 @@ def make_overflow_error(
             "(compression.enabled). Nothing was changed; /new starts afresh."
         )
     return ContextOverflowError(
-        f"The request does not fit into {name} ({conversation.window:,} tokens), {attempts.failure_text}. Your message and the "
+        f"The request does not fit into {name} ({conversation.window:,} tokens), {attempts.failure_text}. "
+        "Your message and the "
         "history are stored; try /new for a fresh conversation or /compress with a focus. The provider said: "
         f"{error}"
     )

@@ -371,7 +371,8 @@ class Conversation:
         ]
         if unknown_ids:
             raise InputError(
-                f"no open call has the id {', '.join(unknown_ids)}; open: {', '.join(conversation.open_calls) or 'none'}"
+                f"no open call has the id {', '.join(unknown_ids)}; "
+                f"open: {', '.join(conversation.open_calls) or 'none'}"
             )
         duplicate_ids = {
             call_id for call_id in answered_ids if answered_ids.count(call_id) > 1

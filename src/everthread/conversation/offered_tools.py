@@ -195,19 +195,19 @@ class Toolbox:
 
     def choose_left_out(self, system: System) -> tuple[str, ...]:
         """Return the tools that a compaction should leave out, with this system prompt."""
-        live = self._conversation
-        if not live.setup.options.enabled or any(
+        conversation = self._conversation
+        if not conversation.setup.options.enabled or any(
             tool_name(tool) == FIND_TOOLS for tool in self.all_tools
         ):
             return ()
-        factor = live.state.calibration.factor(live.route.name)
-        threshold = round(live.nominal_budget.threshold / factor)
-        system_tokens = live.counter.system(system)
-        other_tokens = system_tokens + live.counter.tools(
-            [*live.engine.get_tool_schemas(), FIND_TOOLS_SCHEMA]
+        factor = conversation.state.calibration.factor(conversation.route.name)
+        threshold = round(conversation.nominal_budget.threshold / factor)
+        system_tokens = conversation.counter.system(system)
+        other_tokens = system_tokens + conversation.counter.tools(
+            [*conversation.engine.get_tool_schemas(), FIND_TOOLS_SCHEMA]
         )
         cards = self._make_cards()
-        share = live.setup.options.tools_share
+        share = conversation.setup.options.tools_share
         if not exceed_share(
             sum(card.tokens for card in cards),
             threshold=threshold,
@@ -227,13 +227,14 @@ class Toolbox:
 
     def can_free_enough(self) -> bool:
         """Return whether a new choice of tools brings system prompt and tools below the threshold."""
-        live = self._conversation
-        fixed_tokens = live.counter.request(
-            (), system=live.system, tools=self.next_schemas
+        conversation = self._conversation
+        fixed_tokens = conversation.counter.request(
+            (), system=conversation.system, tools=self.next_schemas
         )
         return (
-            fixed_tokens * live.state.calibration.factor(live.route.name)
-            < live.nominal_budget.threshold
+            fixed_tokens
+            * conversation.state.calibration.factor(conversation.route.name)
+            < conversation.nominal_budget.threshold
         )
 
     def leave_out(
@@ -249,15 +250,15 @@ class Toolbox:
             }
         if self.left_out == previous:
             return
-        live = self._conversation
-        live.offer_tools(self.schemas)
-        if live.last_request is not None:
-            live.state.changed = "other tools are offered"
+        conversation = self._conversation
+        conversation.offer_tools(self.schemas)
+        if conversation.last_request is not None:
+            conversation.state.changed = "other tools are offered"
         removed_names = tuple(name for name in self.left_out if name not in previous)
         returned_names = tuple(name for name in previous if name not in self.left_out)
-        live.emit(
+        conversation.emit(
             ToolsChanged(
-                live.session.id,
+                conversation.session.id,
                 self.left_out,
                 gone=removed_names,
                 back=returned_names,
@@ -324,12 +325,17 @@ class Toolbox:
 
     def describe_price(self) -> str:
         """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
-        live = self._conversation
-        cold_reason = live.cold_reason
+        conversation = self._conversation
+        cold_reason = conversation.cold_reason
         if cold_reason:
             return f"no cached prompt is lost by it: {cold_reason}"
-        miss_cost = live.policy.price_of_miss(live.size, live.state, live.prices)
-        explanation = f"the {live.tokens:,} tokens of the prompt have to be read anew instead of from the provider's cache"
+        miss_cost = conversation.policy.price_of_miss(
+            conversation.size, conversation.state, conversation.prices
+        )
+        explanation = (
+            f"the {conversation.tokens:,} tokens of the prompt have to be read anew "
+            "instead of from the provider's cache"
+        )
         return (
             f"{explanation}; what that costs is not known"
             if miss_cost is None

@@ -10,15 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.core.messages import clip
 from everthread.core.search.terms import forms, stop_words, terms
 from everthread.thread.options import TOOLS_SHARE
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_DESCRIPTION_CHARS = 160
 """Characters of a tool's description in a list of tools."""
@@ -99,8 +95,8 @@ def choose_left_out(
 ) -> tuple[str, ...]:
     """Return the names of the tools to leave out, in the order they were given.
 
-    Never leave out `used_names` tools or a tool without a name. `previously_left_out`: the tools left out until now; if the others still
-    fit, keep that choice. `task_text`: the user's last message.
+    Never leave out a used tool or a tool without a name. Keep the previous choice if the other tools still fit.
+    `task_text`: the user's last messages.
     """
     if sum(card.tokens for card in cards) <= max_tokens:
         return ()

@@ -20,7 +20,7 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.agent.builder import AgentBuilder
     from everthread.agent.commands.dispatch import CommandResult
-    from everthread.agent.loop import Agent, Routes
+    from everthread.agent.loop import Agent, FindRoute
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
@@ -71,8 +71,8 @@ async def open_agent(
             approve=_choose_approver(approve, yes=yes),
             instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
-            builtin=tools is None if builtin_tools is None else builtin_tools,
-            is_talk_only=talks,
+            has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
+            is_chat_only=talks,
         )
         conversation = await open_conversation(
             model,
@@ -132,7 +132,7 @@ def _make_agent(
 
 def _find_routes(
     config: Config, builder: AgentBuilder, opened: list[Closing]
-) -> Routes:
+) -> FindRoute:
     """Return a function that finds the route to a model; `opened` gets the callback that closes it."""
 
     async def routes(name: str) -> Route:
@@ -184,7 +184,7 @@ def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
     from everthread.agent.approval import Approvals, read_rules
 
     if yes:
-        return Approvals(everything=True)
+        return Approvals(allow_everything=True)
     return approve or Approvals(read_rules(home_directory()))
 
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Call, Message, calls_of, tool_names
 from everthread.core.recent_dict import RecentDict
@@ -133,7 +133,7 @@ async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
-        found = await recall_text(lookup, arguments)
+        found = await answer_recall(lookup, arguments)
         is_all_here = not call.has_past and len(await lookup.threads()) == 1
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
@@ -214,7 +214,7 @@ class FrameworkThreads:
             return "Nothing was said in this conversation yet."
         lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True)
         try:
-            return await recall_text(lookup, arguments)
+            return await answer_recall(lookup, arguments)
         except (EverthreadError, ValueError) as error:
             return redact(f"That could not be looked up: {error}")
 

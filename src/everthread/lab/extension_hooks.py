@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import Recall, recall_text
+from everthread.agent.tools.conversation_tools import Recall, answer_recall
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
@@ -93,7 +93,7 @@ class ExtensionHooks:
         thread = thread_id(self._empty_log(given))
         arguments = given.get("arguments")
         lookup = StoreLookup(self.store, None, thread)
-        found = await recall_text(
+        found = await answer_recall(
             lookup, arguments if isinstance(arguments, Mapping) else {}
         )
         return {"text": found}

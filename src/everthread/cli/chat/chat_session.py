@@ -492,7 +492,10 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
             screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
 
         approve = Approvals(
-            read_rules(home_directory()), ask, everything=yes, keep=save_rule
+            read_rules(home_directory()),
+            ask,
+            allow_everything=yes,
+            store_rule=save_rule,
         )
         async with await open_terminal_agent(
             start, store, resume, approve, listener=chat.on_event
