@@ -374,7 +374,9 @@ async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -
         await conversation.send("And on.")
         log = setup.main_calls()
         turning = next(
-            at for at, item in enumerate(log) if item.shared and not item.shared.extends
+            at
+            for at, item in enumerate(log)
+            if item.shared and not item.shared.is_extension
         )
         before = log[turning - 1]
         first = log[turning]

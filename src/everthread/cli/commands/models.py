@@ -113,7 +113,7 @@ def show(
 
 
 @app.command()
-def download_model() -> None:
+def pull() -> None:
     """Fetch the small model that runs on this machine, about 98 MB, into the home."""
     from everthread.providers.local import download_model as fetch
 
