@@ -10,7 +10,7 @@ from everthread.agent import RECALL_CHARS
 from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
-from everthread.core.redaction import redact_part
+from everthread.core.secrets.redaction import redact_part
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, OutputStored

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names_in_use import NamesInUse, read_names, with_ends
 from everthread.compaction.names_section import NamesSection, parse_names

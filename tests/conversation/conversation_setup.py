@@ -10,7 +10,7 @@ from typing import Any
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply, Request

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation

@@ -15,11 +15,11 @@ import httpx2
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.thread.caller.caller_setup import CallerSetup

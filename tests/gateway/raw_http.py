@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
+from everthread.gateway.access.auth import Authenticator
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import Authenticator
 from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
+from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.thread.caller.sent_history import Outcome

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.auth import Caller
-from everthread.gateway.encoding import readable_encodings
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.charging import charged_model
-from everthread.gateway.json_slices import ExcessError, slice_body
-from everthread.gateway.outer_fields import OuterFields
+from everthread.gateway.request.encoding import readable_encodings
+from everthread.gateway.request.json_slices import ExcessError, slice_body
+from everthread.gateway.request.outer_fields import OuterFields
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
 from tests.gateway.gateway_setup import open_setup
 from tests.gateway.raw_http import (

@@ -15,11 +15,11 @@ import pytest
 from everthread import open_conversation
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
+from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.summary_lines import summary_sections
-from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     CallRow,
     CompactionRecord,

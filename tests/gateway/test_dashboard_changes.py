@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from everthread.errors import NothingToUndoError
-from everthread.gateway.event_reports import REFUSED
+from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.store.records import (
     ContextEntry,
     NewCompaction,

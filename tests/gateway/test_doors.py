@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.log_lines import TerminalLines
+from everthread.gateway.monitoring.log_lines import TerminalLines
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
 from tests.gateway.gateway_setup import open_setup
 from tests.gateway.raw_http import (

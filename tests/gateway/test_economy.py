@@ -11,7 +11,7 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.policy import WINDOW_TOKENS_PER_CALL

@@ -11,7 +11,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import USER_WORDS, CompactionLevel, parse_sections
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

@@ -13,12 +13,12 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER, Incoming, ProxyTurn
-from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.forwarded_turn import ForwardedTurn
-from everthread.gateway.known_bodies import BodyOrigin
-from everthread.gateway.managed_turn import ManagedTurn
-from everthread.gateway.manager import ProxyManager
-from everthread.gateway.metrics import Metrics
+from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed

@@ -17,7 +17,7 @@ from google.genai import types
 from everthread.core.messages import text_of
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Reply, Request
-from everthread.gateway.gemini import add_path, read_path, remove_path
+from everthread.gateway.request.gemini_path import add_path, read_path, remove_path
 from everthread.lab.provider import ServedModel
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 

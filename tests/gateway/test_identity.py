@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import WireError
-from everthread.gateway.json_slices import slice_body, splice
+from everthread.gateway.request.json_slices import slice_body, splice
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
 from everthread.thread.history import build_history, identify, is_cleared

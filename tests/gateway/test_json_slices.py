@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import WireError
-from everthread.gateway.json_slices import KnownParts, slice_body, splice
+from everthread.gateway.request.json_slices import KnownParts, slice_body, splice
 
 TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
 VALUES: Any = st.recursive(

@@ -19,10 +19,10 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import upstreams_of, with_own_key
-from everthread.gateway import auth
-from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator
+from everthread.gateway.access import auth
+from everthread.gateway.access.auth import KEY_CACHE_SECONDS, KeyAuthenticator
+from everthread.gateway.access.issued_keys import issue_key
 from everthread.gateway.contracts import Auth
-from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery
 from tests.gateway.gateway_setup import (

@@ -14,7 +14,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import ProxyTurn
-from everthread.gateway.managed_turn import ManagedTurn
+from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.thread.caller.replacement import replacement_messages
 from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone

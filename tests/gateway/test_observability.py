@@ -23,7 +23,7 @@ from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.log_lines import JsonLines
+from everthread.gateway.monitoring.log_lines import JsonLines
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw_http import (
     JSON,

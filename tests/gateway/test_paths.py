@@ -9,8 +9,8 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.factory.gateways import upstreams_of, with_keys
-from everthread.gateway.issued_keys import issue_key
-from everthread.gateway.log_lines import JsonLines, TerminalLines, TextLines
+from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (
     JSON,

@@ -14,8 +14,12 @@ from typing import cast
 
 import pytest
 
+from everthread.gateway.access.auth import (
+    AcceptedCredentials,
+    Caller,
+    PassthroughCredential,
+)
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import AcceptedCredentials, Caller, PassthroughCredential
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import Admission

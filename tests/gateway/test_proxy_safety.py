@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from everthread.errors import InputError
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import Caller
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy

@@ -13,16 +13,16 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.filters.charging import rough_tokens
-from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
-from everthread.gateway.reading import (
+from everthread.gateway.request.body_reading import (
     MAX_BYTES_ON_LOOP,
     BodyLocator,
     read_request,
     run_in_thread_if_large,
 )
-from everthread.gateway.request_reader import (
+from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.request.request_reader import (
     MIN_BYTES_ELSEWHERE,
     RequestReader,
     read_body,

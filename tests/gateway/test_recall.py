@@ -14,13 +14,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.claude_cache_marks import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.manager import ProxyManager
-from everthread.gateway.recall_watch import RecallWatch
-from everthread.gateway.stream_merge import is_recall
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.recall.recall_watch import RecallWatch
+from everthread.gateway.recall.stream_merge import is_recall
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store

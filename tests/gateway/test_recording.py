@@ -18,8 +18,8 @@ from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
 from everthread.factory.stores import open_store
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed_turn import ManagedTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller import recorder

@@ -16,7 +16,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import make_persisted_block
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply
-from everthread.gateway.json_slices import slice_body
+from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
 from everthread.thread.caller.replacement import Cover, name_tool

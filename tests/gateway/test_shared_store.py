@@ -12,7 +12,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
 from everthread.gateway.contracts import ProxyTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.core.cache_lifetimes import (
+from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_CACHE_SECONDS,
     EXTENDED_CACHE_SECONDS,
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import apply_cache_control
-from everthread.core.claude_cache_marks import mark_system
+from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.lab.provider.cache import (

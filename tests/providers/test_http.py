@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel

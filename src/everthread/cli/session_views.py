@@ -35,7 +35,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
-from everthread.compaction.journal import name_author
+from everthread.compaction.journal.journal import name_author
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -49,8 +49,8 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.redacted_values import redact_value
 from everthread.core.search.terms import phrase_terms
+from everthread.core.secrets.redacted_values import redact_value
 from everthread.errors import InputError, UnknownIdError
 from everthread.thread.facts import load_title
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import Message, strings_in, text_of
-from everthread.core.redaction import find_secrets
+from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600
 """Names that are remembered from one compaction to the next."""

@@ -302,7 +302,7 @@ def _make_chain(
     On a route whose prefix is cached by marks, the main model is first asked on that prefix. A local model writes
     summaries only if it is configured for that: a small one does worse than the journal.
     """
-    from everthread.compaction.journal_writer import JournalWriter
+    from everthread.compaction.journal.journal_writer import JournalWriter
 
     last = shared.floor or JournalWriter(context.counter)
     main_model = context.route.model if context.route.provider != "local" else None
@@ -404,7 +404,7 @@ class EngineChoice:
     def check(self) -> None:
         """Make one engine, so that a bad engine is an error at start and not at each request."""
         from everthread.compaction.engine import Services
-        from everthread.compaction.journal_writer import JournalWriter
+        from everthread.compaction.journal.journal_writer import JournalWriter
         from everthread.core.tokens import TokenCounter
         from everthread.core.tokens.budget import Budget
 

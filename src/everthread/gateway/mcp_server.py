@@ -36,7 +36,6 @@ from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.core.messages import excerpt
-from everthread.core.redaction import redact
 from everthread.core.search.lookup import (
     SearchMode,
     SearchScope,
@@ -44,17 +43,18 @@ from everthread.core.search.lookup import (
     page_text,
     passage_text,
 )
+from everthread.core.secrets.redaction import redact
 from everthread.errors import (
     AmbiguousIdError,
     EverthreadError,
     InputError,
     UnknownIdError,
 )
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER, named_thread_id
-from everthread.gateway.request_head import (
+from everthread.gateway.request.request_head import (
     ClientGone,
     collect_body,
     header_map,

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.earlier_summary import Earlier, read_earlier, read_state
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     number_messages,

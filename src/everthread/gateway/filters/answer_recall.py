@@ -15,9 +15,9 @@ from everthread.gateway.answer_reader import usage_of
 from everthread.gateway.error_answers import error_event
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, answer_of
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.recall_watch import RecallWatch, may_call_recall
-from everthread.gateway.stream_merge import (
+from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
+from everthread.gateway.recall.stream_merge import (
     MERGED,
     RECALL,
     merge_bodies,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.compaction.summary_message import tools_key
-from everthread.core.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request

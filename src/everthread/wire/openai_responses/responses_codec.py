@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.messages import (
     Message,
     content_text,
 )
-from everthread.core.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.types import Reply, Request, System
 from everthread.errors import WireError
 from everthread.wire.common import (
