@@ -72,7 +72,7 @@ async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> 
     assert "payroll" not in offered(model.requests[0])
     assert tool_results(agent) == ["payroll done"]
     shown = await commands.run(agent, setup.store, "/usage")
-    out = agent.conversation.toolbox.out
+    out = agent.conversation.toolbox.left_out
     assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
     assert shown.data["tools_left_out"] == list(out)
 

@@ -407,7 +407,7 @@ class Conversation:
         )
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one of the tools of `toolbox.own`; `KeyError` for an unknown name."""
+        """Run one of the tools of `toolbox.own_schemas`; `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
             return await self.toolbox.answer_call(arguments)
         return await self._state.engine.handle_tool_call(name, arguments)
@@ -415,7 +415,7 @@ class Conversation:
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
 
-        `now`: offer them at once. This loses the provider's cache; `toolbox.price()` returns the cost.
+        `now`: offer them at once. This loses the provider's cache; `toolbox.describe_price()` returns the cost.
         """
         return await self.toolbox.find(query, now=now)
 

@@ -16,16 +16,16 @@ def apply_prices(config: Config) -> None:
     configure_prices(
         {
             name: Prices(
-                input=Decimal(str(one.input)),
-                output=Decimal(str(one.output)),
-                cache_read=_dollars(one.cache_read),
-                cache_write_5m=_dollars(one.cache_write),
-                cache_write_1h=_dollars(one.cache_write),
+                input=Decimal(str(model_prices.input)),
+                output=Decimal(str(model_prices.output)),
+                cache_read=_to_decimal(model_prices.cache_read),
+                cache_write_5m=_to_decimal(model_prices.cache_write),
+                cache_write_1h=_to_decimal(model_prices.cache_write),
             )
-            for name, one in config.prices.items()
+            for name, model_prices in config.prices.items()
         }
     )
 
 
-def _dollars(value: float | None) -> Decimal | None:
+def _to_decimal(value: float | None) -> Decimal | None:
     return None if value is None else Decimal(str(value))

@@ -11,7 +11,7 @@ from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import compute_cost, format_dollars, prices_for
-from everthread.factory.conversations import session_options
+from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
 from everthread.lab.importers.log import (
     Log,
@@ -135,7 +135,7 @@ def _usual_window(kind: str, model: str, largest: int) -> int:
 
 
 def _threshold(config: Config, model: str, window: int) -> int:
-    return session_options(config).for_model(model).budget(window).threshold
+    return make_session_options(config).for_model(model).budget(window).threshold
 
 
 def _price(model: str, usage: CanonicalUsage, at: float | None) -> float | None:

@@ -87,12 +87,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
-    from everthread.factory.model_setup import choice_of, load_window
+    from everthread.factory.model_setup import choose_from_section, load_window
     from everthread.factory.prices import apply_prices
 
     config = load_config()
     apply_prices(config)
-    choice = choice_of(config.model, name)
+    choice = choose_from_section(config.model, name)
     is_configured = name is None or config.model.default in (None, name)
     setting = config.model.context_length if is_configured else None
 
