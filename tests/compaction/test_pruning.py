@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everthread.compaction.pruning import CLEARED, LONG, prune
 from everthread.compaction.tool_calls import EFFECT_CHARS, MAX_ERRORS
-from everthread.core.messages import Message, calls_of, images_in, results_of
+from everthread.core.messages import Message, calls_of, iterate_images, results_of
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
     find_call_groups,
@@ -380,7 +380,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         if index != latest:
             assert not any(
                 PIXELS in json.dumps(image)
-                for image in images_in(message.get("content"))
+                for image in iterate_images(message.get("content"))
             )
         for old_call, new_call in zip(
             calls_of(messages[index]), calls_of(message), strict=True

@@ -137,7 +137,7 @@ async def test_everything_is_closed_also_when_the_store_was_before(
         closed.append(True)
 
     async with open_setup(tmp_path) as place:
-        setup = replace(place.setup(ScriptedModel(["Noted."])), closing=[close])
+        setup = replace(place.setup(ScriptedModel(["Noted."])), close_callbacks=[close])
         conversation = await Conversation.open(setup)
         await conversation.send("Hello")
         await place.store.close()

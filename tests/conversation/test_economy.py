@@ -126,7 +126,7 @@ async def opened(
     setup = replace(
         setup,
         route=route_to_model(model, "anthropic"),
-        wall=wall,
+        wall_clock=wall,
         timer=alarm or Alarm(),
     )
     return await Conversation.open(setup)
@@ -207,7 +207,7 @@ async def test_another_process_knows_the_rhythm(
         await fill(first, wall, 6_000)
         model = Cached(wall)
         setup = replace(
-            place.setup(model, provider="anthropic"), wall=wall, timer=Alarm()
+            place.setup(model, provider="anthropic"), wall_clock=wall, timer=Alarm()
         )
         wall.advance(TTL + 5)
         second = await Conversation.open(setup, resume=first.id)
@@ -334,7 +334,7 @@ async def test_our_own_conversations_ask_why_the_cache_missed(
             route_to_model(model, "anthropic"), base_url="", provider="anthropic"
         )
         conversation = await Conversation.open(
-            replace(setup, route=official, wall=wall, timer=Alarm())
+            replace(setup, route=official, wall_clock=wall, timer=Alarm())
         )
         for text in ("One.", "Two."):
             await conversation.send(text)

@@ -26,10 +26,10 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
+    find_typed_words,
     kind_of,
     message_key,
     results_of,
-    typed_words,
 )
 from everthread.core.secrets.redaction import find_secrets, redact
 from everthread.core.tokens import TokenCounter
@@ -150,7 +150,7 @@ class MessageFacts:
         """Return the words, without secrets, that the user typed into these calls, which it answers."""
         if self.reply is None:
             typed = (
-                typed_words(text, call.name if call else "", failed=failed)
+                find_typed_words(text, call.name if call else "", failed=failed)
                 for call, (text, failed) in zip(calls, self.outputs, strict=True)
             )
             self.reply = redact("\n".join(filter(None, typed)))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.tool_calls import Effect
-from everthread.core.messages import Message, strings_in, text_of
+from everthread.core.messages import Message, iterate_strings, text_of
 from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600
@@ -266,12 +266,14 @@ def read_message(one: MessageFacts) -> MessageNames:
         arguments = [effect.arguments for effect in effects] if one.calls else []
         if len(arguments) < len(one.calls):
             arguments = [call.parsed for call in one.calls]
-        strings = [text for values in arguments for text in strings_in(dict(values))]
+        strings = [
+            text for values in arguments for text in iterate_strings(dict(values))
+        ]
         commands = {
             text
             for values in arguments
             for name in _COMMAND_ARGUMENTS
-            for text in strings_in(values.get(name))
+            for text in iterate_strings(values.get(name))
         }
         texts = [text for text in strings if " " in text or "\n" in text]
         lines = [text for text in strings if " " not in text and "\n" not in text]

@@ -329,11 +329,11 @@ class RecallSettings(ConfigSection):
         description="`thread`: this conversation; `tenant`: every conversation of the same tenant.",
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
-        recall.MAX_TOKENS,
+        recall.MAX_RECALL_TOKENS,
         description="Most tokens of the injected text, and never more than a twentieth of the window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
-        recall.CLOSENESS,
+        recall.MIN_CLOSENESS,
         description="Share of the question's words that a passage must hold to be shown.",
     )
 

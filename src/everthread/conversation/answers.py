@@ -242,7 +242,7 @@ class AnswerRecorder:
     async def _learn_success(self, usage: CanonicalUsage) -> None:
         """Drop a learnt limit after the first success above it."""
         conversation = self._conversation
-        if usage.prompt_tokens and await conversation.limits.succeed(
+        if usage.prompt_tokens and await conversation.limits.record_success(
             conversation.limit_key, usage.prompt_tokens
         ):
             conversation.use_window(conversation.route.window)

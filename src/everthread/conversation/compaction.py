@@ -33,14 +33,14 @@ from everthread.thread import events
 from everthread.thread.engine_jobs import compress_beside, refit_beside
 from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRefusal
 from everthread.thread.policy import (
-    AUTOMATIC,
+    AUTOMATIC_REASONS,
     COLD_CACHE,
     FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
-    fading_text,
-    fixed_text,
+    make_fading_notice,
+    make_fixed_notice,
 )
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep, slim_messages
 from everthread.thread.summary_wait import SummaryWait
@@ -186,10 +186,10 @@ async def _switch_session(
     await conversation.move_to_tip()
     conversation.toolbox.leave_out(left_out_tools, "a compaction")
     conversation.compaction_count += 1
-    conversation.state.compacted = conversation.tokens
-    conversation.state.rhythm = conversation.state.rhythm.after_compaction()
+    conversation.state.tokens_after_compaction = conversation.tokens
+    conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
     conversation.state.pause.relieved = (
-        compaction.tokens_before if record.reason in AUTOMATIC else 0
+        compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
     )
     conversation.engine.on_compacted(compaction)
     conversation.engine.on_session_start(
@@ -225,7 +225,7 @@ async def _switch_session(
     )
     if conversation.compaction_count >= FADING_COMPACTIONS:
         conversation.notify(
-            fading_text(conversation.compaction_count, "/new starts afresh")
+            make_fading_notice(conversation.compaction_count, "/new starts afresh")
         )
 
 
@@ -268,7 +268,7 @@ def _rebuild_system(conversation: ConversationState, compaction: Compaction) -> 
     prompt = without_note(conversation.system)
     if callable(conversation.setup.system):
         try:
-            prompt = conversation.setup.written_system()
+            prompt = conversation.setup.build_system()
         except Exception as error:  # noqa: BLE001 - it is reported; the previous prompt still holds
             reason = f"{type(error).__name__}: {error}"
             conversation.notify(
@@ -404,7 +404,7 @@ class ConversationContext:
                 conversation.route.name,
                 limit.tokens,
                 source=limit.source,
-                stored=limit.stored,
+                stored=limit.is_stored,
             )
             conversation.emit(event)
 
@@ -519,7 +519,7 @@ class FixedPromptWatch:
     def check(self) -> None:
         """Report system prompt and tools that reach the threshold alone."""
         conversation = self._conversation
-        fixed_tokens = conversation.size.fixed
+        fixed_tokens = conversation.size.fixed_tokens
         if (
             fixed_tokens >= conversation.nominal_budget.threshold
             and not conversation.toolbox.can_free_enough()
@@ -532,5 +532,5 @@ class FixedPromptWatch:
         if not self._is_reported:
             self._is_reported = True
             self._conversation.notify(
-                fixed_text(fixed_tokens, self._conversation.window, advice)
+                make_fixed_notice(fixed_tokens, self._conversation.window, advice)
             )

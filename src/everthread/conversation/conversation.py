@@ -55,7 +55,7 @@ from everthread.thread.managed import (
     CompactionOrder,
     ManagedThread,
     ProviderRefusal,
-    ThreadTools,
+    ThreadServices,
 )
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import RecoveryAttempts
@@ -69,10 +69,10 @@ class Conversation:
         self._state = conversation
         self._context = ConversationContext(conversation)
         options = conversation.setup.options
-        tools = ThreadTools(
+        tools = ThreadServices(
             conversation.policy,
             options,
-            conversation.setup.wall,
+            conversation.setup.wall_clock,
             conversation.setup.timer,
         )
         self._thread = ManagedThread(self._context, tools)
@@ -113,7 +113,7 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._state.setup.closing):
+            for close in reversed(self._state.setup.close_callbacks):
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
@@ -430,7 +430,7 @@ class Conversation:
         async with self._hold_turn():
             self._forget_failures()
             order = CompactionOrder("manual", focus=focus, is_manual=True)
-            return await self._thread.compact_by_hand(order)
+            return await self._thread.compact_manually(order)
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
@@ -462,7 +462,7 @@ class Conversation:
                 conversation.tokens >= conversation.budget.threshold
                 and not conversation.size.is_full
             ):
-                conversation.state.fail(
+                conversation.state.record_failure(
                     conversation.tokens
                 )  # else the next call would compact again
             conversation.notify("The last compaction was taken back.")
@@ -558,7 +558,7 @@ class Conversation:
             self._state.setup,
             route=self._state.route,
             limits=self._state.limits,
-            closing=(),
+            close_callbacks=(),
         )
 
     @property

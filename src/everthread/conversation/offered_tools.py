@@ -253,7 +253,7 @@ class Toolbox:
         conversation = self._conversation
         conversation.offer_tools(self.schemas)
         if conversation.last_request is not None:
-            conversation.state.changed = "other tools are offered"
+            conversation.state.cache_change = "other tools are offered"
         removed_names = tuple(name for name in self.left_out if name not in previous)
         returned_names = tuple(name for name in previous if name not in self.left_out)
         conversation.emit(
@@ -329,7 +329,7 @@ class Toolbox:
         cold_reason = conversation.cold_reason
         if cold_reason:
             return f"no cached prompt is lost by it: {cold_reason}"
-        miss_cost = conversation.policy.price_of_miss(
+        miss_cost = conversation.policy.find_miss_cost(
             conversation.size, conversation.state, conversation.prices
         )
         explanation = (

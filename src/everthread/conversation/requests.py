@@ -20,7 +20,7 @@ from everthread.core.types import Api, Request
 from everthread.providers.catalog import output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
-from everthread.thread.recovery import room_for_output
+from everthread.thread.recovery import max_output_tokens
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS
 
@@ -112,7 +112,9 @@ async def find_excerpts(conversation: ConversationState) -> list[Message]:
         is_whole=not conversation.compaction_count
         and session.kind not in ("branch", "continuation"),
     )
-    return await finder.find(view, finder.room(conversation.size), conversation.emit)
+    return await finder.find(
+        view, finder.find_max_tokens(conversation.size), conversation.emit
+    )
 
 
 def _limit_output(
@@ -135,7 +137,7 @@ def _limit_output(
             + injected_tokens
         )
         limits.append(
-            room_for_output(
+            max_output_tokens(
                 conversation.learnt_window,
                 conversation.tokens + injected_tokens,
                 unreported=unreported,

@@ -64,9 +64,9 @@ class ConversationState:
         self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
         self.state = ContextState()
-        self.policy = CompactionPolicy(setup.options, setup.wall)
+        self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
-        self.accounting = Accounting(setup.store, setup.wall, setup.listener)
+        self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
         self.last_request: Request | None = None
         self.last_marked_index: int | None = None
         """The message with the last cache mark of the last request."""
@@ -120,7 +120,7 @@ class ConversationState:
 
     def emit_report(self, kind: str, **details: Any) -> None:
         """Emit a report of an engine or a summariser as an event of the session."""
-        self.emit(events.engine_event(self.session.id, kind, details))
+        self.emit(events.make_engine_event(self.session.id, kind, details))
 
     # Messages in view
 
@@ -225,7 +225,7 @@ class ConversationState:
             self.tokens,
             self.fixed_tokens,
             self.budget,
-            output=self.setup.options.max_tokens,
+            output_cap=self.setup.options.max_tokens,
             is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
         )
 
@@ -239,7 +239,7 @@ class ConversationState:
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.cold(self.state)
+        return self.policy.find_cold_reason(self.state)
 
     @property
     def nominal_budget(self) -> Budget:
@@ -253,7 +253,7 @@ class ConversationState:
 
     def _fitting_budget(self) -> Budget:
         return self.setup.options.for_model(self.route.name).budget(
-            self.window, fixed=self.fixed_tokens
+            self.window, fixed_tokens=self.fixed_tokens
         )
 
     def _recount(self) -> None:
@@ -267,7 +267,7 @@ class ConversationState:
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.state.changed = f"the model is {route.name} now"
+        self.state.cache_change = f"the model is {route.name} now"
         self.state.pause.relieved = 0
         self.route = route
         self.counter = TokenCounter(route.name)
@@ -296,7 +296,7 @@ class ConversationState:
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
-        window = await self.limits.window(self.limit_key, self.route.window)
+        window = await self.limits.find_window(self.limit_key, self.route.window)
         await self.load_caps()
         if window != self.window:
             self.use_window(window)
@@ -307,7 +307,7 @@ class ConversationState:
         self.learnt_window = await self.limits.learnt_window(self.limit_key)
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.state.changed = "other tools are offered"
+        self.state.cache_change = "other tools are offered"
         self.toolbox.replace_tools(tools)
         self.offer_tools(self.toolbox.schemas)
 
@@ -326,12 +326,12 @@ class ConversationState:
         return SummarizerContext(
             self.route,
             self.counter,
-            live=lambda: self.last_request,
+            last_request=lambda: self.last_request,
             events=self.emit_report,
-            lost=lambda request: self.accounting.note_cancelled(
+            report_abandoned=lambda request: self.accounting.note_cancelled(
                 self.session.id, request
             ),
-            warm=lambda: not self.cold_reason,
+            is_warm=lambda: not self.cold_reason,
         )
 
     def _services(self) -> Services:
@@ -373,7 +373,7 @@ class ConversationState:
         try:
             await self.setup.store.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
-            self.engine.failed("dump_state", error)
+            self.engine.report_method_failure("dump_state", error)
 
     async def restore(self) -> None:
         """Resume from the saved state; for a continuation without one, from its parent's.
@@ -494,7 +494,7 @@ class SessionArchive(StoreLookup):
 async def create_session(setup: Setup, new: NewSession) -> Session:
     """Create a session, with a system prompt written for it."""
     model = new.model or setup.route.name
-    system = setup.written_system() if new.system is None else new.system
+    system = setup.build_system() if new.system is None else new.system
     return await setup.store.create_session(replace(new, model=model, system=system))
 
 

@@ -128,7 +128,9 @@ compress = make_sync(acompress)
 
 def _default_settings(template: TemplateName | None) -> CompressSettings:
     return CompressSettings(
-        budget=lambda window, fixed: ContextOptions().budget(window, fixed=fixed),
+        budget=lambda window, fixed: ContextOptions().budget(
+            window, fixed_tokens=fixed
+        ),
         make_engine=lambda services: ContextCompressor(
             services, template=template or "handoff"
         ),
@@ -145,7 +147,7 @@ def _configured_settings(
         config = _with_template(config, template)
     options = make_session_options(config).for_model(model or "")
     return CompressSettings(
-        budget=lambda window, fixed: options.budget(window, fixed=fixed),
+        budget=lambda window, fixed: options.budget(window, fixed_tokens=fixed),
         make_engine=EngineChoice.from_config(config),
     )
 
@@ -183,9 +185,9 @@ def _make_configured_summarizer(
     context = SummarizerContext(
         route,
         counter,
-        live=lambda: None,
+        last_request=lambda: None,
         events=report,
-        lost=lambda _request: None,
+        report_abandoned=lambda _request: None,
     )
     return make_summarizer_factory(config, stack.push_async_callback)(context)
 

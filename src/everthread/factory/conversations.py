@@ -269,7 +269,7 @@ async def _make_setup(
         engine=EngineChoice.from_config(config),
         summarizer=make_summarizers(summarizer, config, close_callbacks.append),
         options=make_session_options(config),
-        closing=close_callbacks,
+        close_callbacks=close_callbacks,
         summary_key=await store.shared_secret(SUMMARY_KEY),
     )
 

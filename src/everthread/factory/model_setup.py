@@ -375,7 +375,7 @@ def _list_writers(
         writers.append(writer)
 
     def meter(model: StreamingModel) -> MeteredModel:
-        return MeteredModel(model, context.lost, context.permit)
+        return MeteredModel(model, context.report_abandoned, context.check_permission)
 
     if auxiliary is not None:
         add_writer(meter(FittingModel(auxiliary)), TokenCounter(auxiliary.name))
@@ -385,10 +385,10 @@ def _list_writers(
             warm_summarizer = WarmPrefixSummarizer(
                 main,
                 context.counter,
-                context.live,
+                context.last_request,
                 template=compression.template,
                 price=price(main),
-                warm=context.warm,
+                warm=context.is_warm,
             )
             writers.append(warm_summarizer)
         add_writer(main, context.counter)

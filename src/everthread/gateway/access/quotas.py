@@ -20,7 +20,7 @@ from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
-from everthread.thread.options import Permit
+from everthread.thread.options import CheckPermission
 
 if TYPE_CHECKING:
     pass
@@ -205,7 +205,7 @@ class KeyAccount:
         self.ledger.spend(self.key, usage, model)
 
 
-def spending_permit(authorize: Authorize) -> Permit:
+def spending_permit(authorize: Authorize) -> CheckPermission:
     """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
 
     async def permit(request: Request) -> None:

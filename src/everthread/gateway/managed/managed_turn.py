@@ -32,7 +32,7 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.history import identify
 from everthread.thread.managed import ProviderRefusal
-from everthread.thread.policy import FADING_COMPACTIONS, fading_text
+from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
 HOLD_SHARE = 0.70
@@ -197,7 +197,7 @@ class ManagedTurn:
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.before}/{tokens.after}"
         if depth >= FADING_COMPACTIONS:
-            self.headers[NOTICE_HEADER] = fading_text(depth)
+            self.headers[NOTICE_HEADER] = make_fading_notice(depth)
         if self.call.plan:
             self.headers[PLAN_HEADER] = self.call.plan
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.messages import kind_of, strings_in
+from everthread.core.messages import iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
@@ -185,7 +185,7 @@ def _read_compaction(
         else []
     )
     restored = "\n".join(
-        text for item in kept for text in strings_in(item.get("content"))
+        text for item in kept for text in iterate_strings(item.get("content"))
     )
     return ClientCompaction(
         before, text_in(payload, "message") or None, restored, at=at

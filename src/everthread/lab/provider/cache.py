@@ -23,7 +23,7 @@ from everthread.core.messages import (
     RESULT_BLOCKS,
     Message,
     Part,
-    images_in,
+    iterate_images,
     kind_of,
     parts_of,
 )
@@ -274,7 +274,9 @@ def _settings(request: Request) -> str:
         if request.params.get(name) is not None
     }
     settings["images"] = any(
-        True for message in request.messages for _ in images_in(message.get("content"))
+        True
+        for message in request.messages
+        for _ in iterate_images(message.get("content"))
     )
     return byte_form_text(settings)
 

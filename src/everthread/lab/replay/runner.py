@@ -153,7 +153,7 @@ class Player:
                     system=setting.system,
                     listener=self._on_event,
                     clock=self._clock,
-                    wall=lambda: setting.began + self._clock.now,
+                    wall_clock=lambda: setting.began + self._clock.now,
                     timer=self._alarm.set,
                 )
                 async with await Conversation.open(

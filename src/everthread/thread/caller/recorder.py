@@ -289,7 +289,7 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         if start and match.branch_of is None
         else None
     )
-    messages = decode_messages(call.frame.api, new, call.model, after=before)
+    messages = decode_messages(call.frame.api, new, call.model, previous_value=before)
     return ThreadStep(
         call.sent.history.until(end),
         messages,

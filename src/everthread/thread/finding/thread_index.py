@@ -50,7 +50,7 @@ from everthread.thread.identity import (
 )
 from everthread.thread.reminders import (
     Reminder,
-    last_spoken,
+    find_last_user_index,
     list_reminders,
     with_reminder,
 )
@@ -324,8 +324,8 @@ class ThreadIndex:
         was found this way before.
         """
         values = question.sent.values
-        newest = last_spoken(values, matched + 1, len(values))
-        before = last_spoken(values, 0, newest)
+        newest = find_last_user_index(values, matched + 1, len(values))
+        before = find_last_user_index(values, 0, newest)
         if before < 0:
             return None
         chars = len(text_of(values[before])) + len(text_of(values[newest]))
