@@ -165,8 +165,8 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
     """A program that runs others the same way: ended from outside, theirs end, too."""
     program = (
         "import asyncio, os, pathlib\n"
-        "from everthread.agent.processes import run\n"
-        f"work = run(['bash', '-c', '{SLEEPER}'], folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
+        "from everthread.agent.processes import run_program\n"
+        f"work = run_program(['bash', '-c', '{SLEEPER}'], folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
         "asyncio.run(work)\n"
     )
 

@@ -51,7 +51,7 @@ class GatewaySetup:
     clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     """By kind, address and key: making one costs more than all it is asked here."""
 
-    async def gateway(
+    async def start(
         self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
     ) -> str:
         known = more.pop("upstreams", None) or [

@@ -402,6 +402,8 @@ def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
     for question_tool, beginning in patterns.question_tools:
         if tool == question_tool and result.startswith(beginning):
             words = result.removeprefix(beginning)
+    if not words:
+        return ""
     for note in patterns.notes_without_words:
         words = f"\n{words.lstrip()}".partition(f"\n{note}")[0]
     return strip_injected(words)

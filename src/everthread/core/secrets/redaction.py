@@ -123,7 +123,7 @@ def _cuts_phrase(text: str, at: int) -> bool:
 
 def find_secrets(text: str) -> list[Secret]:
     """Return every secret, in order, without overlaps."""
-    if not isinstance(text, str):
+    if not text or not isinstance(text, str):
         return []
     # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
     plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")

@@ -59,7 +59,7 @@ class PromptFormat:
 
     `call_tokens` includes the wrapping of the call's result. A message with calls adds `first_call` once,
     `parallel_calls` if there are several, `text_with_calls` if it also has text. `parameter_tokens` is the price of one
-    argument if arguments are written one by one; if it is 0, they are counted as JSON. `name_repeats`: how often a call's
+    argument if arguments are written one by one; if it is 0, they are counted as JSON. `name_repeats`: how often the
     name is written. `tools_tokens` is the price of offering any tool; `declares_types`: tools are written as type
     declarations, not as JSON. `schema_factor` corrects that JSON, in which vocabularies differ less than in prose.
     """
