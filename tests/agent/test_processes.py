@@ -166,7 +166,8 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
     program = (
         "import asyncio, os, pathlib\n"
         "from everthread.agent.processes import run_program\n"
-        f"work = run_program(['bash', '-c', '{SLEEPER}'], folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
+        f"command = ['bash', '-c', '{SLEEPER}']\n"
+        "work = run_program(command, folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
         "asyncio.run(work)\n"
     )
 
