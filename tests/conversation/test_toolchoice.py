@@ -11,10 +11,10 @@ from everthread.conversation.tool_selection import (
     MAX_DESCRIPTION_CHARS,
     ToolCard,
     choose_left_out,
+    compute_max_tool_tokens,
     exceed_share,
     find_matching,
     make_card,
-    max_tool_tokens,
     score_cards,
     tool_name,
 )
@@ -87,9 +87,9 @@ def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
     assert exceed_share(251, threshold=1_000, other_tokens=100)
     assert exceed_share(200, threshold=1_000, other_tokens=800)
     assert not exceed_share(900, threshold=1_000, other_tokens=0, share=1.0)
-    assert max_tool_tokens(1_000, 100) == 250
-    assert max_tool_tokens(1_000, 600) == 150
-    assert max_tool_tokens(1_000, 5_000) == 0
+    assert compute_max_tool_tokens(1_000, 100) == 250
+    assert compute_max_tool_tokens(1_000, 600) == 150
+    assert compute_max_tool_tokens(1_000, 5_000) == 0
 
 
 def test_what_matches_the_task_stays_and_what_is_used_always() -> None:

@@ -104,8 +104,8 @@ class AgentBuilder(CompactionHooks):
             self.memory,
             texts=texts,
             instructions_chars=self.instructions_chars,
-            window=self._window,
+            window=self._find_window,
         )
 
-    def _window(self) -> int | None:
+    def _find_window(self) -> int | None:
         return self.agent.conversation.window if self.agent is not None else self.window

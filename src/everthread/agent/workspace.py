@@ -61,7 +61,7 @@ class Workspace:
             )
         return real
 
-    def relative(self, path: Path) -> str:
+    def relative_name(self, path: Path) -> str:
         """Return a resolved path relative to the workspace."""
         return path.relative_to(self.root).as_posix()
 
@@ -86,11 +86,11 @@ class Workspace:
         if not stat.S_ISREG(mode):
             os.close(descriptor)
             description = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
-            raise InputError(f"{quote_name(self.relative(path))} is {description}")
+            raise InputError(f"{quote_name(self.relative_name(path))} is {description}")
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def entries(self, path: Path) -> list[str]:
+    def list_entries(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted; those of folders end in `/`."""
         with self.open_folder(path) as folder, os.scandir(folder) as scan:
             return sorted(
@@ -129,13 +129,13 @@ class Workspace:
             and real.is_relative_to(self.root)
             and path.is_relative_to(real)
         ):
-            name = quote_name(self.relative(path))
+            name = quote_name(self.relative_name(path))
             raise InputError(
                 f"{name} belongs to Everthread itself; file tools do not write there"
             )
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
-        name = quote_name(self.relative(path))
+        name = quote_name(self.relative_name(path))
         if stat.S_ISDIR(status.st_mode):
             raise InputError(f"{name} is a folder; name a file")
         if not stat.S_ISREG(status.st_mode):

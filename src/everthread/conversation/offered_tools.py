@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 from everthread.conversation.tool_selection import (
     ToolCard,
     choose_left_out,
+    compute_max_tool_tokens,
     exceed_share,
     find_matching,
     make_card,
-    max_tool_tokens,
     tool_name,
 )
 
@@ -216,7 +216,7 @@ class Toolbox:
         ):
             return ()
         used_names = self.used_tools.keys() | self._requested.keys()
-        max_tokens = max_tool_tokens(threshold, other_tokens, share)
+        max_tokens = compute_max_tool_tokens(threshold, other_tokens, share)
         return choose_left_out(
             cards,
             max_tokens=max_tokens,

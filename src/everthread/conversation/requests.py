@@ -20,7 +20,7 @@ from everthread.core.types import Api, Request
 from everthread.providers.catalog import output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
-from everthread.thread.recovery import max_output_tokens
+from everthread.thread.recovery import compute_max_output
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS
 
@@ -137,7 +137,7 @@ def _limit_output(
             + injected_tokens
         )
         limits.append(
-            max_output_tokens(
+            compute_max_output(
                 conversation.learnt_window,
                 conversation.tokens + injected_tokens,
                 unreported=unreported,

@@ -72,7 +72,7 @@ def exceed_share(
     return tool_tokens > share * threshold or tool_tokens + other_tokens >= threshold
 
 
-def max_tool_tokens(
+def compute_max_tool_tokens(
     threshold: int, system_tokens: int, share: float = TOOLS_SHARE
 ) -> int:
     """Return the tokens for tools: their share of the threshold, less if the system prompt needs most of it."""

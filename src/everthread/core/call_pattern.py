@@ -17,11 +17,11 @@ _MIN_FURTHER_CALLS = 8
 _MAX_FURTHER_CALLS = 400
 _HOUR_SECONDS = 3_600.0
 _MAX_LIFETIME_SECONDS = 24 * _HOUR_SECONDS
-_SURVIVED_SHARE = 0.5
+_MIN_SURVIVED_READ_SHARE = 0.5
 """Share of the last prompt: the cache survived a pause if more was read after it."""
-_EXPIRED_SHARE = 0.1
+_MAX_EXPIRED_READ_SHARE = 0.1
 """Share of the last prompt: the cache had expired if less was read after a pause."""
-_FADE_WEIGHT = 0.9
+_OLD_AVERAGE_WEIGHT = 0.9
 """Weight of the earlier average beside the newest call."""
 
 
@@ -86,12 +86,12 @@ class CallPattern:
         pause = timestamp - self.last
         if (
             pause >= known_lifetime
-            and usage.cache_read_tokens >= _SURVIVED_SHARE * self.prompt
+            and usage.cache_read_tokens >= _MIN_SURVIVED_READ_SHARE * self.prompt
         ):
             return min(pause + 1.0, _MAX_LIFETIME_SECONDS)
         if (
             ttl < pause < known_lifetime
-            and usage.cache_read_tokens < _EXPIRED_SHARE * self.prompt
+            and usage.cache_read_tokens < _MAX_EXPIRED_READ_SHARE * self.prompt
         ):
             return pause
         return known_lifetime
@@ -124,4 +124,4 @@ class CallPattern:
 
 
 def _fading_average(average: float, newest: float) -> float:
-    return _FADE_WEIGHT * average + (1 - _FADE_WEIGHT) * newest
+    return _OLD_AVERAGE_WEIGHT * average + (1 - _OLD_AVERAGE_WEIGHT) * newest

@@ -121,7 +121,7 @@ def kind_of(part: Any) -> str:
 
 
 def part_text(part: Any) -> str:
-    """Return the words in one part; reasoning, calls, results and media have none of their own."""
+    """Return the text of one part; empty for reasoning, calls, results and media."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
@@ -326,7 +326,7 @@ def edit_results(
 
 
 def with_text(content: Any, text: str) -> Content:
-    """Return the content saying `text` instead: its first part with words carries it, parts without words stay."""
+    """Return the content with its text replaced: the first text part gets `text`, other parts without text stay."""
     if not isinstance(content, list):
         return text
     parts: list[Any] = []
@@ -394,7 +394,7 @@ def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
 
 
 def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
-    """Return what the user typed into a call: when refusing it, or as the answer to a question. Empty if nothing."""
+    """Return the user's words in a tool result: with a refusal, or as the answer to a question; else empty."""
     patterns = _client_patterns()
     words = ""
     if failed and (refusal := patterns.find_refusal(result)):
@@ -410,7 +410,7 @@ def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
 
 
 def is_refused_call(result: str) -> bool:
-    """Return whether a result says, as a client writes it, that the user refused the call."""
+    """Return whether a tool result is a client's text for a call that the user refused."""
     return _client_patterns().find_refusal(result) is not None
 
 
@@ -440,7 +440,7 @@ def strip_surroundings(text: str) -> str:
 
 
 def _unwrap_queued(text: str) -> str:
-    """Return the text with words typed while the agent worked freed from the client's note around them."""
+    """Return the text without the client's notes around words that were typed while the agent worked."""
     patterns = _client_patterns()
     for note in patterns.queued_notes:
         match = note.opening.search(text) if note.line in text else None
@@ -486,7 +486,7 @@ def _remove_elements(
 
 
 def _find_elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
-    """Closed elements, the outermost of each, in one pass however many are never closed."""
+    """Yield the outermost closed elements, in one pass."""
     unclosed: set[str] = set()
     match = opening.search(text) if "<" in text else None
     while match:
@@ -515,7 +515,7 @@ def _read_envelopes(text: str) -> Iterator[str]:
 
 
 class _Refusal(NamedTuple):
-    """How the result of a refused call begins, and the line before the user's words in it."""
+    """Start of a refused call's result, and the line in it that precedes the user's words."""
 
     beginning: str
     line: str
@@ -530,7 +530,7 @@ class _QueuedNote(NamedTuple):
 
 
 class _ClientPatterns:
-    """What all clients write around the user's words (`data/clients.json`)."""
+    """Patterns of the texts that clients write around the user's words (`data/clients.json`)."""
 
     def __init__(self) -> None:
         data = json.loads(

@@ -12,7 +12,11 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversations import ensure_store, open_conversation, opener
+from everthread.factory.conversations import (
+    ensure_store,
+    open_conversation,
+    returns_opener,
+)
 from everthread.factory.model_setup import (
     CloseCallback,
     find_route,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from everthread.thread.options import Route
 
 
-@opener
+@returns_opener
 async def open_agent(
     config: Config | None = None,
     *,

@@ -145,7 +145,7 @@ class SyncProxy:
             yield item
 
 
-def opener(
+def returns_opener(
     open_function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Opener[T]]:
     """Decorate a coroutine function that opens an object: its result is an `Opener`."""
@@ -178,7 +178,7 @@ async def ensure_store(
         raise
 
 
-@opener
+@returns_opener
 async def open_conversation(
     model: str | StreamingModel | None = None,
     *,

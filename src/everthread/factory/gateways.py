@@ -1,4 +1,4 @@
-"""Build a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+"""Build a gateway from a configuration, and the dashboard, as a part of it or alone."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def make_summarizer_factory(
     is skipped after a failure. `on_open` gets the callbacks that close these models; `seconds` limits a call to one.
     """
     auxiliary_models: dict[str, StreamingModel | None] = {}
-    rest_until: dict[str, float] = {}
+    paused_until: dict[str, float] = {}
     windows: dict[str, int] = {}
 
     def make_summarizer(context: SummarizerContext) -> Summarizer:
@@ -264,7 +264,7 @@ def make_summarizer_factory(
 
                 model = TimeLimitedModel(model, TimeLimits(seconds, seconds, seconds))
             auxiliary_models[name] = model
-        shared = _SharedRoutes(floor, rest_until, windows)
+        shared = _SharedRoutes(floor, paused_until, windows)
         return _make_chain(context, config, auxiliary_models.get(name), shared)
 
     return make_summarizer
@@ -358,7 +358,7 @@ def _list_writers(
     compression = config.compression
     writers: list[Summarizer] = []
 
-    def price(model: MeteredModel) -> Price | None:
+    def make_price(model: MeteredModel) -> Price | None:
         if not compression.economics:
             return None
         return Price(model.name, ttl=config.prompt_caching.cache_ttl)
@@ -369,7 +369,7 @@ def _list_writers(
             counter,
             context_length=config.auxiliary.compression.context_length,
             template=compression.template,
-            price=price(model),
+            price=make_price(model),
             windows=windows,
         )
         writers.append(writer)
@@ -387,7 +387,7 @@ def _list_writers(
                 context.counter,
                 context.last_request,
                 template=compression.template,
-                price=price(main),
+                price=make_price(main),
                 warm=context.is_warm,
             )
             writers.append(warm_summarizer)

@@ -350,7 +350,7 @@ async def resolve_window(
 ) -> Window:
     """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `window_headers` of the request; a long context that it requests is not the model's own.
+    `betas`: the `window_headers` of the request, which may ask for a longer window than the model's usual one.
     """
     if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
         return Window(

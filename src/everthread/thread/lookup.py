@@ -677,7 +677,7 @@ class StoreLookup:
         )
 
     async def _find_originals(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids of the originals, with the original's id instead of a shortened copy's."""
+        """Return the ids of the original messages; a shortened copy is replaced by its original."""
         originals: set[int] = set()
         for message_id in dict.fromkeys(ids):
             if await self.turn_of(message_id) is not None:

@@ -304,7 +304,7 @@ class ManagedThread(Generic[DraftT]):
     async def recover(
         self, attempts: RecoveryAttempts, refusal: ProviderRefusal
     ) -> RecoveryStep | None:
-        """Make the next try possible.
+        """Prepare the next attempt after a refusal.
 
         Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
         """

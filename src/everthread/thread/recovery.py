@@ -136,7 +136,7 @@ def find_lower_cap(
     )
 
 
-def max_output_tokens(window: int, prompt_tokens: int, *, unreported: int) -> int:
+def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
     """Return the largest output cap that fits beside a prompt in a learnt window.
 
     `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet.

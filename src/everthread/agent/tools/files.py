@@ -108,7 +108,7 @@ def _read_path(
         if status is None:
             return ToolReply(_describe_missing(workspace, path, name), failed=True)
         if stat.S_ISDIR(status.st_mode):
-            names = "\n".join(map(quote_name, workspace.entries(path)))
+            names = "\n".join(map(quote_name, workspace.list_entries(path)))
             if not names:
                 return ToolReply(f"[{quote_name(name)} is an empty folder]")
             return ToolReply(
@@ -199,7 +199,7 @@ def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
     while parent != workspace.root and workspace.status(parent) is None:
         parent = parent.parent
     try:
-        names = workspace.entries(parent)
+        names = workspace.list_entries(parent)
     except OSError:
         names = []
     similar_names = difflib.get_close_matches(
@@ -210,7 +210,7 @@ def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
         if similar_names
         else ""
     )
-    folder_name = workspace.relative(parent)
+    folder_name = workspace.relative_name(parent)
     message = f"{quote_name(name)} does not exist{hint}"
     return (
         message
@@ -262,7 +262,7 @@ class _FileWriter(ABC):
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
         workspace, path = self._resolve(arguments, context)
-        name = workspace.relative(path)
+        name = workspace.relative_name(path)
         with explain_os_errors(name):
             old, new, _ = self._compute_change(workspace, path, arguments)
         return Permission("write", name, make_diff(old, new, name))
@@ -271,7 +271,7 @@ class _FileWriter(ABC):
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
         workspace, path = self._resolve(arguments, context)
-        name = workspace.relative(path)
+        name = workspace.relative_name(path)
         # A link may have been put there meanwhile.
         if context.allowed is not None and context.allowed.what != name:
             raise InputError(
@@ -283,7 +283,7 @@ class _FileWriter(ABC):
     def _write(
         self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> ToolReply:
-        with explain_os_errors(workspace.relative(path)), WRITE_LOCK:
+        with explain_os_errors(workspace.relative_name(path)), WRITE_LOCK:
             _, new, report = self._compute_change(workspace, path, arguments)
             workspace.replace(path, new)
         return ToolReply(report)
@@ -332,7 +332,7 @@ class WriteFile(_FileWriter):
         size_note = (
             "a new file" if status is None else f"it had {status.st_size:,} bytes"
         )
-        name = quote_name(workspace.relative(path))
+        name = quote_name(workspace.relative_name(path))
         lines = count_lines(text)
         return (
             old,
@@ -387,7 +387,7 @@ class Patch(_FileWriter):
         args.encode_text(old, "old_text")
         args.encode_text(new, "new_text")
         replace_all = args.read_flag(arguments, "replace_all")
-        name = quote_name(workspace.relative(path))
+        name = quote_name(workspace.relative_name(path))
         data = _read_whole(workspace, path)
         text = data.decode("utf-8", "surrogateescape")
         if old not in text and "\r\n" in text:
@@ -418,7 +418,7 @@ class Patch(_FileWriter):
 
 
 def _read_whole(workspace: Workspace, path: Path) -> bytes:
-    name = quote_name(workspace.relative(path))
+    name = quote_name(workspace.relative_name(path))
     if workspace.status(path) is None:
         raise InputError(f"{name} does not exist; write_file makes a new file")
     with workspace.open_file(path) as file:

@@ -110,7 +110,7 @@ class SearchFiles(FreeTool):
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
         search = _read_search(arguments, Workspace(context.workspace), self._seconds)
-        with explain_os_errors(search.workspace.relative(search.start)):
+        with explain_os_errors(search.workspace.relative_name(search.start)):
             try:
                 return ToolReply(await asyncio.to_thread(search.run))
             except TimeoutError:
@@ -201,13 +201,13 @@ class _Search:
                     break
         else:
             with self.workspace.open_folder(self.start.parent) as folder:
-                self._search_file(self.workspace.relative(self.start), folder)
+                self._search_file(self.workspace.relative_name(self.start), folder)
         return self._format_result()
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
         ignores = self._read_outer_ignores()
-        start = self.workspace.relative(self.start)
+        start = self.workspace.relative_name(self.start)
         with self.workspace.open_folder(self.start) as top_folder:
             for subpath, folders, names, folder in os.fwalk(
                 ".", dir_fd=top_folder, onerror=self._count_unreadable
@@ -252,7 +252,7 @@ class _Search:
         start = (
             ""
             if self.start == self.workspace.root
-            else f"{self.workspace.relative(self.start)}/"
+            else f"{self.workspace.relative_name(self.start)}/"
         )
         return match_path(self.name, path.removeprefix(start))
 

@@ -52,7 +52,7 @@ class Terminal:
         command = _read_command(arguments)
         return _make_permission(
             command,
-            workspace.relative(
+            workspace.relative_name(
                 workspace.resolve(args.read_text(arguments, "workdir", default="."))
             ),
         )
@@ -73,7 +73,7 @@ class Terminal:
         folder = workspace.resolve(workdir)
         if context.allowed not in (
             None,
-            _make_permission(command, workspace.relative(folder)),
+            _make_permission(command, workspace.relative_name(folder)),
         ):
             raise InputError(
                 f"the workdir {quote_name(workdir)} is no longer the folder that was shown; nothing was run"

@@ -1,8 +1,7 @@
 """Count the tokens of a request.
 
-A counter belongs to one model: it knows the tokenizer, the provider's wrapping of messages, calls and tools, and its
-earlier counts. Messages are immutable, so a message is counted once; a history counted again costs a lookup for each
-message, decoded anew or not.
+A counter belongs to one model: it has the tokenizer, the overhead of messages, calls and tools, and a cache.
+Messages are immutable, so each is counted once; counting a history again costs one lookup per message.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _MAX_CACHED_MESSAGES = 50_000
 _MAX_CACHED_CHARS = 64_000_000
-"""Limits of the cache: messages, and their characters."""
+"""Maximum characters of the cached messages."""
 _MEDIA_CHARS = 500_000
 """Characters that an image or a file counts in the cache."""
 _MAX_CACHED_TEXT_CHARS = 4_000_000
 _SIGNATURE_OVERHEAD_BYTES = 100
-"""Of a signature, besides the thoughts in it."""
+"""Bytes of a signature besides the thoughts in it."""
 _THOUGHT_CHARS_PER_TOKEN = 4.6
-"""Characters of thoughts for a token of `o200k_base`."""
+"""Characters of thoughts per token of `o200k_base`."""
 _MAX_DEPTH = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED_FIELDS = frozenset(
     {
@@ -119,7 +118,7 @@ def estimate_request_tokens(
     tools: Sequence[Mapping[str, Any]] | None = None,
     model: str | None = None,
 ) -> int:
-    """Prompt tokens of a request with these messages, system prompt and tools."""
+    """Return the prompt tokens of a request with these messages, system prompt and tools."""
     return TokenCounter(model).request(messages, system=system, tools=tools)
 
 

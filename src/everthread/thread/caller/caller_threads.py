@@ -45,7 +45,7 @@ from everthread.thread.managed import (
 )
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy import CompactionPolicy, PolicyDecision
-from everthread.thread.recovery import max_output_tokens
+from everthread.thread.recovery import compute_max_output
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
@@ -224,7 +224,7 @@ class CallerThreads:
                     call.model, call.estimate
                 )
             )
-            call.limit.room = max_output_tokens(
+            call.limit.room = compute_max_output(
                 call.limit.learnt_window, after, unreported=unreported
             )
         if is_new:

@@ -49,7 +49,7 @@ def encode_request(
 ) -> dict[str, Any]:
     """Return the body to send. Instructions the messages begin with join the system prompt.
 
-    `encoded_history`: of one conversation, so that its earlier messages are not written again for every request.
+    `encoded_history`: kept for one conversation, so that its earlier messages are encoded only once.
     """
     leading_count = count_leading_instructions(request.messages)
     system = encode_system(request.system, request.messages[:leading_count])

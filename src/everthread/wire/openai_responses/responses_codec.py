@@ -45,15 +45,13 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     system: System = (
         body["instructions"] if isinstance(body.get("instructions"), str) else None
     )
-    expressed_fields = {
+    fields_in_core = {
         "input": messages,
         "tools": tools,
         "instructions": system is not None,
         "model": True,
     }
-    params = {
-        key: value for key, value in body.items() if not expressed_fields.get(key)
-    }
+    params = {key: value for key, value in body.items() if not fields_in_core.get(key)}
     return Request(
         model=model, messages=messages, system=system, tools=tools, params=params
     )
