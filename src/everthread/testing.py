@@ -60,7 +60,7 @@ ScriptStep = str | Reply | Exception
 class ScriptedModel:
     """A model that plays a script step by step, or calls a function for each request.
 
-    It reports usage like a provider, by a count of its own. `requests` keeps the requests.
+    It counts tokens itself and reports usage like a provider. `requests` keeps the requests.
     """
 
     def __init__(

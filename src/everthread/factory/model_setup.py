@@ -380,18 +380,18 @@ def _list_writers(
     if auxiliary is not None:
         add_writer(meter(FittingModel(auxiliary)), TokenCounter(auxiliary.name))
     if main_model is not None:
-        main = meter(main_model)
+        metered_main_model = meter(main_model)
         if context.route.caches_by_marks:
             warm_summarizer = WarmPrefixSummarizer(
-                main,
+                metered_main_model,
                 context.counter,
                 context.last_request,
                 template=compression.template,
-                price=make_price(main),
+                price=make_price(metered_main_model),
                 warm=context.is_warm,
             )
             writers.append(warm_summarizer)
-        add_writer(main, context.counter)
+        add_writer(metered_main_model, context.counter)
     return writers
 
 

@@ -132,9 +132,9 @@ class EverthreadSession:
         """The tool `recall`, for `Agent(tools=[…])`."""
 
         async def look_up(_context: Any, arguments: str) -> str:
-            parsed = json.loads(arguments or "{}")
+            parsed_arguments = json.loads(arguments or "{}")
             key = await self.threads.arun(self._read_key())
-            return await self.threads.arun(self.threads.recall(key, parsed))
+            return await self.threads.arun(self.threads.recall(key, parsed_arguments))
 
         return FunctionTool(
             name=RECALL["name"],

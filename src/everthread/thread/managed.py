@@ -165,7 +165,7 @@ class ThreadContext(Protocol[DraftT]):
 
 
 class Preparation(Generic[DraftT]):
-    """The compaction of a thread that is being made; at most one."""
+    """The draft of a thread's next compaction while it is made; at most one per thread."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[DraftT] | None = None

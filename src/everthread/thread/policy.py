@@ -292,7 +292,7 @@ class PolicyDecision:
 
 
 class CompactionPolicy:
-    """Decide, without side effects except that an expired pause is cleared."""
+    """Decides when to compact. Its only side effect: an expired pause is cleared."""
 
     def __init__(
         self, options: ContextOptions, wall_clock: Callable[[], float]
@@ -366,9 +366,9 @@ class CompactionPolicy:
             MAX_CALLS_BETWEEN,
             max(MIN_CALLS_BETWEEN, size.budget.window // WINDOW_TOKENS_PER_CALL),
         )
-        is_soon = bool(state.tokens_after_compaction) and calls < min_calls
+        is_too_soon = bool(state.tokens_after_compaction) and calls < min_calls
         if (
-            not is_soon
+            not is_too_soon
             or not self._options.economics
             or size.tokens >= size.delay_limit
         ):

@@ -8,7 +8,7 @@ from typing import Any
 
 _PRIOR_TOKENS = 2_000.0
 """Weight of the initial factor of one, in tokens of evidence."""
-_MEMORY_TOKENS = 100_000.0
+_MAX_EVIDENCE_TOKENS = 100_000.0
 """Tokens of evidence after which older evidence fades."""
 _MAX_DEVIATION = 3.0
 """A larger deviation means that the report covers something else."""
@@ -24,7 +24,7 @@ class _Evidence:
     def learn(self, reported: float, estimated: float) -> None:
         self.reported += reported
         self.estimated += estimated
-        if self.estimated > _MEMORY_TOKENS:
+        if self.estimated > _MAX_EVIDENCE_TOKENS:
             self.reported /= 2
             self.estimated /= 2
 
