@@ -34,6 +34,7 @@ SCOPE_HEADERS = (
 )
 """Headers in which clients name their session. One session may hold several
 conversations: subagents, titles."""
+_SESSION_HEADERS = (SESSION_HEADER, *SCOPE_HEADERS)
 _PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
 """Headers in which a subagent names the session it works for."""
 _SUBAGENT_HEADERS = ("x-openai-subagent", *_PARENT_HEADERS)
@@ -50,8 +51,8 @@ BODY_SCOPE = "body:"
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, else from the fields."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
-    named = _first_header(headers, (SESSION_HEADER, *SCOPE_HEADERS))
-    session = named or _session_in_body(headers, fields)
+    header_session = _first_header(headers, _SESSION_HEADERS)
+    session = header_session or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
@@ -71,12 +72,12 @@ def body_session(fields: Mapping[str, Any]) -> str:
     claude = _claude_session(values.get("user_id"))
     if claude:
         return claude
-    stated = [
+    candidates = [
         *(values.get(name) for name in _METADATA_FIELDS),
         fields.get("session_id"),
         fields.get(_CACHE_KEY),
     ]
-    return next((value for value in stated if isinstance(value, str) and value), "")
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
@@ -106,7 +107,7 @@ def scope_of(
     A session that is named by our own header counts before any other. Empty if the
     client names none.
     """
-    for name in (SESSION_HEADER, *SCOPE_HEADERS):
+    for name in _SESSION_HEADERS:
         if headers.get(name):
             return f"{name}:{short_name(headers[name])}"
     inner = "" if fields is None else _session_in_body(headers, fields)

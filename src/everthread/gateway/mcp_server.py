@@ -54,12 +54,8 @@ from everthread.gateway.access.auth import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER, named_thread_id
-from everthread.gateway.request.request_head import (
-    ClientGone,
-    collect_body,
-    header_map,
-    replay_body,
-)
+from everthread.gateway.request.body_limits import collect_body, replay_body
+from everthread.gateway.request.request_head import ClientGone, header_map
 from everthread.gateway.server import LoopServer, http_url, listen
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import sum_usage, usage_row

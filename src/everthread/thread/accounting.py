@@ -53,9 +53,12 @@ class Accounting:
     ) -> NewUsage:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
         is_unnamed = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
-        named = None if is_unnamed else provider
+        priced_provider = None if is_unnamed else provider
         price = compute_call_cost(
-            usage, model, time=datetime.fromtimestamp(self._wall(), UTC), provider=named
+            usage,
+            model,
+            time=datetime.fromtimestamp(self._wall(), UTC),
+            provider=priced_provider,
         )
         return NewUsage(
             session, model, usage, task=task, cost=price, estimated=estimated

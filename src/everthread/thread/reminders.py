@@ -6,31 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everthread.core.messages import text_of
+from everthread.thread.history import MessageIdentity
 
 _BLANK_LINE = re.compile(r"\n\n+")
 Reminder = tuple[str, Sequence[dict[str, Any]]]
 """Text appended to the newest user message, and extra blocks after it."""
 
 
-def find_last_user_index(values: Sequence[Any], first: int, end: int) -> int:
+def find_last_words(messages: Sequence[MessageIdentity], first: int, end: int) -> int:
     """Return the last index in `[first, end)` with words of the user, or -1."""
-    return next(
-        (
-            index
-            for index in range(end - 1, first - 1, -1)
-            if _has_user_text(values[index])
-        ),
-        -1,
-    )
-
-
-def _has_user_text(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.get("role") == "user"
-        and bool(text_of(value).strip())
-    )
+    for index in range(end - 1, first - 1, -1):
+        if messages[index].has_user_words:
+            return index
+    return -1
 
 
 def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:

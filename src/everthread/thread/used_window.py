@@ -6,7 +6,7 @@ Another process knows the settings and the catalogue, but not the window that a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.store.records import ThreadRow
@@ -32,7 +32,13 @@ class UsedWindow:
 
     def dump(self) -> dict[str, Any]:
         """Return the field to add to the stored state."""
-        return {_WINDOW_FIELD: asdict(self)}
+        fields = {
+            "model": self.model,
+            "tokens": self.tokens,
+            "threshold": self.threshold,
+            "source": self.source,
+        }
+        return {_WINDOW_FIELD: fields}
 
 
 def describe_window(window: int, route: Route) -> str:

@@ -50,7 +50,7 @@ from everthread.gateway.dashboard.page_data import (
 from everthread.gateway.dashboard.summary_lines import split_code
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
-from everthread.gateway.request.request_head import collect_body
+from everthread.gateway.request.body_limits import collect_body
 from everthread.store.records import new_id
 from everthread.thread.facts import add_pin
 

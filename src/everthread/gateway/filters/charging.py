@@ -20,8 +20,8 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import UNREADABLE, decoder
-from everthread.gateway.request.request_head import Upload
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.sse import SseParser
 

@@ -182,13 +182,13 @@ class ManagedTurn:
         )
 
     def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
-        used = self.call.used
-        depth = used.depth if used else 0
-        if used is not None and tokens.is_new:
+        rewrite = self.call.used
+        depth = rewrite.depth if rewrite else 0
+        if rewrite is not None and tokens.is_new:
             back = "; the model gets it back with recall" if has_recall else ""
             receipt = (
                 f"compaction {depth}: {tokens.before} -> {tokens.after} tokens, "
-                f"{used.length} messages covered{back}"
+                f"{rewrite.length} messages covered{back}"
             )
             self.headers[RECEIPT_HEADER] = receipt
             self.services.threads.setup.listener(
@@ -204,11 +204,11 @@ class ManagedTurn:
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""
         self.call.estimate = self.call.frame.tokens + self.call.sent.size
-        why = self.request.unmanaged_reason
-        if why:
-            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {why}"
-        if why and self.request.incoming.mode == "managed":
-            self.services.threads.setup.listener(Unmanaged(self.thread, why))
+        reason = self.request.unmanaged_reason
+        if reason:
+            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
+        if reason and self.request.incoming.mode == "managed":
+            self.services.threads.setup.listener(Unmanaged(self.thread, reason))
         self.sent = Outgoing(
             self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
         )

@@ -18,12 +18,11 @@ from everthread.gateway.managed.unchanged_reads import restore_readings
 from everthread.gateway.request.json_slices import Element, SlicedBody, Values
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
 from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
-from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
@@ -150,26 +149,29 @@ class ClientRequest:
 
     def _find_replacement(self) -> Replacement | None:
         """Return the compaction that replaces earlier messages: made by the provider or by a gateway."""
-        ours = self.incoming.replacement
-        if ours is not None:
-            return replace(ours, end=min(ours.end - self.first, len(self.elements)))
+        own_replacement = self.incoming.replacement
+        if own_replacement is not None:
+            return replace(
+                own_replacement,
+                end=min(own_replacement.end - self.first, len(self.elements)),
+            )
         if COMPACTION_MARK not in self.read.holds:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
-                piece = self.read.history.pieces[index]
-                return Replacement(piece.fingerprint, index + 1)
+                identity = self.read.history.pieces[index]
+                return Replacement(identity.fingerprint, index + 1)
         return None
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:
     """Return a digest of the credential that a client shows; empty if it shows none."""
-    shown = next(
+    credential = next(
         (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
     )
     return (
-        blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest()
-        if shown
+        blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        if credential
         else ""
     )
 
@@ -177,11 +179,11 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
     """Return why a request is left alone; empty if it is not."""
     fields = sliced.fields
-    stated = next(
+    stateful_field = next(
         (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
     )
-    if stated:
-        return stated
+    if stateful_field:
+        return stateful_field
     if _drops_history(fields.get("context_management")):
         return "context_management"
     if isinstance(fields.get(SUMMARIZE), dict):
@@ -195,14 +197,14 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
     settings = field_object(fields, "generationConfig") or {}
-    stated = [
+    caps = [
         *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
         field_value(settings, "maxOutputTokens"),
     ]
     return next(
         (
             value
-            for value in stated
+            for value in caps
             if isinstance(value, int) and not isinstance(value, bool)
         ),
         None,

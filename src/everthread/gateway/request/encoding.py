@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.body_limits import body_too_large
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -85,7 +85,7 @@ class _Members:
                 piece = self._decompress(rest)
                 self._remaining -= len(piece)
                 if self._remaining < 0:
-                    raise too_large()
+                    raise body_too_large()
                 pieces.append(piece)
                 rest = self._member.unused_data
         return b"".join(pieces)
@@ -160,11 +160,3 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
     except UNREADABLE:
         return None
     return plain if reader.complete or not body else None
-
-
-def too_large() -> Refused:
-    return Refused(
-        413,
-        "request_too_large",
-        "The request is larger than this gateway accepts; see gateway.limits.",
-    )

@@ -63,11 +63,11 @@ class ByteCache(Generic[K, T]):
                 return [key]
             self._entries[key] = (value, size)
             self.size += size
-            gone = []
+            dropped_keys = []
             while self.size > self._most:
-                gone.append(next(iter(self._entries)))
-                self.drop(gone[-1])
-            return gone
+                dropped_keys.append(next(iter(self._entries)))
+                self.drop(dropped_keys[-1])
+            return dropped_keys
 
     def drop(self, key: K) -> None:
         with self._lock:

@@ -59,7 +59,7 @@ def is_entry(value: Mapping[str, Any]) -> bool:
     message = value.get("message")
     return (
         kind_of(value) in ("user", "assistant")
-        and isinstance(message, Mapping)
+        and isinstance(message, dict)
         and "role" in message
     )
 

@@ -100,9 +100,9 @@ class CallerContext:
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        marked = cache_route(call.model, "auto", call.frame.upstream) is not None
+        has_marks = cache_route(call.model, "auto", call.frame.upstream) is not None
         writer = self._services.setup.summarizer(self._summarizer_context())
-        return CallPrices(call.model, "auto", marked, writer)
+        return CallPrices(call.model, "auto", has_marks, writer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
@@ -218,12 +218,12 @@ class CallerContext:
             call.used = await rewrites.keep_pruned(pruned)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
-        further = await rewrites.draft(task, engine, journal)
+        shorter = await rewrites.draft(task, engine, journal)
         now = self._services.sizer.tokens(call, call.used)
-        if further.rewrite is not None:
-            after = self._services.sizer.tokens(call, further.rewrite)
+        if shorter.rewrite is not None:
+            after = self._services.sizer.tokens(call, shorter.rewrite)
             if after <= budget.compacted_limit or after <= MIN_ANOTHER_SHARE * now:
-                call.used = await rewrites.commit(further)
+                call.used = await rewrites.commit(shorter)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:
         self.emit(

@@ -255,8 +255,8 @@ class CallerThreads:
         """Compact whatever the size; return why nothing changed, empty if something did."""
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compacting:
-            made = await self._thread(call).compact_manually(order)
-        return "" if made.changed else made.reason
+            compaction = await self._thread(call).compact_manually(order)
+        return "" if compaction.changed else compaction.reason
 
     # After the call
 
@@ -337,12 +337,12 @@ class CallerThreads:
             else []
         )
         try:
-            used = UsedWindow(
+            window = UsedWindow(
                 call.model,
                 call.limit.window,
                 threshold=call.budget(self.setup.options).threshold,
             )
-            state = CALLER_STATE, {**call.memory.context.dump(), **used.dump()}
+            state = CALLER_STATE, {**call.memory.context.dump(), **window.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)

@@ -179,12 +179,12 @@ class PreparedCall:
     def items(self) -> list[int | dict[str, Any]]:
         """Return the messages to send: the index of each of the caller's own, and ours in the form of the protocol."""
         items: list[int | dict[str, Any]] = []
-        at = 0
+        index = 0
         for edit in sorted(self.edits(), key=lambda edit: edit.start):
-            items += range(at, edit.start)
+            items += range(index, edit.start)
             items += self._edit_items(edit)
-            at = edit.end
-        items += range(at, len(self.sent))
+            index = edit.end
+        items += range(index, len(self.sent))
         return items
 
     def _edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
