@@ -212,10 +212,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
     agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
     )
-    turn = 0
-    while not setup.events_of(CompactionDone):
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    turn = await setup.send_until_compacted(agent, 1_000)
     undone = await do(agent, "/undo")
     assert agent.conversation.tokens >= agent.conversation.threshold
     assert "waits until it has grown by a tenth" in undone.text
@@ -232,10 +229,7 @@ async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
     agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
     )
-    turn = 0
-    while not setup.events_of(CompactionDone):
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    turn = await setup.send_until_compacted(agent, 1_000)
     for page in range(turn, turn + 12):
         await agent.send(numbered_text(page, 1_000, "page"))
     undone = await do(agent, "/undo")
@@ -473,10 +467,7 @@ async def test_a_pinned_rule_is_in_every_request_word_for_word(
     await agent.send("Let us tidy up.")
     assert rule in (await do(agent, f"/pin  {rule}")).text
     assert len(model.requests) == 1
-    turn = 0
-    while len(setup.events_of(CompactionDone)) < 3:
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    await setup.send_until_compacted(agent, 1_000, times=3)
     for request in model.requests[1:]:
         assert any(rule in text_of(message) for message in request.messages)
     assert (await do(agent, "/pin")).failed
@@ -563,10 +554,7 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
 ) -> None:
 
     async def talked_on(setup: AgentSetup, agent: Agent) -> None:
-        turn = 0
-        while not setup.events_of(CompactionDone):
-            turn += 1
-            await agent.send(numbered_text(turn, 9_000, "more"))
+        await setup.send_until_compacted(agent, 9_000)
 
     async with open_setup(tmp_path) as setup:
         agent, _ = await talked(setup, 2)

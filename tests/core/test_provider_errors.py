@@ -130,9 +130,6 @@ def test_what_prints_an_error_does_not_change_it() -> None:
     assert changed == []
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------
-
-
 def openai_error(status: int, body: Any) -> openai.APIStatusError:
     response = httpx2.Response(
         status, request=httpx2.Request("POST", "https://api.test/v1"), json=body
@@ -309,8 +306,6 @@ def test_counts_of_a_server_that_names_its_fields() -> None:
     assert classify_error(text).context_limit == 8192
 
 
-# --- never raises, never changes what it is given --------------------------------------------------------------
-
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 )
@@ -402,8 +397,6 @@ def test_a_verdict_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         classify_error("x").kind = "rate_limit"  # type: ignore[misc]  # the point of the test
 
-
-# --- numbers, whatever the wording -----------------------------------------------------------------------------
 
 _SIZES = st.integers(1_000, 2_000_000)
 _SUBJECTS = st.sampled_from(

@@ -27,7 +27,6 @@ from everthread.thread.events import (
     Drifted,
     Unmanaged,
 )
-from everthread.thread.history import build_history, identify
 from tests.chat_messages import calls_reply, function_call, result_message
 from tests.gateway.manager_setup import (
     APIS,
@@ -495,16 +494,6 @@ async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
     assert not (await manager.prepare(client.incoming())).sent.hold
     client.messages[-1]["content"] = make_text(7_000, "entry")
     assert (await manager.prepare(client.incoming())).sent.hold
-
-
-def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
-    client = with_tools()
-    pieces = [identify("openai_chat", value) for value in client.messages]
-    whole = build_history(pieces)
-    for length in range(1, len(pieces)):
-        part = build_history(pieces[:length])
-        assert part.digests == whole.digests[:length]
-        assert part.skeletons == whole.skeletons[:length]
 
 
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
