@@ -30,7 +30,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from everthread.factory.compression import named_summarizer
+from everthread.factory.compression import find_summarizer
 from examples.long_session import Session
 
 MODEL = "gpt-4o"
@@ -145,7 +145,7 @@ def _first(messages: list[Message]) -> Any:
 def _new(messages: list[Message]) -> Callable[[], Any]:
     counter = TokenCounter(MODEL)
     services = Services(
-        named_summarizer("journal", counter),
+        find_summarizer("journal", counter),
         counter,
         Budget.for_window(WINDOW),
         time.monotonic,

@@ -23,7 +23,7 @@ from everthread.compaction.summary import NAMES
 from everthread.core.messages import (
     Message,
     calls_of,
-    strings_in,
+    iterate_strings,
     text_of,
     with_content,
 )
@@ -159,7 +159,9 @@ def _rank_names(messages: Sequence[Message]) -> list[str]:
     """Return the names of a history, those that occur most recently and most often first."""
     weights: defaultdict[str, float] = defaultdict(float)
     for age, message in enumerate(reversed(messages)):
-        typed = [text for call in calls_of(message) for text in strings_in(call.parsed)]
+        typed = [
+            text for call in calls_of(message) for text in iterate_strings(call.parsed)
+        ]
         said = "" if message["role"] == "tool" else text_of(message)
         places = (
             (whole_text(message), OUTPUT_WEIGHT),

@@ -6,7 +6,7 @@ import pytest
 
 import everthread
 from everthread.config import Config
-from everthread.factory import session_options
+from everthread.factory import make_session_options
 from everthread.thread.options import SessionOptions
 from tests.python_process import printed_by
 
@@ -54,7 +54,7 @@ def test_compress_loads_no_configuration_and_no_store() -> None:
 
 
 def test_the_defaults_of_compress_are_those_of_the_configuration() -> None:
-    assert session_options(Config()) == SessionOptions()
+    assert make_session_options(Config()) == SessionOptions()
 
 
 def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:

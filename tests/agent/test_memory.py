@@ -82,7 +82,7 @@ async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
 async def test_secrets_are_never_stored(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
     change = await memory.add("memory", f"Push with the token {TOKEN}")
-    assert change.redacted
+    assert change.was_redacted
     assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
     (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
     assert TOKEN not in memory.text("user")
@@ -178,7 +178,7 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     prompt = content_text(model.requests[-1].system)
     assert "Receipts are in the blue folder." in prompt
     assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-    other = await agent.conversation.another(new=NewSession())
+    other = await agent.conversation.open_another(new=NewSession())
     assert "Sort the receipts" not in content_text(other.session.system), (
         "a list belongs to its thread"
     )

@@ -27,7 +27,7 @@ from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize, strip_marks
+from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,
@@ -209,7 +209,7 @@ async def test_names_are_chained_over_compactions(
         engine = make(services())
         messages = result.messages
         if is_bare:
-            messages = recognize(strip_marks(messages))
+            messages = recognize_summaries(strip_summary_marks(messages))
         else:
             engine.load_state(carried)
         messages = [

@@ -17,7 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
-from everthread.core.provider_errors.sentences import plain, sentences
+from everthread.core.provider_errors.sentences import (
+    normalize_error_text,
+    split_sentences,
+)
 from everthread.core.provider_errors.stated_counts import Counts, read_counts
 from tests.shared_data import shared_path
 
@@ -527,7 +530,7 @@ def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
     ],
 )
 def test_which_number_is_which(text: str, counts: Counts) -> None:
-    assert read_counts(sentences(plain(text))) == counts
+    assert read_counts(split_sentences(normalize_error_text(text))) == counts
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.outputs import persisted_block
+from everthread.core.outputs import make_persisted_block
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
@@ -557,7 +557,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
-    block = persisted_block("line\n" * 500, preview_chars=40)
+    block = make_persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
     made = result_message("a", block)
     found = Cover(1, [own, made])

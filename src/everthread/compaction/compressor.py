@@ -40,7 +40,10 @@ from everthread.compaction.summary_message import (
 )
 from everthread.compaction.thread_facts import ThreadState
 from everthread.compaction.user_quotes import Count, render_words
-from everthread.compaction.verification.draft_checks import check_draft, write_journal
+from everthread.compaction.verification.draft_checks import (
+    check_draft,
+    write_journal,
+)
 from everthread.errors import ConfigError
 
 
@@ -145,7 +148,7 @@ class ContextCompressor(SummaryEngine):
             TASK: writing.request.task,
             RULES: "\n".join(rules),
         }
-        is_brief = self._services.budget.small or written.author == AUTHOR
+        is_brief = self._services.budget.is_small or written.author == AUTHOR
         result = Compaction(
             messages=[],
             summary="",

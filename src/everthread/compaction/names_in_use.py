@@ -27,8 +27,8 @@ from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import (
     Message,
     calls_of,
+    iterate_strings,
     results_of,
-    strings_in,
     text_of,
 )
 from everthread.core.secrets.redaction import find_secrets
@@ -346,7 +346,7 @@ def _read_calls(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, Non
     texts: list[str] = []
     for values in arguments:
         for key, value in values.items():
-            for text in (value,) if isinstance(value, str) else strings_in(value):
+            for text in (value,) if isinstance(value, str) else iterate_strings(value):
                 if " " not in text and "\n" not in text:
                     lines.append(text)
                     continue

@@ -15,9 +15,9 @@ from everthread import estimate_request_tokens
 from everthread.core.messages import (
     Message,
     calls_of,
+    iterate_strings,
     parts_of,
     results_of,
-    strings_in,
     text_of,
 )
 from everthread.core.transcript import is_user_message, user_text
@@ -224,7 +224,7 @@ def _find_needs(known: Names, entries: Sequence[LoggedMessage]) -> Names:
             continue
         blocks += _count_blocks(message)
         typed_text = "\n".join(
-            text for call in calls_of(message) for text in strings_in(call.parsed)
+            text for call in calls_of(message) for text in iterate_strings(call.parsed)
         )
         needs |= known.typed_anew(find_names(typed_text), shown_text)
         if blocks > MAX_LATER_BLOCKS:
@@ -247,7 +247,9 @@ def whole_text(message: Message) -> str:
         if message["role"] != "tool"
         else ()
     )
-    arguments = (text for call in calls_of(message) for text in strings_in(call.parsed))
+    arguments = (
+        text for call in calls_of(message) for text in iterate_strings(call.parsed)
+    )
     return "\n".join([text_of(message), *results, *arguments])
 
 
