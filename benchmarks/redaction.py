@@ -131,7 +131,7 @@ def _filled(text: str) -> str:
 def _naive(text: str) -> int:
     """Every form with a start or a literal of its own, each with a pass over the text; nothing by name or place."""
     tokens = {
-        form.pattern.pattern for forms in rules().tokens.values() for form in forms
+        form.pattern.pattern for forms in rules().tokens.values() for _, form in forms
     }
     patterns = [form.pattern.pattern for form in rules().patterns]
     return sum(

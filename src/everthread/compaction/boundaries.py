@@ -22,6 +22,7 @@ from everthread.compaction.shortening import (
     equal_share,
 )
 from everthread.compaction.summary import CompactionLevel
+from everthread.core.message_repair import STUB_RESULT
 from everthread.core.messages import (
     RESULT_BLOCKS,
     SYSTEM_ROLES,
@@ -31,10 +32,9 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import Span, without_summary
-from everthread.core.validation import STUB_RESULT
 
 RECENT_SHARE = 2
 """Share (1/n) of the tail budget for the newest messages, which stay unchanged; the rest is for older ones."""
@@ -117,7 +117,7 @@ class Fit:
     messages: list[Message]
     cut: Cut
     room: Room
-    to_store: tuple[ToStore, ...]
+    to_store: tuple[OutputToStore, ...]
     steps: tuple[str, ...]
 
     def without_middle(self, slim: Pruner) -> Fit:
@@ -226,7 +226,7 @@ class Fitter:
             (index, counter.message(permanent.messages[index]))
             for index in outside_head
         )
-        self.stored: dict[int, tuple[ToStore, ...]] = {}
+        self.stored: dict[int, tuple[OutputToStore, ...]] = {}
         self.steps: list[str] = []
         self.messages = list(history.messages)
         self.sizes = list(history.sizes)

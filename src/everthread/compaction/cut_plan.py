@@ -410,7 +410,9 @@ class CutPlanner:
         """
         words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
         earlier = self.counter.text(self.earlier.text) - words
-        return max(self.budget.summary(middle), min(earlier, self.budget.summary_min))
+        return max(
+            self.budget.summary_size(middle), min(earlier, self.budget.summary_min)
+        )
 
     def _add_free_room(self, budget: int, middle: int, fit: Fit) -> int:
         """Return the summary's budget with its part of the room that the other parts leave free.

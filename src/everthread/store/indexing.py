@@ -5,6 +5,7 @@ The transaction that stores a message queues it; it is indexed in a later batch.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,11 @@ class IndexPart:
     """Whether the entry has several pieces."""
     redacted: bool
     """Whether secrets were taken out of the entry."""
+
+
+def is_waiting(tx: Tx) -> bool:
+    """Return whether something waits to be indexed."""
+    return tx.one("SELECT 1 FROM unindexed LIMIT 1") is not None
 
 
 def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
@@ -233,16 +239,18 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     )
 
 
-def _filter_names(part: IndexPart) -> list[str]:
+def _filter_names(part: IndexPart) -> tuple[str, ...]:
     entry = part.entry
-    names = [
-        filter_name("tenant", entry.tenant),
-        filter_name("thread", entry.thread),
-        filter_name("role", entry.role),
-    ]
-    names += [
-        filter_name("tool", tool)
-        for tool in dict.fromkeys(entry.tool.split(","))
-        if tool
-    ]
-    return [*names, LONG_TEXT] if part.long else names
+    names = _name_filters(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    return (*names, LONG_TEXT) if part.long else names
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_filters(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
+    tools = (name for name in dict.fromkeys(tool.split(",")) if name)
+    return (
+        filter_name("tenant", tenant),
+        filter_name("thread", thread),
+        filter_name("role", role),
+        *(filter_name("tool", name) for name in tools),
+    )
