@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -26,6 +25,7 @@ from everthread.core.prices import (
     prices_for,
 )
 from everthread.providers.local import SMOLLM2
+from tests.python_process import printed_by
 from tests.shared_data import shared_path
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -152,10 +152,7 @@ def test_a_model_without_a_price_for_what_was_used() -> None:
 
 def test_the_price_table_is_loaded_only_when_asked_for() -> None:
     code = "import sys, everthread.core.prices; print('genai_prices' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+    assert printed_by(code) == "False"
 
 
 def test_what_a_real_session_cost() -> None:
