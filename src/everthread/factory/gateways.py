@@ -769,9 +769,9 @@ async def _open_authenticator(
             )
         return None
     if auth == "passthrough":
-        accepted = AcceptedCredentials(store)
-        stack.push_async_callback(accepted.close)
-        return PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
+        credentials = AcceptedCredentials(store)
+        stack.push_async_callback(credentials.close)
+        return PassthroughAuthenticator(await store.shared_secret(SECRET), credentials)
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():

@@ -62,12 +62,18 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     The family is the thread, those it branched from or works for, and those of the same
     client session: subagents change files too. Threads without calls add nothing.
     """
-    messages = {stored.id: stored.body for stored in await store.history(thread)}
+    messages = {
+        stored_message.id: stored_message.body
+        for stored_message in await store.history(thread)
+    }
     for other_thread in await store.family(thread):
         if other_thread != thread:
             other_messages = await store.history(other_thread)
-            if any(calls_of(stored.body) for stored in other_messages):
-                messages |= {stored.id: stored.body for stored in other_messages}
+            if any(calls_of(stored_message.body) for stored_message in other_messages):
+                messages |= {
+                    stored_message.id: stored_message.body
+                    for stored_message in other_messages
+                }
     return state_of([messages[key] for key in sorted(messages)])
 
 

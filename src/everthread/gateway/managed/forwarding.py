@@ -7,7 +7,7 @@ answer. If the process ends before that, the client's next request holds all of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
@@ -173,17 +173,18 @@ def forward(
         COMPACTIONS_HEADER: "0",
         TOKENS_HEADER: f"{tokens}/{tokens}",
     }
-    sent = Outgoing(
-        incoming.raw, headers=headers, tokens=tokens, recall=terms.offers_recall
-    )
     changes: list[Change] = []
     if terms.offers_recall:
         changes.append(tool_change(incoming.api, outline.sliced))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
-    if not changes:
-        return sent
-    return replace(sent, body=splice(incoming.body, changes), rewritten=True)
+    return Outgoing(
+        splice(incoming.body, changes) if changes else incoming.raw,
+        rewritten=bool(changes),
+        headers=headers,
+        tokens=tokens,
+        recall=terms.offers_recall,
+    )
 
 
 def _cache_changes(
