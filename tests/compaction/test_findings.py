@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, text_of
