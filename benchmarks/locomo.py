@@ -37,7 +37,7 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
-from everthread.thread.options import CLOSENESS, EXCERPTS
+from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
 
 FIRST = (5, 10)
 KINDS = {
@@ -221,7 +221,7 @@ class Kept:
 
     async def would_inject(self, question: str, limit: int) -> list[str]:
         asked = RecallQuery(
-            question, "default", thread=self.thread, limit=limit, least=CLOSENESS
+            question, "default", thread=self.thread, limit=limit, least=MIN_CLOSENESS
         )
         return [
             self.names[found.message]
@@ -332,7 +332,7 @@ async def _injections(dialogues: Sequence[Dialogue], kept: Sequence[Kept]) -> li
     own = []
     right = []
     foreign = []
-    limit = EXCERPTS
+    limit = MAX_EXCERPTS
     for at, (dialogue, one) in enumerate(zip(dialogues, kept, strict=True)):
         other = (at + 1) % len(dialogues)
         for question in dialogue.asked:

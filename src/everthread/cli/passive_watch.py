@@ -55,12 +55,12 @@ async def describe_passive(config: Config, store: Store, since: float) -> str:
 
 
 async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
-    from everthread.factory.conversations import session_options
-    from everthread.factory.gateways import page_reader
+    from everthread.factory.conversations import make_session_options
+    from everthread.factory.gateways import make_page_reader
     from everthread.lab.importers.log import Log, LoggedMessage
     from everthread.lab.replay.runner import areplay
 
-    model, size = await page_reader(config, store).window_of(row)
+    model, size = await make_page_reader(config, store).window_of(row)
     history = await store.history(row.tip.id)
     messages = [LoggedMessage(one.body, one.created, model=model) for one in history]
     name = f"thread {row.first.id[:12]}"
@@ -68,7 +68,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
         name, "core", entries=messages, system=row.first.system, tools=[], model=model
     )
     played = await areplay(
-        log, window=size.tokens, options=session_options(config), compared=False
+        log, window=size.tokens, options=make_session_options(config), compared=False
     )
     made = count_noun(len(played.compactions), "compaction")
     calls = [call for call in await store.usage(row.first.id) if call.task == "main"]

@@ -43,7 +43,7 @@ from everthread.core.messages import (
     content_text,
     count_noun,
     excerpt,
-    images_in,
+    iterate_images,
     kind_of,
     parts_of,
     results_of,
@@ -291,7 +291,7 @@ def _message_parts(
         yield "thought", f"(thinking) {thought}"
     if body.get("role") != "tool" and text_of(body):
         yield "said", text_of(body)
-    images = sum(1 for _ in images_in(body.get("content")))
+    images = sum(1 for _ in iterate_images(body.get("content")))
     if images:
         yield "said", f"[{images} image{'s' * (images > 1)}]"
     for call in calls_of(body):

@@ -162,7 +162,9 @@ class Exchange:
 
     async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the request upstream; a response that came before is closed. `is_plain`: uncompressed, please."""
-        request = replace(self.make_request(), is_plain=is_plain)
+        request = self.make_request()
+        if is_plain:
+            request = replace(request, is_plain=True)
         for one in self.filters:
             request = one.request(request)
         headers = request.headers

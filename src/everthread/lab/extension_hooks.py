@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import Recall, recall_text
+from everthread.agent.tools.conversation_tools import Recall, answer_recall
 from everthread.core.messages import Message, calls_of, text_of
-from everthread.core.outputs import name_reader, persisted_block
+from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
 from everthread.lab.hand_back import write_hand_back
@@ -86,14 +86,14 @@ class ExtensionHooks:
             tool=text_in(given, "tool"),
             call_id=text_in(given, "call"),
         )
-        block = persisted_block(text, preview_chars=PREVIEW_CHARS)
-        return {"text": name_reader(block, READERS[self.client])}
+        block = make_persisted_block(text, preview_chars=PREVIEW_CHARS)
+        return {"text": replace_reader_name(block, READERS[self.client])}
 
     async def _recall(self, given: Mapping[str, Any]) -> dict[str, Any]:
         thread = thread_id(self._empty_log(given))
         arguments = given.get("arguments")
         lookup = StoreLookup(self.store, None, thread)
-        found = await recall_text(
+        found = await answer_recall(
             lookup, arguments if isinstance(arguments, Mapping) else {}
         )
         return {"text": found}

@@ -8,8 +8,8 @@ from everthread.core.messages import (
     Message,
     calls_of,
     count_noun,
+    iterate_strings,
     results_of,
-    strings_in,
 )
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import EverthreadError
@@ -111,7 +111,7 @@ def _write_step(message: Message) -> str:
             lines.append(f"- answered: {_cut(words.strip(), MAX_PIECE_CHARS)}")
         for call in calls_of(message):
             arguments = ", ".join(
-                " ".join(text.split()) for text in strings_in(call.parsed)
+                " ".join(text.split()) for text in iterate_strings(call.parsed)
             )
             lines.append(f"- called {call.name}: {_cut(arguments, MAX_PIECE_CHARS)}")
     results = (" ".join(result.text.split()) for result in results_of(message))

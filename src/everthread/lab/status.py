@@ -10,8 +10,8 @@ from typing import Any
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.prices import cost, format_dollars, prices_for
-from everthread.factory.conversations import session_options
+from everthread.core.prices import compute_cost, format_dollars, prices_for
+from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
 from everthread.lab.importers.log import (
     Log,
@@ -20,7 +20,7 @@ from everthread.lab.importers.log import (
     object_in,
     text_in,
 )
-from everthread.providers.catalog import catalogue_window
+from everthread.providers.catalog import find_catalogue_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _estimate_context(log: Log) -> int:
 
 
 def _usual_window(kind: str, model: str, largest: int) -> int:
-    size = catalogue_window(model).tokens
+    size = find_catalogue_window(model).tokens
     if (
         kind == "claude-code"
         and size == LARGE_WINDOW
@@ -135,10 +135,10 @@ def _usual_window(kind: str, model: str, largest: int) -> int:
 
 
 def _threshold(config: Config, model: str, window: int) -> int:
-    return session_options(config).for_model(model).budget(window).threshold
+    return make_session_options(config).for_model(model).budget(window).threshold
 
 
 def _price(model: str, usage: CanonicalUsage, at: float | None) -> float | None:
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
-    prices = prices_for(model, at=moment, prompt_tokens=usage.prompt_tokens)
-    return None if prices is None else float(cost(usage, prices) or 0)
+    prices = prices_for(model, time=moment, prompt_tokens=usage.prompt_tokens)
+    return None if prices is None else float(compute_cost(usage, prices) or 0)

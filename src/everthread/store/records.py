@@ -24,7 +24,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.prices import format_dollars
 from everthread.core.search.lookup import Neighbour
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
 
@@ -287,7 +287,7 @@ class Insights:
     @property
     def lookups(self) -> int:
         """How often a model looked up what had left its context, with a tool that does nothing else."""
-        return sum(row.results for row in self.by_tool if is_lookup(row.tool))
+        return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
 
 
 @dataclass(frozen=True, slots=True)

@@ -694,7 +694,7 @@ class Store:
         ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
             stored = [state.get_state(tx, scope, key) for scope, key in states]
             found, search = client_threads.match_rewrites(
-                tx, tenant, engines, digests, skeletons, last_search
+                tx, tenant, engines, digests, skeletons, before=last_search
             )
             return found, search, stored
 

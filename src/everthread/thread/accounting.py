@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import cost_of
+from everthread.core.prices import compute_call_cost
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import NewUsage, UsageTask
@@ -54,10 +54,10 @@ class Accounting:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
         is_unnamed = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
         priced_provider = None if is_unnamed else provider
-        price = cost_of(
+        price = compute_call_cost(
             usage,
             model,
-            at=datetime.fromtimestamp(self._wall(), UTC),
+            time=datetime.fromtimestamp(self._wall(), UTC),
             provider=priced_provider,
         )
         return NewUsage(

@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import spoken_form
+from everthread.wire.gemini import comparable_content
 
 _CLEARED = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -190,7 +190,7 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     if api == "openai_responses":
         value = _item(value)
     elif api == "gemini":
-        value = spoken_form(value)
+        value = comparable_content(value)
     fields = _identity_fields(value)
     results = _results(fields)
     fingerprint = message_fingerprint(fields)

@@ -26,18 +26,19 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
     yield from (
-        (text[gap.start() :], ()) for gap in reversed(list(_BLANK_LINE.finditer(text)))
+        (text[match.start() :], ())
+        for match in reversed(list(_BLANK_LINE.finditer(text)))
     )
     yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
 
 
 def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
-    """Return a user message with the reminder it had when it was the newest."""
-    behind, blocks = reminder
+    """Return a user message with the reminder that it had as the newest message."""
+    appended_text, blocks = reminder
     parts = _content_parts(value)
     parts[-1] = (
-        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{behind}"}
-        if behind
+        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{appended_text}"}
+        if appended_text
         else parts[-1]
     )
     return {**value, "content": [*parts, *blocks]}

@@ -1,4 +1,4 @@
-"""Messages between the form of a client's protocol and the core form."""
+"""Convert messages between a client's protocol and the core form."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_messages(
-    api: Api, values: Sequence[Any], model: str, *, after: Any = None
+    api: Api, values: Sequence[Any], model: str, *, previous_value: Any = None
 ) -> list[Message]:
-    """Return wire messages in core form. `after`: the message before them, which Gemini's results are paired with."""
-    context = {"after": after} if api == "gemini" and after is not None else {}
+    """Return wire messages in core form. `previous_value`: the message before them, for pairing Gemini's results."""
+    context = (
+        {"previous_content": previous_value}
+        if api == "gemini" and previous_value is not None
+        else {}
+    )
     return CODECS[api].decode_messages(list(values), model=model, **context)
 
 
@@ -73,7 +77,7 @@ class JsonMessages(Sequence[Any]):
 
 
 def encode_value(value: Any) -> str:
-    """Return a value as text for a body; escaped only if it holds half a character."""
+    """Return a value as JSON text; non-ASCII characters are escaped only if one is a lone surrogate."""
     text = _JSON.encode(value)
     try:
         text.encode()

@@ -28,7 +28,7 @@ from everthread.compaction.journal.journal import name_author
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.outputs import name_reader
+from everthread.core.outputs import replace_reader_name
 from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.read_logs import (
@@ -161,7 +161,9 @@ def _compact_repeatedly(
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
     # No tool reads these files.
-    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)
+    body = replace_reader_name(
+        CODECS[recording.api].encode_request(recording.request), None
+    )
     outputs = {item.id: item.text for result in done for item in result.to_store}
     outputs |= {node.id: node.body for result in done for node in result.nodes}
     text = (

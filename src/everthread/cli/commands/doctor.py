@@ -23,7 +23,7 @@ from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.file import set_keys
 from everthread.core.messages import count_noun
-from everthread.core.prices import price_source, prices_for
+from everthread.core.prices import describe_price_source, prices_for
 from everthread.errors import (
     ConfigError,
     EverthreadError,
@@ -36,14 +36,19 @@ from everthread.factory.model_setup import check_choice, load_window
 from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
-from everthread.providers.local import SMOLLM2, find_model, is_intact, pull
+from everthread.providers.local import (
+    SMOLLM2,
+    download_model,
+    find_model_file,
+    is_intact,
+)
 from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
     OPENAI,
     OPENROUTER,
-    OTHERS,
-    Choice,
+    OTHER_PROVIDERS,
+    ModelChoice,
 )
 from everthread.providers.model_choice import ProviderEntry as Served
 from everthread.store.records import StoreHealth
@@ -122,7 +127,7 @@ def check_keys(config: Config | None) -> CheckResult:
     """Which variables with keys are set: their names, never their values."""
     variables = [
         provider.key_env
-        for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHERS)
+        for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
     ]
     if config is not None:
         configured = (
@@ -138,7 +143,7 @@ def check_keys(config: Config | None) -> CheckResult:
     )
 
 
-def check_model(config: Config) -> tuple[Choice | None, CheckResult]:
+def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
     """Which model would be used, and whether its key is set."""
     choice, trouble = check_choice(config.model)
     if choice is None:
@@ -162,7 +167,7 @@ def check_model(config: Config) -> tuple[Choice | None, CheckResult]:
     )
 
 
-def find_missing_package(choice: Choice) -> MissingPackageError | None:
+def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
     """Return the error of a call to the model, if its SDK is not installed."""
     try:
         require_sdk(choice.api)
@@ -200,7 +205,7 @@ def check_summaries(config: Config) -> list[CheckResult]:
     return [CheckResult("summaries", "good", text)]
 
 
-async def check_endpoint(choice: Choice) -> CheckResult:
+async def check_endpoint(choice: ModelChoice) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
     url = models_url(choice.base_url, choice.api)
     headers = endpoint_headers(
@@ -236,7 +241,7 @@ async def check_endpoint(choice: Choice) -> CheckResult:
     return CheckResult("endpoint", "good", f"{url}: answers ({status})")
 
 
-async def check_store(config: Config, choice: Choice | None) -> list[CheckResult]:
+async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckResult]:
     """The store, and the model's window, which may be one that was learnt and stored."""
     url = store_url(config)
     store: Store | None = None
@@ -291,7 +296,7 @@ def _hide_password(url: str) -> str:
 
 
 async def check_window(
-    config: Config, choice: Choice, store: Store | None
+    config: Config, choice: ModelChoice, store: Store | None
 ) -> CheckResult:
     """The window in tokens and its source."""
     window = await load_window(choice, config.model.context_length, store)
@@ -305,13 +310,13 @@ async def check_window(
     return CheckResult("window", "good", window.sentence)
 
 
-def check_prices(config: Config, choice: Choice) -> CheckResult:
+def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
     provider = price_provider(choice)
-    source = price_source(choice.model, at=now, provider=provider)
-    prices = prices_for(choice.model, at=now, provider=provider)
+    source = describe_price_source(choice.model, time=now, provider=provider)
+    prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
         advice = (
@@ -334,11 +339,11 @@ def check_engine(config: Config) -> CheckResult:
     )
 
 
-def check_local_model(choice: Choice | None) -> CheckResult:
+def check_local_model(choice: ModelChoice | None) -> CheckResult:
     """Check the local model. It is needed only if it is the configured one."""
     name = choice.model if choice is not None and choice.provider == "local" else None
     try:
-        path = find_model(name, home_directory())
+        path = find_model_file(name, home_directory())
     except EverthreadError as error:
         text = str(error)
         advice = "everthread models pull"
@@ -386,7 +391,7 @@ PROVIDERS_BY_NAME = {
 }
 MODEL_HINTS = {
     **{
-        name: f"{entry.default}, or another of its models"
+        name: f"{entry.default_model}, or another of its models"
         for name, entry in PROVIDERS_BY_NAME.items()
     },
     "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
@@ -451,7 +456,7 @@ def init(
             flag="--base-url",
         )
     usual_model = (
-        SMOLLM2.name if name == "local" else served.default if served else None
+        SMOLLM2.name if name == "local" else served.default_model if served else None
     )
     model = model or (usual_model if name == "local" else None)
     model = model or _ask("Which model?", usual_model, ask=ask, flag="--model")
@@ -502,7 +507,7 @@ def _offer_download() -> None:
         return
     question = f"Download it now, about {SMOLLM2.size // 1_000_000} MB?"
     if typer.confirm(question, default=True, prompt_suffix=" "):
-        pull(home, say=lambda words: print_text((words, "dim")))
+        download_model(home, report=lambda words: print_text((words, "dim")))
 
 
 def _make_settings(

@@ -110,7 +110,7 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     leave_on_interrupt()
-    from everthread.factory.gateways import upstreams_of, with_keys
+    from everthread.factory.gateways import add_keys, list_upstreams
 
     config = load_config()
     _require_auxiliary_sdk(config)
@@ -118,7 +118,7 @@ def serve(
         named_upstream(text, mode or config.gateway.mode) for text in upstream or []
     ]
     auth = auth or config.gateway.auth
-    upstreams = with_keys(named or upstreams_of(config, mode), auth)
+    upstreams = add_keys(named or list_upstreams(config, mode), auth)
     task = ServeTask(
         config=config,
         upstreams=upstreams,
@@ -183,7 +183,7 @@ class ServeTask:
             upstreams=self.upstreams,
             auth=self.auth,
             trial=run_trial,
-            warm=True,
+            is_gateway_process=True,
             **how,
         )
 
@@ -202,7 +202,7 @@ async def _serve_with_workers(
     task: ServeTask, port: int, count: int, start_text: StartText
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
-    from everthread.factory.gateways import with_local
+    from everthread.factory.gateways import start_local_models
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
@@ -221,7 +221,7 @@ async def _serve_with_workers(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-"))
         )
         served = replace(
-            task, upstreams=await with_local(task.upstreams, task.config, stack)
+            task, upstreams=await start_local_models(task.upstreams, task.config, stack)
         )
         sockets = PortSockets(task.host, port, count)
         supervisor = Supervisor(

@@ -65,7 +65,7 @@ def tune(
     Proposed is the cheapest threshold that keeps nearly as much in the context as the configured one.
     """
     from everthread.config import load_config
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversations import make_session_options
     from everthread.lab.threshold_search import SHARES, tune_thresholds
 
     recordings = _read_logs(logs, last, most)
@@ -78,7 +78,7 @@ def tune(
             done += 1
 
         tunings = tune_thresholds(
-            recordings, session_options(load_config()), progress=show
+            recordings, make_session_options(load_config()), progress=show
         )
     if as_json:
         print_json({"models": [_as_json(tuning) for tuning in tunings]})

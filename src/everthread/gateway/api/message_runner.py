@@ -121,7 +121,7 @@ class MessageRunner:
         """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
         talk = self._agent.conversation
         try:
-            await talk.hygiene()
+            await talk.compact_for_hygiene()
         except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
             self._on_event(
                 CompactionFailed(

@@ -27,7 +27,7 @@ class PriceTable:
         moment = datetime.fromtimestamp(at, UTC)
         key = (model, moment.date(), prompt > LONG_PROMPT_TOKENS)
         if key not in self._prices:
-            self._prices[key] = prices_for(model, at=moment, prompt_tokens=prompt)
+            self._prices[key] = prices_for(model, time=moment, prompt_tokens=prompt)
         return self._prices[key]
 
 

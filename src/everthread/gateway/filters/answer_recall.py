@@ -77,6 +77,8 @@ class _RecallFilter(Filter):
         )
 
     def done(self, outcome: Outcome) -> Outcome:
+        if self._last is None and not self._hidden:
+            return outcome
         if self._hidden:
             self._exchange.writer.note(recall_rounds=len(self._hidden))
         return replace(outcome, usage=self._last, hidden_usage=tuple(self._hidden))

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import cost_of
+from everthread.core.prices import compute_call_cost
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.contracts import Account, Outgoing
@@ -137,7 +137,8 @@ def charged_model(requested: str, answered: str) -> str:
     """Return the model that the answer names, or the requested one if that has no price."""
     return (
         answered
-        if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None
+        if answered
+        and compute_call_cost(_ONE, answered, time=datetime.now(UTC)) is not None
         else requested
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.caching.cache_lifetimes import OPTIONS
+from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import spending_permit
@@ -21,12 +21,12 @@ from everthread.gateway.request.request_reader import (
     MARK,
     ParsedRequest,
 )
-from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
+from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
 from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
-from everthread.wire.gemini.fields import object_of, value_of
+from everthread.wire.gemini.fields import field_object, field_value
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
@@ -85,7 +85,10 @@ class ClientRequest:
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints, or chose how they are set."""
-        return BREAKPOINT_MARK in self.read.holds or OPTIONS in self.sliced.fields
+        return (
+            BREAKPOINT_MARK in self.read.holds
+            or CACHE_OPTIONS_FIELD in self.sliced.fields
+        )
 
     @property
     def asks_compaction(self) -> bool:
@@ -193,10 +196,10 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
-    settings = object_of(fields, "generationConfig") or {}
+    settings = field_object(fields, "generationConfig") or {}
     caps = [
-        *(fields[name] for name in FIELDS if name in fields),
-        value_of(settings, "maxOutputTokens"),
+        *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
+        field_value(settings, "maxOutputTokens"),
     ]
     return next(
         (
@@ -213,9 +216,9 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     stated = fields.get("thinking")
     tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
     if api == "gemini":
-        settings = object_of(fields, "generationConfig") or {}
-        thinking = object_of(settings, "thinkingConfig")
-        tokens = value_of(thinking or {}, "thinkingBudget")
+        settings = field_object(fields, "generationConfig") or {}
+        thinking = field_object(settings, "thinkingConfig")
+        tokens = field_value(thinking or {}, "thinkingBudget")
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 

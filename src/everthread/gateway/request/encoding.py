@@ -45,14 +45,14 @@ class Decoder(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether what came so far is a whole body."""
+        """Whether the bytes so far are a whole body."""
         ...
 
     def feed(self, data: bytes) -> bytes: ...
 
 
 _Member: TypeAlias = "zlib._Decompress | zstd.ZstdDecompressor"
-"""What decodes one member of a body."""
+"""The decoder of one member of a body."""
 
 
 class _Plain:
@@ -63,7 +63,10 @@ class _Plain:
 
 
 class _Members:
-    """A body of one member or several, each with a decoder of its own. At most `limit` bytes come out at all."""
+    """A body of one member or several, each with a decoder of its own.
+
+    Raise `Refused` if more than `limit` bytes come out.
+    """
 
     def __init__(self, limit: int, begin: Callable[[], _Member]) -> None:
         self._remaining = limit
@@ -91,7 +94,7 @@ class _Members:
         return b"".join(pieces)
 
     def _feed_next(self) -> bool:
-        """Whether another member may follow."""
+        """Begin the next member; return False if none may follow."""
         self._count += 1
         if self._count > _MAX_MEMBERS:
             raise zlib.error(f"the body has more than {_MAX_MEMBERS:,} members")
@@ -103,7 +106,7 @@ class _Members:
 
 
 class _Deflate(_Members):
-    """deflate with or without its header; what follows its end is passed over."""
+    """deflate with or without its header; bytes after its end are ignored."""
 
     _has_started = False
 

@@ -32,11 +32,11 @@ _CLOSING = b'}]"'
 MAX_FIELDS = 1_000
 _MAX_ELEMENTS = 40_000
 _MAX_VALUES = 50_000
-"""Of one message, or of one other field: each value costs microseconds on the event loop."""
+"""Most values in one message, or in one other field: each costs microseconds on the event loop."""
 MAX_ALL_VALUES = 300_000
-"""Of a whole body."""
+"""Most values in a whole body."""
 _MAX_ESCAPES = 1_000_000
-"""In a body that has a lone surrogate: each escape is checked."""
+"""Most escapes in a body that has a lone surrogate: each is checked."""
 _VALUES_AT_ONCE = 1_000
 _SOME_VALUES = re.compile(
     rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (_STRING, _VALUES_AT_ONCE), re.DOTALL
@@ -150,12 +150,12 @@ class Values(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class BodyLayout:
-    """Where the parts of a body are, and the values of its fields: a body without its bytes."""
+    """The positions of a body's parts, and the values of its fields; without the bytes."""
 
     fields: Fields
     """Every field except the list of messages."""
     spans: Spans
-    """Where each field's value is."""
+    """The position of each field's value."""
     starts: array[int]
     ends: array[int]
     """Of each message."""

@@ -78,7 +78,7 @@ class ByteCache(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True)
 class BodyOrigin:
-    """Who sent a body: bodies of different origins are never compared."""
+    """The sender of a body: bodies of different senders are never compared."""
 
     api: Api
     tenant: str = ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.messages import Message, kind_of, strings_in
+from everthread.core.messages import Message, iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
@@ -506,7 +506,7 @@ def _text_of(message: Mapping[str, Any]) -> str:
         if kind == "text":
             texts.append(text_in(block, "text"))
         elif kind == "tool_use":
-            texts += strings_in(block.get("input"))
+            texts += iterate_strings(block.get("input"))
         elif kind == "tool_result":
             texts += [
                 text_in(inner, "text")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.messages import kind_of, strings_in
+from everthread.core.messages import iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
@@ -27,9 +27,16 @@ from everthread.lab.importers.log import (
     parse_time,
     text_in,
 )
-from everthread.wire.openai_responses import CALLS, decode_messages
+from everthread.wire.openai_responses import RESULT_KIND_BY_CALL_KIND, decode_messages
 
-_ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
+_ITEMS = frozenset(
+    {
+        "message",
+        "reasoning",
+        *RESULT_KIND_BY_CALL_KIND,
+        *RESULT_KIND_BY_CALL_KIND.values(),
+    }
+)
 _LINES = frozenset(
     {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
 )
@@ -178,7 +185,7 @@ def _read_compaction(
         else []
     )
     restored = "\n".join(
-        text for item in kept for text in strings_in(item.get("content"))
+        text for item in kept for text in iterate_strings(item.get("content"))
     )
     return ClientCompaction(
         before, text_in(payload, "message") or None, restored, at=at
@@ -198,5 +205,5 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
     return (
         item.get("role") == "assistant"
         if kind == "message"
-        else kind not in CALLS.values()
+        else kind not in RESULT_KIND_BY_CALL_KIND.values()
     )

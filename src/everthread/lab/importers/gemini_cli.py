@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message, strings_in
+from everthread.core.messages import Message, iterate_strings
 from everthread.lab.importers.log import (
     ClientCompaction,
     Lines,
@@ -196,7 +196,7 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
     if not text and not tools:
         return
     thoughts = "\n".join(
-        strings_in(
+        iterate_strings(
             [_thought_texts(thought) for thought in record.get("thoughts") or ()]
         )
     )
@@ -246,7 +246,7 @@ def _result_text(call: Mapping[str, Any]) -> str:
         object_in(object_in(part, "functionResponse"), "response") for part in listed
     ]
     return "\n".join(
-        text for response in responses for text in strings_in(dict(response))
+        text for response in responses for text in iterate_strings(dict(response))
     )
 
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.caching.shared_prefix import PrefixDiff, shared_prefix
+from everthread.core.caching.shared_prefix import (
+    PrefixDiff,
+    compare_prefixes,
+)
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
@@ -331,7 +334,7 @@ class ProviderLogic:
             return refuse(record, case)
         key = (record.session, case.request.model)
         if key in self._before:
-            record.shared = shared_prefix(self._before[key], case.request)
+            record.shared = compare_prefixes(self._before[key], case.request)
         self._before[key] = case.request
         if wrong := self._check(case):
             return refuse(record, wrong)
@@ -340,7 +343,9 @@ class ProviderLogic:
                 return refuse(record, checks.unknown_trigger(protocol.api))
             item = make_compaction(case.request, record.number)
             return self._reply(
-                case, Reply(openai_responses.decode_run([item]), "stop"), None
+                case,
+                Reply(openai_responses.decode_assistant_items([item]), "stop"),
+                None,
             )
         too_large = checks.find_overflow(
             protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body)

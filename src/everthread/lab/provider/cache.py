@@ -10,27 +10,27 @@ from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
 from everthread.core.caching.cache_lifetimes import (
-    AUTOMATIC_SECONDS,
-    OPTIONS,
+    AUTOMATIC_CACHE_SECONDS,
+    CACHE_OPTIONS_FIELD,
     automatic_lifetime,
-    bills_writes,
+    bills_cache_writes,
 )
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
-from everthread.core.fingerprints import byte_form, byte_text
+from everthread.core.fingerprints import byte_form, byte_form_text
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
     RESULT_BLOCKS,
     Message,
     Part,
-    images_in,
+    iterate_images,
     kind_of,
     parts_of,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.wire.common import native_of
-from everthread.wire.openai_chat import tool_calls_of
+from everthread.wire.common import native_record
+from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]
 
@@ -64,7 +64,7 @@ class Prompt:
     """Of the whole request, with what opens the reply."""
     has_explicit_cache: bool = False
     """The request sets all breakpoints itself."""
-    lifetime: float = AUTOMATIC_SECONDS
+    lifetime: float = AUTOMATIC_CACHE_SECONDS
     """How long OpenAI keeps its prefixes, in seconds."""
 
 
@@ -80,7 +80,7 @@ class PromptReader:
         blocks = [*self._tools(api, request, body), *self._system(request)]
         blocks += self._messages(api, request)
         total = sum(block.tokens for block in blocks) + self.counter.request(())
-        options = body.get(OPTIONS)
+        options = body.get(CACHE_OPTIONS_FIELD)
         is_explicit = isinstance(options, Mapping) and options.get("mode") == "explicit"
         return Prompt(
             _with_automatic_mark(blocks, body),
@@ -99,7 +99,7 @@ class PromptReader:
             else request.tools
         )
         sizes = self._count_blocks(
-            f"tools:{byte_text(byte_form(tools))}",
+            f"tools:{byte_form_text(byte_form(tools))}",
             lambda: _count_prefixes(self.counter.tools, request.tools),
         )
         for at, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
@@ -108,7 +108,7 @@ class PromptReader:
     def _system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
         sizes = self._count_blocks(
-            f"system:{byte_text(byte_form(parts))}",
+            f"system:{byte_form_text(byte_form(parts))}",
             lambda: _count_prefixes(self.counter.system, parts),
         )
         for at, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
@@ -119,13 +119,13 @@ class PromptReader:
         wire_index = -1
         content_index = 0
         for message in request.messages:
-            record = native_of(message, api)
+            record = native_record(message, api)
             joined = bool(record and record.get("joined"))
             wire_index, content_index = (
                 (wire_index, content_index) if joined else (wire_index + 1, 0)
             )
             parts = self._cache_parts(api, message)
-            form = f"{message.get('role')}:{byte_text(byte_form(parts))}"
+            form = f"{message.get('role')}:{byte_form_text(byte_form(parts))}"
             sizes = self._count_blocks(
                 form, functools.partial(self._count_message, message, parts)
             )
@@ -144,13 +144,13 @@ class PromptReader:
 
     def _cache_parts(self, api: Api, message: Message) -> list[Part]:
         """Return the units of a message that the cache sees: Claude's blocks, elsewhere the whole message."""
-        record = native_of(message, api)
+        record = native_record(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._claude and message.get("role") != "tool":
             calls = [
-                {"type": "tool_use", "call": call} for call in tool_calls_of(message)
+                {"type": "tool_use", "call": call} for call in list_tool_calls(message)
             ]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
@@ -230,7 +230,7 @@ def _block(
     mark: Ttl | None = None
     if marks:
         mark = "1h" if marks[-1].get("ttl") == "1h" else "5m"
-    text = f"{lead}{byte_text(byte_form({'content': [part]}))}"
+    text = f"{lead}{byte_form_text(byte_form({'content': [part]}))}"
     blank = kind_of(part) == "text" and not str(part.get("text") or "").strip()
     return Block(
         text,
@@ -240,7 +240,7 @@ def _block(
         path=path,
         marks=len(marks),
         blank=blank,
-        is_breakpoint=f'"{BREAKPOINT}":{{' in byte_text(part),
+        is_breakpoint=f'"{BREAKPOINT}":{{' in byte_form_text(part),
     )
 
 
@@ -274,9 +274,11 @@ def _settings(request: Request) -> str:
         if request.params.get(name) is not None
     }
     settings["images"] = any(
-        True for message in request.messages for _ in images_in(message.get("content"))
+        True
+        for message in request.messages
+        for _ in iterate_images(message.get("content"))
     )
-    return byte_text(settings)
+    return byte_form_text(settings)
 
 
 def _with_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[Block]:
@@ -387,7 +389,7 @@ _PIECE_CHARS = 256
 
 def prefix_seconds(model: str) -> float:
     """How long an unused prefix is kept without a mark."""
-    return AUTOMATIC_SECONDS if bills_writes(model) else PREFIX_SECONDS
+    return AUTOMATIC_CACHE_SECONDS if bills_cache_writes(model) else PREFIX_SECONDS
 
 
 class PrefixCache:
@@ -435,7 +437,7 @@ class BreakpointCache:
         *,
         prompt: int,
         is_explicit: bool,
-        lifetime: float = AUTOMATIC_SECONDS,
+        lifetime: float = AUTOMATIC_CACHE_SECONDS,
     ) -> CacheUse:
         """Read the longest known prefix and write new ones; return what became of the prompt.
 
@@ -470,7 +472,7 @@ class ProviderCaches:
 
     def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
         """What becomes of a prompt. `minimum`: the shortest prefix marks can cache; None: the cache is automatic."""
-        if minimum is None and bills_writes(model):
+        if minimum is None and bills_cache_writes(model):
             return self._breakpoints.use(
                 model,
                 prompt.blocks,

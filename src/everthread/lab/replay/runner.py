@@ -26,7 +26,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compression import run_sync
-from everthread.factory.conversations import session_options
+from everthread.factory.conversations import make_session_options
 from everthread.factory.stores import open_store
 from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
@@ -153,7 +153,7 @@ class Player:
                     system=setting.system,
                     listener=self._on_event,
                     clock=self._clock,
-                    wall=lambda: setting.began + self._clock.now,
+                    wall_clock=lambda: setting.began + self._clock.now,
                     timer=self._alarm.set,
                 )
                 async with await Conversation.open(
@@ -195,7 +195,7 @@ class Player:
         compactions = 0
         for number, call in enumerate(setting.calls):
             if self._alarm.ring_before(call.at):
-                await conversation.settle()
+                await conversation.wait_for_idle_compaction()
             self._clock.now = call.at
             if call.model != conversation.route.name:
                 await conversation.use_model(route_for(call.model, setting.window))
@@ -282,7 +282,7 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     """
     started = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
-    settings = replace(options or session_options(Config()), background=False)
+    settings = replace(options or make_session_options(Config()), background=False)
     lifetime = cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
@@ -468,7 +468,7 @@ def replay_twice(request: TrialRequest) -> TrialResult:
         tools=[],
         model=request.model,
     )
-    options = session_options(load_config())
+    options = make_session_options(load_config())
     tried = replace(
         options,
         threshold=request.threshold,

@@ -22,7 +22,7 @@ from everthread.core.search.relevance import (
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
@@ -548,7 +548,7 @@ def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _has_lookup(tools: str) -> bool:
-    return any(map(is_lookup, tools.split(",")))
+    return any(map(is_lookup_tool, tools.split(",")))
 
 
 def _rank_candidates(

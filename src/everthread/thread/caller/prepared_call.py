@@ -110,7 +110,7 @@ class PreparedCall:
     @property
     def plan(self) -> str:
         """Whether compacting pays now, in one line; empty if that was not weighed."""
-        weighed = self.decision.weighed if self.decision is not None else None
+        weighed = self.decision.cost_decision if self.decision is not None else None
         return "" if weighed is None else str(weighed)
 
     @property
@@ -142,7 +142,7 @@ class PreparedCall:
         last = self.memory.budget
         if last is None or last[0] != key:
             adapted = replace(options.for_model(self.model), max_tokens=cap)
-            last = (key, adapted.budget(self.limit.window, fixed=fixed))
+            last = (key, adapted.budget(self.limit.window, fixed_tokens=fixed))
             self.memory.budget = last
         return last[1]
 

@@ -289,7 +289,9 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         if start and match.branch_of is None
         else None
     )
-    messages = decode_messages(call.frame.api, values, call.model, after=previous)
+    messages = decode_messages(
+        call.frame.api, values, call.model, previous_value=previous
+    )
     return ThreadStep(
         call.sent.history.until(end),
         messages,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Message, kind_of
-from everthread.core.outputs import OPEN, name_reader
+from everthread.core.outputs import OPENING_TAG, replace_reader_name
 from everthread.core.types import Api
 from everthread.store.records import Rewrite
 from everthread.thread.caller.sent_history import SentMessage
@@ -59,8 +59,8 @@ def name_tool(
         is_same = index < len(sent) and sent[index] == value
         replacement.append(
             value
-            if is_same or OPEN not in encode_value(value) or value in sent
-            else name_reader(value, tool)
+            if is_same or OPENING_TAG not in encode_value(value) or value in sent
+            else replace_reader_name(value, tool)
         )
     return replace(cover, replacement=replacement)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, calls_of
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
 from everthread.store.records import (
@@ -369,7 +369,10 @@ class RewriteStore:
         return await self._store.put_rewrite(new)
 
     async def _store_outputs(
-        self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]
+        self,
+        thread: str,
+        messages: Sequence[Message],
+        to_store: Sequence[OutputToStore],
     ) -> None:
         """Store the outputs that the messages cite."""
         tools = {
