@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everthread.compaction.earlier_summary import read_state
-from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import FILES, Compaction
