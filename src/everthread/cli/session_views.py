@@ -16,22 +16,22 @@ from everthread.cli.options import (
     Limit,
     Offset,
     SessionId,
-    Since,
+    SinceOption,
     StoreUrl,
     Tenant,
-    Until,
+    UntilOption,
     number_option,
 )
 from everthread.cli.output import (
-    WordConsole,
+    WrappingConsole,
     console,
+    escape_controls,
     format_share,
     page_output,
     print_json,
-    print_more,
+    print_next_page_hint,
     print_text,
     shorten_id,
-    visible,
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
@@ -70,7 +70,7 @@ MAX_LINE_CHARS = 1_000
 
 
 async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
-    """Every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
+    """Return every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
     threads: dict[str, None] = {}
     offset = 0
     while page := await store.list_sessions(
@@ -81,12 +81,12 @@ async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
     return list(threads)
 
 
-async def short_title(store: Store, session: Session) -> str:
-    """A session's title, or the first words of the user, in one line."""
+async def load_short_title(store: Store, session: Session) -> str:
+    """Return a session's title, or the first words of the user, in one line."""
     return excerpt(await load_title(store, session), 100)
 
 
-def state_of(session: Session) -> str:
+def describe_state(session: Session) -> str:
     return (
         "live"
         if session.live
@@ -94,13 +94,13 @@ def state_of(session: Session) -> str:
     )
 
 
-MAX_SHOWN = {
-    "said": (4_000, 60),
-    "thought": (400, 6),
-    "called": (400, 6),
-    "returned": (800, 10),
+PREVIEW_LIMITS = {
+    "text": (4_000, 60),
+    "thinking": (400, 6),
+    "call": (400, 6),
+    "result": (800, 10),
 }
-"""How many characters and lines are shown of each kind of text without `--full`."""
+"""Characters and lines shown of each kind of text without `--full`."""
 COLOURS = {
     "user": "bold cyan",
     "assistant": "bold green",
@@ -115,7 +115,9 @@ ContextOption = Annotated[
 ]
 MessageOption = Annotated[
     int | None,
-    number_option(text="One message in full, by the number `show` and `search` print."),
+    number_option(
+        help_text="One message in full, by the number `show` and `search` print."
+    ),
 ]
 OutputOption = Annotated[
     str | None,
@@ -130,9 +132,9 @@ RawOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    number_option(least=1, most=100_000, text="Show at most N messages."),
+    number_option(minimum=1, maximum=100_000, help_text="Show at most N messages."),
 ]
-OffsetOption = Annotated[int, number_option(text="Skip the first N messages.")]
+OffsetOption = Annotated[int, number_option(help_text="Skip the first N messages.")]
 
 
 def show(
@@ -155,28 +157,32 @@ def show(
     async def load(opened: Store) -> ShownThread:
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
-        shown = ShownThread(session, tip, with_system=context)
+        thread_view = ShownThread(session, tip, with_system=context)
         if output is not None:
-            shown.output = await _load_output(opened, session, output)
+            thread_view.output = await _load_output(opened, session, output)
         elif message is not None:
             history = await opened.history(session.id)
-            shown.messages = [await _load_message(opened, session, history, message)]
-            shown.tool_names = _tool_names(history)
+            thread_view.messages = [
+                await _load_message(opened, session, history, message)
+            ]
+            thread_view.tool_names = _map_tool_names(history)
         else:
-            load_page = opened.messages if context else opened.history
+            load_messages = opened.messages if context else opened.history
             shown_id = tip.id if context else session.id
-            shown.messages = await load_page(shown_id, start=offset, limit=limit)
-            shown.tool_names = _tool_names(shown.messages)
-        return shown
+            thread_view.messages = await load_messages(
+                shown_id, start=offset, limit=limit
+            )
+            thread_view.tool_names = _map_tool_names(thread_view.messages)
+        return thread_view
 
-    shown = with_store(store, load)
+    thread_view = with_store(store, load)
     if not raw:
-        shown.redact()
+        thread_view.redact()
     if as_json:
-        print_json(shown.as_dict())
+        print_json(thread_view.as_dict())
         return
     with page_output():
-        shown.print(full=full or message is not None)
+        thread_view.print(full=full or message is not None)
 
 
 @dataclass(slots=True)
@@ -213,7 +219,7 @@ class ShownThread:
 
     def print(self, *, full: bool) -> None:
         if self.output is not None:
-            console.out(visible(self.output))
+            console.out(escape_controls(self.output))
             return
         facts = (
             excerpt(self.session.title, 100),
@@ -225,8 +231,8 @@ class ShownThread:
         print_text((" · ".join(filter(None, facts)), "bold"))
         if self.with_system and self.tip.system is not None:
             print_text(("\nsystem", COLOURS["system"]))
-            most = None if full else MAX_SHOWN["said"]
-            _print_part(content_text(self.tip.system), most)
+            limits = None if full else PREVIEW_LIMITS["text"]
+            _print_part(content_text(self.tip.system), limits)
         if not self.messages:
             print_text("no messages")
         for item in self.messages:
@@ -236,7 +242,7 @@ class ShownThread:
 async def _load_message(
     store: Store, session: Session, history: Sequence[StoredMessage], message_id: int
 ) -> StoredMessage:
-    """A message of this thread, or of the thread it branched from."""
+    """Return a message of this thread, or of the thread it branched from."""
     message = await store.message(message_id, tenant=session.tenant)
     if (
         await store.session(message.session)
@@ -248,14 +254,14 @@ async def _load_message(
 
 
 async def _load_output(store: Store, session: Session, output_id: str) -> str:
-    if output_id not in (stored.id for stored in await store.outputs(session.thread)):
+    if output_id not in (output.id for output in await store.outputs(session.thread)):
         raise UnknownIdError(
             f"thread {shorten_id(session.thread)} has no stored output {output_id!r}"
         )
     return await store.output(output_id, tenant=session.tenant)
 
 
-def _tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
+def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
     return {call.id: call.name for item in messages for call in calls_of(item.body)}
 
 
@@ -279,31 +285,31 @@ def _print_message(
         "  ",
         (" · ".join(filter(None, facts)), "dim"),
     )
-    for sort, text in _message_parts(item.body, names):
-        _print_part(text, None if full else MAX_SHOWN[sort])
+    for kind_of_part, text in _split_message(item.body, names):
+        _print_part(text, None if full else PREVIEW_LIMITS[kind_of_part])
 
 
-def _message_parts(
+def _split_message(
     body: Message, names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The parts of a message in reading order: thoughts, text, images, calls, results."""
-    for thought in _thoughts(body):
-        yield "thought", f"(thinking) {thought}"
+    """Yield the kind and text of each part of a message: thoughts, text, images, calls, results."""
+    for thought in _list_thoughts(body):
+        yield "thinking", f"(thinking) {thought}"
     if body.get("role") != "tool" and text_of(body):
-        yield "said", text_of(body)
+        yield "text", text_of(body)
     images = sum(1 for _ in images_in(body.get("content")))
     if images:
-        yield "said", f"[{images} image{'s' * (images > 1)}]"
+        yield "text", f"[{count_noun(images, 'image')}]"
     for call in calls_of(body):
-        yield "called", f"→ {call.name} {call.arguments}"
+        yield "call", f"→ {call.name} {call.arguments}"
     for result in results_of(body):
         yield (
-            "returned",
+            "result",
             f"← {result.name or names.get(result.call_id, '')}: {result.text}",
         )
 
 
-def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
+def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
     blocks: Sequence[Any] = [
         part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS
     ]
@@ -315,10 +321,14 @@ def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
             yield thought
 
 
-def _print_part(text: str, most: tuple[int, int] | None) -> None:
-    """Print a text, cut to `most` characters and lines, with a note of the cut."""
-    start = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
-    console.out(visible(start))
+def _print_part(text: str, limits: tuple[int, int] | None) -> None:
+    """Print a text, cut to `limits` (characters, lines), with a note of the cut."""
+    start = (
+        text
+        if limits is None
+        else "\n".join(text[: limits[0]].split("\n")[: limits[1]])
+    )
+    console.out(escape_controls(start))
     if len(start) < len(text):
         print_text(
             (f"… {len(text) - len(start):,} more characters (--full shows them)", "dim")
@@ -342,12 +352,12 @@ def tree(
 ) -> None:
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
 
-    async def work(opened: Store) -> list[FamilySession]:
+    async def load(opened: Store) -> list[FamilySession]:
         return await load_family(
             opened, (await opened.resolve(session_id, tenant=tenant)).thread
         )
 
-    members = with_store(store, work)
+    members = with_store(store, load)
     if as_json:
         print_json(
             {
@@ -357,33 +367,33 @@ def tree(
         )
     else:
         # Wrapped on a terminal; elsewhere each session is one whole line.
-        shown_on = (
+        target_console = (
             console
             if console.is_terminal
-            else WordConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
+            else WrappingConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
         )
-        shown_on.print(_draw_tree(members, time.time()))
+        target_console.print(_draw_tree(members, time.time()))
 
 
 async def load_family(store: Store, thread: str) -> list[FamilySession]:
-    """Every session of a thread and of the threads that began in it, recursively."""
+    """Return every session of a thread and of the threads that began in it, recursively."""
     members: list[FamilySession] = []
     threads = {thread}
     queue = [thread]
     while queue:
-        current = queue.pop()
+        next_thread = queue.pop()
         compactions = {
-            record.session: record for record in await store.compactions(current)
+            record.session: record for record in await store.compactions(next_thread)
         }
-        sessions = await store.thread_sessions(current)
-        title = await short_title(store, sessions[0])
+        sessions = await store.thread_sessions(next_thread)
+        title = await load_short_title(store, sessions[0])
         members += [
             FamilySession(session, compactions.get(session.id), title)
             for session in sessions
         ]
         children = [
             child.id
-            for child in await store.started_by(current)
+            for child in await store.started_by(next_thread)
             if child.id not in threads
         ]
         threads |= set(children)
@@ -404,11 +414,11 @@ def _member_as_json(member: FamilySession) -> dict[str, Any]:
         "end_reason",
         "branched_at",
     )
-    plain = {name: getattr(session, name) for name in names} | {
+    values = {name: getattr(session, name) for name in names} | {
         "title": member.title,
         "compaction": None,
     }
-    plain |= {
+    values |= {
         "started": format_iso(session.started),
         "ended": format_iso(session.ended),
     }
@@ -422,45 +432,45 @@ def _member_as_json(member: FamilySession) -> dict[str, Any]:
             "focus",
             "duration",
         )
-        plain["compaction"] = {name: getattr(record, name) for name in figures} | {
+        values["compaction"] = {name: getattr(record, name) for name in figures} | {
             "covered": len(record.covered),
             "cost": None if record.cost is None else float(record.cost),
             "warnings": list(record.warnings),
             "reverted": format_iso(compaction.reverted),
         }
-    return plain
+    return values
 
 
 def _draw_tree(members: list[FamilySession], now: float) -> Tree:
-    """Continuations are listed below each other: a hundred compactions are a list, not a staircase."""
-    top = Tree(Text())
+    """Draw continuations below each other: a hundred compactions are a list, not a staircase."""
+    root = Tree(Text())
     threads: dict[str, Tree] = {}
     nodes: dict[str, Tree] = {}
     for member in members:
         session = member.session
         parent = nodes.get(session.parent or "")
         if not threads:
-            top.label = Text(
+            root.label = Text(
                 f"thread {shorten_id(session.thread)}  {member.title}", "bold"
             )
-            threads[session.thread] = top
+            threads[session.thread] = root
         elif session.thread not in threads:
             label = Text(
                 f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold"
             )
-            threads[session.thread] = (parent or top).add(label)
-        under = (
+            threads[session.thread] = (parent or root).add(label)
+        parent_node = (
             parent if session.kind == "reverted" and parent else threads[session.thread]
         )
-        nodes[session.id] = under.add(_label(member, now))
-    return top
+        nodes[session.id] = parent_node.add(_render_label(member, now))
+    return root
 
 
-def _label(member: FamilySession, now: float) -> Text:
+def _render_label(member: FamilySession, now: float) -> Text:
     session = member.session
     facts = [
         count_noun(session.messages, "message"),
-        state_of(session),
+        describe_state(session),
         format_age(session.started, now),
     ]
     label = Text.assemble(
@@ -483,7 +493,7 @@ def _label(member: FamilySession, now: float) -> Text:
     return label
 
 
-MARK = "bold reverse"
+HIGHLIGHT_STYLE = "bold reverse"
 
 
 TextArgument = Annotated[
@@ -519,8 +529,8 @@ def search(
     path: PathOption = None,
     thread: ThreadOption = None,
     session: SessionOption = None,
-    since: Since = None,
-    until: Until = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     limit: Limit = 20,
     offset: Offset = 0,
     tenant: Tenant = None,
@@ -531,10 +541,10 @@ def search(
     from everthread.store.records import SearchQuery
 
     now = time.time()
-    first = parse_time(since, now)
-    last = parse_time(until, now)
+    since_time = parse_time(since, now)
+    until_time = parse_time(until, now)
 
-    async def work(opened: Store) -> tuple[HitPage, str]:
+    async def find(opened: Store) -> tuple[HitPage, str]:
         in_thread = await _resolve_optional(opened, thread, tenant)
         in_session = await _resolve_optional(opened, session, tenant)
         scope = in_session or in_thread
@@ -547,15 +557,15 @@ def search(
             role=role,
             tool=tool,
             path=path,
-            since=first,
-            until=last,
+            since=since_time,
+            until=until_time,
             limit=limit,
             offset=offset,
         )
         page = await opened.find(query)
-        return page, "" if page.hits else await _searched_text(opened, tenant, scope)
+        return page, "" if page.hits else await _describe_scope(opened, tenant, scope)
 
-    page, searched = with_store(store, work, or_empty=True)
+    page, scope_text = with_store(store, find, empty_if_missing=True)
     hits = page.hits
     if as_json:
         rows = [_hit_as_json(hit) for hit in hits]
@@ -564,17 +574,17 @@ def search(
         )
         return
     if not hits:
-        print_text(f"nothing found {searched}")
+        print_text(f"nothing found {scope_text}")
     if page.near:
         print_text(("No message holds every word. The closest:", "dim"))
-    found = {hit.message for hit in hits}
+    hit_ids = {hit.message for hit in hits}
     for hit in hits:
-        _print_hit(hit, text, found)
+        _print_hit(hit, text, hit_ids)
     if page.more:
-        print_more(offset + limit)
+        print_next_page_hint(offset + limit)
 
 
-def _print_hit(hit: SearchHit, query: str, found: Collection[int | None]) -> None:
+def _print_hit(hit: SearchHit, query: str, hit_ids: Collection[int | None]) -> None:
     number = f"#{hit.message}" if hit.message is not None else hit.output
     facts = (
         shorten_id(hit.session),
@@ -584,9 +594,9 @@ def _print_hit(hit: SearchHit, query: str, found: Collection[int | None]) -> Non
         format_age(hit.created, time.time()),
     )
     print_text((" · ".join(filter(None, facts)), "dim"))
-    _print_neighbour("before", hit.before, found)
+    _print_neighbour("before", hit.before, hit_ids)
     print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query))
-    _print_neighbour("after", hit.after, found)
+    _print_neighbour("after", hit.after, hit_ids)
 
 
 async def _resolve_optional(
@@ -597,10 +607,10 @@ async def _resolve_optional(
     return await store.resolve(session_id, tenant=tenant)
 
 
-async def _searched_text(
+async def _describe_scope(
     store: Store, tenant: str | None, scope: Session | None
 ) -> str:
-    """Say where a search looked, and which threads it left out."""
+    """Describe which threads a search covered, and which it left out."""
     total = await store.count_threads()
     if not total:
         return "(there are no threads yet)"
@@ -624,23 +634,23 @@ def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
         "snippet",
         "score",
     )
-    beside = {
+    neighbours = {
         "before": hit.before and asdict(hit.before),
         "after": hit.after and asdict(hit.after),
     }
     return (
         {name: getattr(hit, name) for name in names}
         | {"created": format_iso(hit.created)}
-        | beside
+        | neighbours
     )
 
 
 def _print_neighbour(
-    side: str, neighbour: Neighbour | None, found: Collection[int | None]
+    side: str, neighbour: Neighbour | None, hit_ids: Collection[int | None]
 ) -> None:
-    """One line, cut at the edge of a terminal."""
+    """Print a neighbouring message in one line, cut at the edge of a terminal."""
     if neighbour is not None:
-        line = visible(f"    {side} {neighbour.as_line(found)}")
+        line = escape_controls(f"    {side} {neighbour.as_line(hit_ids)}")
         console.print(
             Text(line, "dim"),
             no_wrap=True,
@@ -651,6 +661,8 @@ def _print_neighbour(
 def _highlight(snippet: Text, query: str) -> Text:
     """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
     for word in query.replace('"', " ").replace("*", " ").split():
-        if not snippet.highlight_words([word], MARK, case_sensitive=False):
-            snippet.highlight_words(phrase_terms(word), MARK, case_sensitive=False)
+        if not snippet.highlight_words([word], HIGHLIGHT_STYLE, case_sensitive=False):
+            snippet.highlight_words(
+                phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False
+            )
     return snippet

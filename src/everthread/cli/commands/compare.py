@@ -35,7 +35,10 @@ def compare(
         ),
     ] = None,
     newest: Annotated[
-        int, number_option(least=1, text="Without LOG: this many of the newest logs.")
+        int,
+        number_option(
+            minimum=1, help_text="Without LOG: this many of the newest logs."
+        ),
     ] = 20,
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page here.")

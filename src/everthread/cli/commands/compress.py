@@ -44,7 +44,7 @@ CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_response
 FileArgument = Annotated[str, typer.Argument(help=FILE_HELP)]
 WindowOption = Annotated[
     int | None,
-    number_option(least=MIN_WINDOW, text="The model's window, in tokens."),
+    number_option(minimum=MIN_WINDOW, help_text="The model's window, in tokens."),
 ]
 FocusOption = Annotated[
     str | None, typer.Option(help="Keep full detail for this topic.")
@@ -75,7 +75,7 @@ OutOption = Annotated[
     ),
 ]
 TimesOption = Annotated[
-    int, number_option(least=1, most=100, text="Compact N times in a row.")
+    int, number_option(minimum=1, maximum=100, help_text="Compact N times in a row.")
 ]
 ModelOption = Annotated[
     str | None,

@@ -18,7 +18,7 @@ app = typer.Typer(
     help="The configuration: show, change and check it.", no_args_is_help=True
 )
 
-Source = Annotated[
+FileArgument = Annotated[
     str | None,
     typer.Argument(help="A configuration file. Default: the one in the home."),
 ]
@@ -26,7 +26,7 @@ Source = Annotated[
 
 @app.command()
 def show(
-    file: Source = None,
+    file: FileArgument = None,
     as_json: AsJson = False,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only what differs from the defaults.")
@@ -92,7 +92,7 @@ def set_value(
 
 
 @app.command()
-def check(file: Source = None) -> None:
+def check(file: FileArgument = None) -> None:
     """Check a configuration and what would fail at start; exit code 2 and the reasons where something would."""
     problems = list(find_start_problems(load_config(file)))
     path = file or str(config_path())

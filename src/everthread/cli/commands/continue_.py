@@ -33,7 +33,7 @@ def continue_(
     window: Annotated[
         int,
         number_option(
-            least=8_000, text="The window of the other agent's model, in tokens."
+            minimum=8_000, help_text="The window of the other agent's model, in tokens."
         ),
     ] = 200_000,
     as_json: AsJson = False,

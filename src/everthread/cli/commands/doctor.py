@@ -17,7 +17,7 @@ import typer
 
 from everthread.cli.commands.models import price_provider
 from everthread.cli.options import AsJson
-from everthread.cli.output import hang, print_json, print_text
+from everthread.cli.output import indent_further_lines, print_json, print_text
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
@@ -368,8 +368,12 @@ def doctor(as_json: AsJson = False) -> None:
     else:
         width = max(len(result.what) for result in results)
         for result in results:
-            advice = f"\n  → {hang(result.advice, indent=4)}" if result.advice else ""
-            text = f" {result.what:<{width}}  {hang(result.text, indent=width + 4)}"
+            advice = (
+                f"\n  → {indent_further_lines(result.advice, indent=4)}"
+                if result.advice
+                else ""
+            )
+            text = f" {result.what:<{width}}  {indent_further_lines(result.text, indent=width + 4)}"
             print_text(STATE_MARKS[result.state], text, (advice, "bold"))
         broken = [result.what for result in results if result.state == "broken"]
         print_text(
@@ -566,7 +570,7 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
         return likely
     print_text("Who serves the model?")
     for name, text in MODEL_HINTS.items():
-        print_text(f"  {name:<12}{hang(text, indent=14)}")
+        print_text(f"  {name:<12}{indent_further_lines(text, indent=14)}")
     while True:
         typed = str(typer.prompt("Provider", default=likely or "openai")).strip()
         if typed in MODEL_HINTS:

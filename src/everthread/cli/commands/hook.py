@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import StoreUrl
-from everthread.cli.output import visible
+from everthread.cli.output import escape_controls
 from everthread.cli.store_access import with_store
 from everthread.errors import EverthreadError, InputError
 
@@ -34,7 +34,7 @@ def hook(
     try:
         answer = _answer_hook(client, store)
     except EverthreadError as error:
-        typer.echo(visible(f"everthread: {error}"), err=True)
+        typer.echo(escape_controls(f"everthread: {error}"), err=True)
         raise typer.Exit(1) from error
     if answer is not None:
         typer.echo(json.dumps(answer))

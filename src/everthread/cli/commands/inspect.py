@@ -110,7 +110,10 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         for turn in report["turns"]
     ]
     print_table(
-        "turns", ["from>", "messages>", "tool groups>", "the user…"], turns, most=most
+        "turns",
+        ["from>", "messages>", "tool groups>", "the user…"],
+        turns,
+        max_rows=most,
     )
     by_api = report["problems"]
     if all(problems == by_api["openai"] for problems in by_api.values()):
@@ -119,7 +122,7 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         if problems:
             columns = ["#>", "rule", "times>", "what~"]
             rows = _group_problems(problems)
-            print_table(f"problems for {api}", columns, rows, most=most)
+            print_table(f"problems for {api}", columns, rows, max_rows=most)
         else:
             print_text(f"valid for {api}")
     repairs = len(report["repair"])
@@ -149,10 +152,12 @@ def tokens(
     ] = None,
     window: Annotated[
         int | None,
-        number_option(least=MIN_WINDOW, text="The model's window, for the share."),
+        number_option(
+            minimum=MIN_WINDOW, help_text="The model's window, for the share."
+        ),
     ] = None,
     top: Annotated[
-        int, number_option(text="How many of the biggest messages to show.")
+        int, number_option(help_text="How many of the biggest messages to show.")
     ] = 10,
     messages: Annotated[
         bool, typer.Option("--messages", help="List every message.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, Tenant, number_option
-from everthread.cli.output import print_json, print_table, print_text, visible
+from everthread.cli.output import escape_controls, print_json, print_table, print_text
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.prices import format_dollars
@@ -25,8 +25,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-PerDay = Annotated[
-    int | None, number_option(most=10**15, text="Most in a UTC day. Default: no limit.")
+DailyLimitOption = Annotated[
+    int | None,
+    number_option(maximum=10**15, help_text="Most in a UTC day. Default: no limit."),
 ]
 
 
@@ -63,8 +64,8 @@ NameOption = Annotated[str, typer.Option(help="A name for the list.")]
 def create(
     tenant: TenantOption = "default",
     scope: ScopeOption = None,
-    requests_per_day: PerDay = None,
-    tokens_per_day: PerDay = None,
+    requests_per_day: DailyLimitOption = None,
+    tokens_per_day: DailyLimitOption = None,
     dollars_per_day: DollarsPerDayOption = None,
     mode: ModeOption = None,
     name: NameOption = "",
@@ -94,7 +95,7 @@ def create(
         return
     typer.echo(token)
     typer.echo(
-        visible(
+        escape_controls(
             f"Keep it now, it is not shown again. Tenant {new.tenant}; {_describe_scopes(new.scopes)}."
         ),
         err=True,
@@ -117,7 +118,7 @@ def list_keys(
     stored = with_store(
         store,
         lambda opened: opened.list_keys(utc_day(now), tenant=tenant),
-        or_empty=True,
+        empty_if_missing=True,
     )
     keys = [key for key in stored if revoked or key.revoked is None]
     if as_json:

@@ -11,7 +11,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.options import number_option
-from everthread.cli.output import json_text, visible
+from everthread.cli.output import encode_json, escape_controls
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
 from everthread.lab.importers.read_logs import read_conversation
@@ -32,7 +32,7 @@ def _lab() -> None:
 
 
 PortOption = Annotated[
-    int, number_option(most=65535, text="Where to listen; 0 finds a free one.")
+    int, number_option(maximum=65535, help_text="Where to listen; 0 finds a free one.")
 ]
 ModelOption = Annotated[
     list[str] | None,
@@ -55,10 +55,10 @@ CompactionOption = Annotated[
 WebsocketOption = Annotated[
     int,
     number_option(
-        least=400,
-        most=499,
+        minimum=400,
+        maximum=499,
         metavar="STATUS",
-        text="The status that refuses a WebSocket.",
+        help_text="The status that refuses a WebSocket.",
     ),
 ]
 ScriptOption = Annotated[
@@ -83,9 +83,9 @@ FaultOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="The same seed, the same faults.")]
 SecondsOption = Annotated[
-    float, number_option(text="For how long such a fault hangs or delays.")
+    float, number_option(help_text="For how long such a fault hangs or delays.")
 ]
-RequestsOption = Annotated[int | None, number_option(text="End after N requests.")]
+RequestsOption = Annotated[int | None, number_option(help_text="End after N requests.")]
 AsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object a line.")
 ]
@@ -161,7 +161,7 @@ async def _serve(
     ended = watch_end_signals()
 
     def print_record(record: Record) -> None:
-        typer.echo(json_text(record.summary()) if as_json else _format_record(record))
+        typer.echo(encode_json(record.summary()) if as_json else _format_record(record))
         if requests is not None and len(server.log) >= requests:
             ended.set()
 
@@ -175,11 +175,11 @@ async def _serve(
 def _print_start(server: Provider, *, as_json: bool) -> None:
     windows = {name: model.window for name, model in server.models.items()}
     if as_json:
-        typer.echo(json_text({"url": server.url, "models": windows}))
+        typer.echo(encode_json({"url": server.url, "models": windows}))
     else:
         models = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
         typer.echo(
-            visible(
+            escape_controls(
                 f"{server.url}/v1 (OpenAI), {server.url} (Anthropic): {models}. Ctrl-C ends it."
             )
         )
@@ -211,6 +211,6 @@ def _format_record(record: Record) -> str:
         tokens += f", {record.written_tokens:,} written"
     notes = [note for note in (record.fault, excerpt(record.error, 100)) if note]
     kind = f"{record.api}{' stream' if record.stream else ''}"
-    return visible(
+    return escape_controls(
         f"{record.number}  {status}  {record.model or '?'}  {kind}  {tokens}  {': '.join(notes)}".rstrip()
     )

@@ -10,7 +10,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.options import StoreUrl
-from everthread.cli.output import visible
+from everthread.cli.output import escape_controls
 from everthread.cli.store_access import with_store
 from everthread.core.packages import require_package
 from everthread.errors import InputError
@@ -64,7 +64,9 @@ def mcp(
         ended = watch_end_signals()
         async with server.serve_http(app, *address) as url:
             typer.echo(
-                visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."),
+                escape_controls(
+                    f"Everthread answers MCP clients at {url}. Ctrl-C ends it."
+                ),
                 err=True,
             )
             await ended.wait()

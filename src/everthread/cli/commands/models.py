@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl
-from everthread.cli.output import hang, print_json, print_table, print_text, visible
+from everthread.cli.output import (
+    escape_controls,
+    indent_further_lines,
+    print_json,
+    print_table,
+    print_text,
+)
 from everthread.cli.store_access import with_store
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
@@ -29,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Name = Annotated[
+ModelNameArgument = Annotated[
     str | None,
     typer.Argument(help="A model's name at its provider. Default: the configured one."),
 ]
@@ -77,7 +83,7 @@ def list_models(
 
 @app.command()
 def show(
-    name: Name = None,
+    name: ModelNameArgument = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the server about its window.")
     ] = False,
@@ -100,14 +106,16 @@ def show(
             limit for limit in await opened.limits() if limit.model == choice.model
         ]
 
-    facts = _describe_model(choice, *with_store(store, work, or_empty=True))
+    facts = _describe_model(choice, *with_store(store, work, empty_if_missing=True))
     if as_json:
         print_json(facts)
         return
     facts["window"] = facts.pop("window_source")
     for key, value in facts.items():
         if text := _format_fact(value):
-            print_text(f"{key.replace('_', ' '):<14} {hang(text, indent=15)}")
+            print_text(
+                f"{key.replace('_', ' '):<14} {indent_further_lines(text, indent=15)}"
+            )
 
 
 @app.command()
@@ -117,7 +125,7 @@ def pull() -> None:
 
     fetch(
         home_directory(),
-        say=lambda words: print(visible(words), file=sys.stderr, flush=True),
+        say=lambda words: print(escape_controls(words), file=sys.stderr, flush=True),
     )
 
 
@@ -136,7 +144,7 @@ def forget(
     count = with_store(
         store,
         lambda opened: opened.forget_limits(base_url=base_url, model=name),
-        or_empty=True,
+        empty_if_missing=True,
     )
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
 

@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from everthread.cli.options import AsJson
-from everthread.cli.output import console, hang, print_json, print_text, shorten_path
+from everthread.cli.output import (
+    console,
+    indent_further_lines,
+    print_json,
+    print_text,
+    shorten_path,
+)
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
@@ -53,7 +59,7 @@ def list_engines(as_json: AsJson = False) -> None:
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
         if note := info.problem or info.description:
-            print_text(f"    {hang(note, indent=4)}")
+            print_text(f"    {indent_further_lines(note, indent=4)}")
     print_text(
         f"\nActive: {active}"
         if not problem

@@ -42,7 +42,7 @@ LatestOption = Annotated[
     ),
 ]
 WindowOption = Annotated[
-    int | None, number_option(least=1_000, text="The model's window, in tokens.")
+    int | None, number_option(minimum=1_000, help_text="The model's window, in tokens.")
 ]
 ModelOption = Annotated[
     str | None, typer.Option(help="The model's name. Default: the one in the log.")
@@ -53,9 +53,9 @@ EngineOption = Annotated[
 ThresholdOption = Annotated[
     float | None,
     number_option(
-        least=0.05,
-        most=0.95,
-        text="Compact from this part of the window on, such as 0.3.",
+        minimum=0.05,
+        maximum=0.95,
+        help_text="Compact from this part of the window on, such as 0.3.",
     ),
 ]
 ThresholdsOption = Annotated[
@@ -81,12 +81,14 @@ TtlOption = Annotated[
 PauseOption = Annotated[
     float,
     number_option(
-        text="Seconds before each message of the user, where the log has no times."
+        help_text="Seconds before each message of the user, where the log has no times."
     ),
 ]
 StepOption = Annotated[
     float,
-    number_option(text="Seconds before each tool result, where the log has no times."),
+    number_option(
+        help_text="Seconds before each tool result, where the log has no times."
+    ),
 ]
 RecallOption = Annotated[
     bool | None,

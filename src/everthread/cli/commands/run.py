@@ -28,22 +28,27 @@ from everthread.cli.chat.input import (
     Interrupts,
     LineReader,
     StoppedError,
-    at_terminal,
+    is_at_terminal,
 )
 from everthread.cli.chat.terminal_view import Screen
 from everthread.cli.options import (
-    NO_ID,
+    RESUME_WITHOUT_ID,
     BaseUrl,
-    Continue,
+    ContinueOption,
     Model,
-    Resume,
     ResumeCommand,
+    ResumeOption,
     StoreUrl,
     Workspace,
-    Yes,
+    YesOption,
     with_base_url,
 )
-from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
+from everthread.cli.output import (
+    encode_json,
+    escape_controls,
+    log_unexpected_error,
+    shorten_id,
+)
 from everthread.cli.store_access import find_latest_thread, store_address
 from everthread.config import home_directory, load_config
 from everthread.conversation.answers import Answer
@@ -77,13 +82,13 @@ class TextOutput:
             self.screen.event(item, idle="…")
 
     def end(self, answer: Answer) -> None:
-        self.screen.settle()
-        typer.echo(visible(answer.text))
+        self.screen.flush()
+        typer.echo(escape_controls(answer.text))
 
     def fail(self, error: str) -> None:
-        self.screen.settle()
+        self.screen.flush()
         advice = f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
-        typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
+        typer.echo(escape_controls(f"everthread: {error}\n{advice}"), err=True)
 
 
 class JsonOutput:
@@ -106,7 +111,7 @@ class JsonOutput:
 
     def item(self, item: StreamDelta | Event) -> None:
         if isinstance(item, Event):
-            typer.echo(json_text(item.as_dict()))
+            typer.echo(encode_json(item.as_dict()))
         elif item.kind in ("text", "reasoning", "refusal"):
             self._print(item.kind, text=item.text)
 
@@ -131,7 +136,7 @@ class JsonOutput:
         self._print("error", error=error, thread=self._thread)
 
     def _print(self, event: str, **values: Any) -> None:
-        typer.echo(json_text({"event": event, **values}))
+        typer.echo(encode_json({"event": event, **values}))
 
 
 Output = TextOutput | JsonOutput
@@ -144,10 +149,10 @@ def run(
     ],
     model: Model = None,
     base_url: BaseUrl = None,
-    resume: Resume = None,
-    continue_: Continue = False,
+    resume: ResumeOption = None,
+    continue_: ContinueOption = False,
     workspace: Workspace = ".",
-    yes: Yes = False,
+    yes: YesOption = False,
     quiet: Annotated[
         bool,
         typer.Option(
@@ -166,7 +171,9 @@ def run(
     text = _read_task(task)
     start = _read_options(workspace, base_url, resume, continue_, model, ask=False)
     output: Output = (
-        JsonOutput() if as_json else TextOutput(quiet=quiet, options=start.repeated)
+        JsonOutput()
+        if as_json
+        else TextOutput(quiet=quiet, options=start.resume_options)
     )
     opened = open_store(store_address(store))
     if not asyncio.run(_run(start, opened, output, text, yes=yes)):
@@ -186,11 +193,16 @@ def _read_options(
     if not directory.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
     config = with_base_url(load_config(), base_url)
-    thread = NO_ID if continue_ and resume is None else resume
+    thread = RESUME_WITHOUT_ID if continue_ and resume is None else resume
     model = model if thread else choose_model(config, model, ask=ask)
-    repeated = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    resume_options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
     return StartOptions(
-        config, model, thread=thread, workspace=directory, ask=ask, repeated=repeated
+        config,
+        model,
+        thread=thread,
+        workspace=directory,
+        ask=ask,
+        resume_options=resume_options,
     )
 
 
@@ -212,7 +224,9 @@ async def _run(
     """Run the task; return whether it was answered."""
     try:
         thread = (
-            await find_latest_thread(store) if start.thread == NO_ID else start.thread
+            await find_latest_thread(store)
+            if start.thread == RESUME_WITHOUT_ID
+            else start.thread
         )
         async with await open_terminal_agent(
             start, store, thread, _open_approvals(output, yes=yes)
@@ -251,7 +265,7 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
         output.fail(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
         raise
     except Exception as error:  # noqa: BLE001 - printed, logged with its traceback, and the exit code is 1
-        output.fail(report_unexpected(error))
+        output.fail(log_unexpected_error(error))
         return False
     output.end(answer)
     return ended is None or ended.reason == "answered"
@@ -274,15 +288,15 @@ async def _stream_turn(
 def chat(
     model: Model = None,
     base_url: BaseUrl = None,
-    resume: Resume = None,
-    continue_: Continue = False,
+    resume: ResumeOption = None,
+    continue_: ContinueOption = False,
     workspace: Workspace = ".",
-    yes: Yes = False,
+    yes: YesOption = False,
     store: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
     start = _read_options(
-        workspace, base_url, resume, continue_, model, ask=at_terminal()
+        workspace, base_url, resume, continue_, model, ask=is_at_terminal()
     )
     opened = open_store(store_address(store))
-    asyncio.run(run_chat(start, opened, pick=not continue_, yes=yes))
+    asyncio.run(run_chat(start, opened, let_user_pick=not continue_, yes=yes))

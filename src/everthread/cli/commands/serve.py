@@ -17,7 +17,7 @@ import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
 from everthread.cli.options import StoreUrl, number_option
-from everthread.cli.output import json_text, visible
+from everthread.cli.output import encode_json, escape_controls
 from everthread.cli.store_access import with_store
 from everthread.config import Config, load_config
 from everthread.errors import InputError
@@ -34,7 +34,9 @@ HostOption = Annotated[
 ]
 PortOption = Annotated[
     int | None,
-    number_option(most=65535, text="0 finds a free one. Default: gateway.port."),
+    number_option(
+        maximum=65535, help_text="0 finds a free one. Default: gateway.port."
+    ),
 ]
 UpstreamOption = Annotated[
     list[str] | None,
@@ -61,9 +63,9 @@ AuthOption = Annotated[
 WorkersOption = Annotated[
     int | None,
     number_option(
-        least=1,
-        most=64,
-        text="Processes that answer behind the one port. Default: gateway.workers.",
+        minimum=1,
+        maximum=64,
+        help_text="Processes that answer behind the one port. Default: gateway.workers.",
     ),
 ]
 LogOption = Annotated[
@@ -290,7 +292,7 @@ class StartText:
                 for one in upstreams
             ]
             typer.echo(
-                json_text(
+                encode_json(
                     {"url": url, "upstreams": served, "page": page, "workers": workers}
                 )
             )
@@ -335,7 +337,7 @@ class StartText:
                 f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}"
             )
         lines.append("Ctrl-C ends it.")
-        typer.echo(visible("\n".join(lines)))
+        typer.echo(escape_controls("\n".join(lines)))
 
     def announce(self, path: str) -> None:
         typer.echo(
@@ -385,7 +387,9 @@ def _describe_key(upstream: Upstream, auth: Auth) -> str:
 
 def dashboard(
     store: StoreUrl = None,
-    port: Annotated[int, number_option(most=65535, text="0 finds a free one.")] = 8485,
+    port: Annotated[
+        int, number_option(maximum=65535, help_text="0 finds a free one.")
+    ] = 8485,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
@@ -416,9 +420,9 @@ def dashboard(
             address = url
             link = f"{url}{pages.access.new_link()}"
             typer.echo(
-                json_text({"url": url, "link": link})
+                encode_json({"url": url, "link": link})
                 if as_json
-                else visible(f"See your context: {link}")
+                else escape_controls(f"See your context: {link}")
             )
             if not as_json:
                 typer.echo("The link works once. Ctrl-C ends it.")
@@ -428,4 +432,4 @@ def dashboard(
                 webbrowser.open(link)
             await ended.wait()
 
-    with_store(store, run, or_empty=True)
+    with_store(store, run, empty_if_missing=True)

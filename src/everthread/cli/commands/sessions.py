@@ -20,17 +20,21 @@ from everthread.cli import session_views
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant
 from everthread.cli.output import (
     MAX_ROWS,
+    encode_json,
     format_size,
-    json_text,
     print_json,
-    print_lines,
-    print_more,
+    print_next_page_hint,
     print_notes,
+    print_one_line_rows,
     print_table,
     print_text,
     shorten_id,
 )
-from everthread.cli.session_views import list_thread_ids, short_title, state_of
+from everthread.cli.session_views import (
+    describe_state,
+    list_thread_ids,
+    load_short_title,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import count_noun, excerpt
@@ -86,7 +90,7 @@ def export(
             except StoreDamagedError:
                 lines, missing = await opened.salvage(thread)
                 lost.extend(missing)
-            write("".join(f"{json_text(line)}\n" for line in lines))
+            write("".join(f"{encode_json(line)}\n" for line in lines))
         return threads
 
     with _open_target(output) as write:
@@ -371,7 +375,7 @@ def listing(
         )
         return [await _thread_row(opened, row) for row in threads]
 
-    rows = with_store(store, work, or_empty=True)
+    rows = with_store(store, work, empty_if_missing=True)
     more = len(rows) > limit
     rows = rows[:limit]
     if as_json:
@@ -388,7 +392,7 @@ def listing(
         return
     _print_list(rows, time.time(), every=every)
     if more:
-        print_more(offset + limit)
+        print_next_page_hint(offset + limit)
 
 
 def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
@@ -412,14 +416,14 @@ def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
         }
     columns["model"] = lambda row: excerpt(row.session.model, 30)
     values = [[value(row) for value in columns.values()] for row in rows]
-    print_lines("sessions" if every else "threads", list(columns), values)
+    print_one_line_rows("sessions" if every else "threads", list(columns), values)
 
 
 async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
-    title = await short_title(store, row.first)
+    title = await load_short_title(store, row.first)
     return ListRow(
         row.first,
-        state_of(row.tip),
+        describe_state(row.tip),
         messages=row.messages,
         last=row.active,
         title=title,
@@ -438,10 +442,10 @@ async def _session_row(store: Store, session: Session) -> ListRow:
     last = messages[0].created if messages else session.started
     return ListRow(
         session,
-        state_of(session),
+        describe_state(session),
         session.messages,
         last,
-        await short_title(store, session),
+        await load_short_title(store, session),
     )
 
 
@@ -499,7 +503,7 @@ def state(
     for name, columns, rows in tables:
         if rows:
             cells = ([one[key] for key in columns.values()] for one in rows)
-            print_table(name, [*columns], cells, most=None if every else MAX_ROWS)
+            print_table(name, [*columns], cells, max_rows=None if every else MAX_ROWS)
     if not any(rows for _, _, rows in tables):
         print_text("no tool was called in this thread")
 
@@ -544,7 +548,7 @@ def delete(
         session = await opened.resolve(session_id, tenant=tenant)
         subagents = len(await opened.subagents(session.thread))
         also = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
-        title = await short_title(opened, session)
+        title = await load_short_title(opened, session)
         return session.thread, f"thread {shorten_id(session.thread)}{also}" + (
             f" ({title})" if title else ""
         )

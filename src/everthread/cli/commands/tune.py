@@ -42,7 +42,9 @@ LastOption = Annotated[
 ]
 MostOption = Annotated[
     int,
-    number_option(least=1, text="Without LOG: at most this many sessions, the newest."),
+    number_option(
+        minimum=1, help_text="Without LOG: at most this many sessions, the newest."
+    ),
 ]
 ApplyOption = Annotated[
     bool,

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, Since, StoreUrl, Tenant, Until, number_option
+from everthread.cli.options import (
+    AsJson,
+    SinceOption,
+    StoreUrl,
+    Tenant,
+    UntilOption,
+    number_option,
+)
 from everthread.cli.output import (
     format_cost,
     format_share,
@@ -48,8 +55,8 @@ CallsOption = Annotated[
 def usage(
     session_id: SessionIdArgument = None,
     calls: CallsOption = False,
-    since: Since = None,
-    until: Until = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -85,7 +92,7 @@ def usage(
             own,
         )
 
-    thread, rows, records = with_store(store, work, or_empty=True)
+    thread, rows, records = with_store(store, work, empty_if_missing=True)
     if as_json:
         extra = (
             {"calls": [_call_as_json(record) for record in records]} if calls else {}
@@ -188,7 +195,10 @@ COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "loo
 
 def insights(
     days: Annotated[
-        int, number_option(least=1, most=3_660, text="So many days, today included.")
+        int,
+        number_option(
+            minimum=1, maximum=3_660, help_text="So many days, today included."
+        ),
     ] = 30,
     platform: Annotated[
         str | None, typer.Option(help="Only sessions of this platform.")
@@ -205,7 +215,7 @@ def insights(
         lambda opened: opened.insights(
             since=since, until=until, tenant=tenant, platform=platform
         ),
-        or_empty=True,
+        empty_if_missing=True,
     )
     if as_json:
         print_json(

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.commands.serve import named_upstream
-from everthread.cli.output import hang, json_text, visible
+from everthread.cli.output import encode_json, escape_controls, indent_further_lines
 from everthread.cli.passive_watch import (
     CHANGES_NOTICE,
     PASSIVE_NOTICE,
-    describe_passive,
+    describe_managed_run,
     uses_subscription,
 )
 from everthread.config import load_config
@@ -321,11 +321,11 @@ def _print_clients(*, as_json: bool) -> None:
         for row in CLIENTS.values()
     ]
     if as_json:
-        typer.echo(json_text(rows))
+        typer.echo(encode_json(rows))
         return
     for row in rows:
         state = "installed" if row["installed"] else "–"
-        note = hang(str(row["note"]), indent=21)
+        note = indent_further_lines(str(row["note"]), indent=21)
         typer.echo(f"{row['client']:9} {state:9}  {note}")
 
 
@@ -353,7 +353,7 @@ def _print_settings(
         return
     variables, arguments = _settings(row, url, folder, mcp=mcp)
     typer.echo(
-        json_text(
+        encode_json(
             {"program": row.program, "variables": variables, "arguments": arguments}
         )
     )
@@ -431,11 +431,11 @@ async def _run(
         comparison = await page_reader(config, store).savings(started_at)
         unchanged = ""
         if watch.is_passive:
-            unchanged = await describe_passive(config, store, started_at)
+            unchanged = await describe_managed_run(config, store, started_at)
     finally:
         await store.close()
     lines = receipt(row.name, ReceiptFigures.of(insights), comparison)
-    typer.echo(visible(f"{lines}\n{unchanged}".rstrip()), err=True)
+    typer.echo(escape_controls(f"{lines}\n{unchanged}".rstrip()), err=True)
     return code
 
 
@@ -447,7 +447,9 @@ async def _run_with_running_gateway(
     before = await read_figures(url, since)
     code = await _run_client(row, url, words, folder, mcp=mcp)
     typer.echo(
-        visible(remote_receipt(row.name, url, before, await read_figures(url, since))),
+        escape_controls(
+            remote_receipt(row.name, url, before, await read_figures(url, since))
+        ),
         err=True,
     )
     return code
