@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad input. Bad input prints one clear line on st
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -69,8 +70,6 @@ COMMANDS = {
 }
 COMMAND_MODULES = {
     "chat": "run",
-    "dashboard": "serve",
-    "init": "doctor",
     "insights": "usage",
     "tokens": "inspect",
 }
@@ -90,6 +89,10 @@ everthread serve (a URL that gives any client an unlimited conversation)
 everthread sessions import --from claude-code (make past sessions searchable)
 """
 HELP_OPTION_NAMES = ["-h", "--help"]
+
+
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+"""A line break within a paragraph."""
 
 
 class LazyGroup(TyperGroup):
@@ -125,12 +128,16 @@ def load_command(name: str) -> Any:
         )
         parent_app.callback()(_placeholder)
     command = get_group(parent_app).commands[name]
-    _set_metavars(command)
+    _format_help(command)
     return command
 
 
-def _set_metavars(command: Any) -> None:
-    """Show the name of a value (`--model MODEL`) instead of its type, and nothing after a flag."""
+def _format_help(command: Any) -> None:
+    """Show the name of a value (`--model MODEL`) instead of its type, and nothing after a flag.
+
+    Also join the lines of each paragraph of the help, so that it is wrapped to the terminal's width.
+    """
+    command.help = _LINE_BREAK.sub(" ", command.help or "")
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         if parameter.metavar is None:
@@ -143,7 +150,7 @@ def _set_metavars(command: Any) -> None:
         typer.Context(command, help_option_names=HELP_OPTION_NAMES)
     ).metavar = ""
     for subcommand in getattr(command, "commands", {}).values():
-        _set_metavars(subcommand)
+        _format_help(subcommand)
 
 
 def _hide_type(ctx: Any) -> None:

@@ -247,10 +247,8 @@ def print_error(text: str) -> None:
 
 
 def indent_further_lines(text: str, indent: int) -> str:
-    """Indent the further lines of a text that begins at a column; on a terminal, wrap it there."""
-    lines = text.splitlines()
-    if console.is_terminal:
-        lines = _wrap_lines(lines, max(console.width - indent, 20))
+    """Wrap a text that begins at a column, and indent its further lines to that column."""
+    lines = _wrap_lines(text.splitlines(), max(console.width - indent, 20))
     return f"\n{' ' * indent}".join(lines)
 
 

@@ -46,20 +46,20 @@ def continue_(
     from everthread.lab.importers.read_logs import find_latest, read_log
 
     source = find_latest()[0] if log == "latest" else log
-    made = hand_over(
+    handover = hand_over(
         read_log(source), client, window=window, folder=Path(folder) if folder else None
     )
     if as_json:
         print_json(
             {
-                "file": str(made.file),
-                "command": made.command,
-                "messages": made.messages,
-                "tokens": made.tokens,
+                "file": str(handover.file),
+                "command": handover.command,
+                "messages": handover.messages,
+                "tokens": handover.tokens,
             }
         )
         return
     print_text(
-        f"Written for {made.client}: {made.messages:,} messages, {made.tokens:,} tokens, {made.file}"
+        f"Written for {handover.client}: {handover.messages:,} messages, {handover.tokens:,} tokens, {handover.file}"
     )
-    print_text(f"Continue with: {made.command}")
+    print_text(f"Continue with: {handover.command}")

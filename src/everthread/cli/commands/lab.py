@@ -118,7 +118,7 @@ def provider(
             "--script, --transcript and --echo exclude each other; give one of them"
         )
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
-    serving = _serve(
+    server_run = _serve(
         _parse_models(model, shows, compacts=compaction),
         _load_answers(script, transcript),
         requests=requests,
@@ -127,7 +127,7 @@ def provider(
         port=port,
         upgrade_status=websocket,
     )
-    asyncio.run(serving)
+    asyncio.run(server_run)
 
 
 def _parse_models(
@@ -153,23 +153,23 @@ async def _serve(
     *,
     requests: int | None,
     as_json: bool,
-    **arguments: Any,
+    **provider_options: Any,
 ) -> None:
     """Serve until a signal or the last of `requests` requests; print a line for each."""
     from everthread.lab.provider import Provider
 
-    ended = watch_end_signals()
+    stop_event = watch_end_signals()
 
     def print_record(record: Record) -> None:
         typer.echo(encode_json(record.summary()) if as_json else _format_record(record))
         if requests is not None and len(server.log) >= requests:
-            ended.set()
+            stop_event.set()
 
-    server = Provider(models, answers, listen=print_record, **arguments)
+    server = Provider(models, answers, listen=print_record, **provider_options)
     async with server:
         _print_start(server, as_json=as_json)
         if requests != 0:
-            await ended.wait()
+            await stop_event.wait()
 
 
 def _print_start(server: Provider, *, as_json: bool) -> None:

@@ -38,7 +38,7 @@ def mcp(
             help="Serve HTTP there instead of standard input and output.",
         ),
     ] = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Search, read and pin past conversations from any MCP client.
 
@@ -52,16 +52,16 @@ def mcp(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
 
-    async def run(opened: Store) -> None:
+    async def serve(store: Store) -> None:
         reach = server.LookupReach(tenant)
         if thread is not None:
-            session = await opened.resolve(thread, tenant=tenant)
+            session = await store.resolve(thread, tenant=tenant)
             reach = server.LookupReach(session.tenant, session.thread, confined=True)
-        app = server.make_server(server.LookupTools(opened), reach)
+        app = server.make_server(server.LookupTools(store), reach)
         if address is None:
             await server.serve_streams(app)
             return
-        ended = watch_end_signals()
+        stop_event = watch_end_signals()
         async with server.serve_http(app, *address) as url:
             typer.echo(
                 escape_controls(
@@ -69,10 +69,10 @@ def mcp(
                 ),
                 err=True,
             )
-            await ended.wait()
+            await stop_event.wait()
 
     with contextlib.suppress(KeyboardInterrupt):
-        with_store(store, run, create=True)
+        with_store(store_url, serve, create=True)
 
 
 def _parse_address(text: str) -> tuple[str, int]:

@@ -87,7 +87,7 @@ def show(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the server about its window.")
     ] = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
@@ -100,13 +100,15 @@ def show(
     is_configured = name is None or config.model.default in (None, name)
     setting = config.model.context_length if is_configured else None
 
-    async def work(opened: Store) -> tuple[Window, list[ModelLimit]]:
-        window = await load_window(choice, setting, opened, offline=offline)
+    async def load_limits(store: Store) -> tuple[Window, list[ModelLimit]]:
+        window = await load_window(choice, setting, store, offline=offline)
         return window, [
-            limit for limit in await opened.limits() if limit.model == choice.model
+            limit for limit in await store.limits() if limit.model == choice.model
         ]
 
-    facts = _describe_model(choice, *with_store(store, work, empty_if_missing=True))
+    facts = _describe_model(
+        choice, *with_store(store_url, load_limits, empty_if_missing=True)
+    )
     if as_json:
         print_json(facts)
         return
@@ -138,12 +140,12 @@ def forget(
     base_url: Annotated[
         str | None, typer.Option("--base-url", help="Only limits of this address.")
     ] = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
     count = with_store(
-        store,
-        lambda opened: opened.forget_limits(base_url=base_url, model=name),
+        store_url,
+        lambda store: store.forget_limits(base_url=base_url, model=name),
         empty_if_missing=True,
     )
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
@@ -157,7 +159,7 @@ def _describe_model(
 
     entry = known_model(choice.model)
     file = SMOLLM2.path(home_directory())
-    local = (
+    local_path = (
         f"{file}"
         if file.is_file()
         else f"{file} (not there yet: everthread models pull)"
@@ -167,7 +169,7 @@ def _describe_model(
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
-        "address": choice.base_url or local,
+        "address": choice.base_url or local_path,
         "key": f"{choice.key_env} ({'set' if has_key else 'not set'})"
         if choice.key_env
         else "none needed",
@@ -178,7 +180,7 @@ def _describe_model(
         "cache": entry.cache if entry else None,
         "cache_min": entry.cache_min if entry else None,
         "prices": _list_prices(choice),
-        "price_source": _price_source(choice),
+        "price_source": _name_price_source(choice),
         "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
     }
 
@@ -207,7 +209,7 @@ def price_provider(choice: Choice) -> str | None:
     )
 
 
-def _price_source(choice: Choice) -> str:
+def _name_price_source(choice: Choice) -> str:
     """Return which table the prices are from; empty if they are unknown."""
     from everthread.core.prices import price_source
 

@@ -38,7 +38,7 @@ def list_engines(as_json: AsJson = False) -> None:
     home = home_directory()
     active = load_config().context.engine
     engines = registry.list_engines(home=home, active=active)
-    problem = _problem(active, home)
+    problem = _find_problem(active, home)
     if as_json:
         print_json(
             {
@@ -48,14 +48,18 @@ def list_engines(as_json: AsJson = False) -> None:
             }
         )
         return
-    names, sources = (
+    name_width, source_width = (
         max(map(len, column))
-        for column in zip(*((i.name, i.source) for i in engines), strict=True)
+        for column in zip(
+            *((engine.name, engine.source) for engine in engines), strict=True
+        )
     )
     for info in engines:
         mark = "*" if info.active else " "
-        start = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  "
-        line = f"{start}{shorten_path(str(info.location), console.width - len(start))}"
+        line_start = (
+            f"{mark} {info.name:<{name_width}}  {info.source:<{source_width}}  "
+        )
+        line = f"{line_start}{shorten_path(str(info.location), console.width - len(line_start))}"
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
         if note := info.problem or info.description:
@@ -76,13 +80,13 @@ def use(
     config = load_config()
     source = registry.find_engine(name, home=home)
     EngineChoice(name, config.engines.get(source.name, {})).check()
-    changed = set_keys(config_path(), {"context.engine": name})
+    is_changed = set_keys(config_path(), {"context.engine": name})
     print_text(
-        f"{source}: {'is used from now on' if changed else 'was in use already'}"
+        f"{source}: {'is used from now on' if is_changed else 'was in use already'}"
     )
 
 
-def _problem(active: str, home: Path) -> str:
+def _find_problem(active: str, home: Path) -> str:
     try:
         registry.find_engine(active, home=home)
     except EngineError as error:

@@ -72,20 +72,20 @@ class TextOutput:
         self._options = options
         self._thread = ""
 
-    def begin(self, conversation: Conversation) -> None:
+    def show_start(self, conversation: Conversation) -> None:
         self._thread = conversation.id
         if not self._quiet:
             self.screen.show_waiting("…")
 
-    def item(self, item: StreamDelta | Event) -> None:
-        if isinstance(item, Event) and not self._quiet:
-            self.screen.event(item, idle="…")
+    def item(self, event: StreamDelta | Event) -> None:
+        if isinstance(event, Event) and not self._quiet:
+            self.screen.event(event, idle="…")
 
-    def end(self, answer: Answer) -> None:
+    def show_answer(self, answer: Answer) -> None:
         self.screen.flush()
         typer.echo(escape_controls(answer.text))
 
-    def fail(self, error: str) -> None:
+    def show_error(self, error: str) -> None:
         self.screen.flush()
         advice = f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
         typer.echo(escape_controls(f"everthread: {error}\n{advice}"), err=True)
@@ -98,7 +98,7 @@ class JsonOutput:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
         self._thread = ""
 
-    def begin(self, conversation: Conversation) -> None:
+    def show_start(self, conversation: Conversation) -> None:
         self._thread = conversation.id
         self._print(
             "start",
@@ -115,13 +115,13 @@ class JsonOutput:
         elif item.kind in ("text", "reasoning", "refusal"):
             self._print(item.kind, text=item.text)
 
-    def end(self, answer: Answer) -> None:
-        used = answer.usage
+    def show_answer(self, answer: Answer) -> None:
+        usage = answer.usage
         cost = answer.cost
         tokens = {
-            "prompt": used.prompt_tokens,
-            "cache_read": used.cache_read_tokens,
-            "output": used.output_tokens,
+            "prompt": usage.prompt_tokens,
+            "cache_read": usage.cache_read_tokens,
+            "output": usage.output_tokens,
         }
         self._print(
             "answer",
@@ -132,7 +132,7 @@ class JsonOutput:
             thread=self._thread,
         )
 
-    def fail(self, error: str) -> None:
+    def show_error(self, error: str) -> None:
         self._print("error", error=error, thread=self._thread)
 
     def _print(self, event: str, **values: Any) -> None:
@@ -159,7 +159,7 @@ def run(
             "--quiet", "-q", help="Print nothing about tools and compactions."
         ),
     ] = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every event as a line of JSON.")
     ] = False,
@@ -175,8 +175,8 @@ def run(
         if as_json
         else TextOutput(quiet=quiet, options=start.resume_options)
     )
-    opened = open_store(store_address(store))
-    if not asyncio.run(_run(start, opened, output, text, yes=yes)):
+    store = open_store(store_address(store_url))
+    if not asyncio.run(_run(start, store, output, text, yes=yes)):
         raise typer.Exit(1)
 
 
@@ -237,7 +237,7 @@ async def _run(
 
 
 def _open_approvals(output: Output, *, yes: bool) -> Approvals:
-    """Questions go to standard error, so that the answer can be redirected."""
+    """Return the approvals of a run. Questions go to standard error, so that the answer can be redirected."""
     has_user = sys.stdin.isatty() and sys.stderr.isatty()
     reader = LineReader(output.screen.console, interactive=True)
     return Approvals(
@@ -251,36 +251,36 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
     interrupts = Interrupts(
         lambda: None, lambda words: output.screen.print(Text(words))
     )
-    output.begin(agent.conversation)
+    output.show_start(agent.conversation)
     try:
         with interrupts.handle_signals():
-            answer, ended = await interrupts.run(_stream_turn(agent, output, task))
+            answer, turn_end = await interrupts.run(_stream_turn(agent, output, task))
     except StoppedError:
-        output.fail("stopped by Ctrl-C")
+        output.show_error("stopped by Ctrl-C")
         return False
     except EverthreadError as error:
-        output.fail(str(error))
+        output.show_error(str(error))
         return False
     except typer.Exit as exit_:
-        output.fail(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
+        output.show_error(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
         raise
     except Exception as error:  # noqa: BLE001 - printed, logged with its traceback, and the exit code is 1
-        output.fail(log_unexpected_error(error))
+        output.show_error(log_unexpected_error(error))
         return False
-    output.end(answer)
-    return ended is None or ended.reason == "answered"
+    output.show_answer(answer)
+    return turn_end is None or turn_end.reason == "answered"
 
 
 async def _stream_turn(
     agent: Agent, output: Output, task: str
 ) -> tuple[Answer, TurnEnded | None]:
-    ended: TurnEnded | None = None
+    turn_end: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:
         async for item in items:
             if isinstance(item, Answer):
-                return item, ended
+                return item, turn_end
             if isinstance(item, TurnEnded):
-                ended = item
+                turn_end = item
             output.item(item)
     raise AssertionError("a turn ends with its answer or an error")
 
@@ -292,11 +292,11 @@ def chat(
     continue_: ContinueOption = False,
     workspace: Workspace = ".",
     yes: YesOption = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
     start = _read_options(
         workspace, base_url, resume, continue_, model, ask=is_at_terminal()
     )
-    opened = open_store(store_address(store))
-    asyncio.run(run_chat(start, opened, let_user_pick=not continue_, yes=yes))
+    store = open_store(store_address(store_url))
+    asyncio.run(run_chat(start, store, let_user_pick=not continue_, yes=yes))

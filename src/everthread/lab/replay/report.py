@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from importlib.resources import files
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -120,11 +121,16 @@ def _verdict_of(verdicts: Sequence[Sequence[str]], number: int) -> list[str]:
     return [clean(line) for line in verdicts[number - 1]] if verdicts else []
 
 
+def _name_recording(replay: Replay) -> str:
+    """Return the file name of a recording, without its folder."""
+    return clean(Path(replay.source).name)
+
+
 def _overview_row(one: Replay) -> tuple[str, ...]:
     facts = one.ours.facts
     cached = one.way("cached")
     return (
-        clean(one.source),
+        _name_recording(one),
         f"{len(one.ours.calls):,}",
         f"{one.ours.peak:,}",
         f"{len(one.compactions):,}",
@@ -210,6 +216,7 @@ def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
     listed = sorted(facts.named, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
     return {
         "replay": replay,
+        "name": _name_recording(replay),
         "lead": _headline([replay]),
         "charts": [
             _context_chart(replay, number),
