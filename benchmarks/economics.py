@@ -74,7 +74,7 @@ def _logs() -> list[Row]:
     for path in sorted(folder.glob("*.gz")):
         log = read_log(str(path))
         fixed = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
-        if any(one.ours.cost is None for one in fixed.values()):
+        if any(one.everthread.cost is None for one in fixed.values()):
             continue
         for share in TIMED:
             timed = _play_log(log, share, economics=True)
@@ -114,7 +114,7 @@ def _play_log(log: Log, threshold: float, *, economics: bool = False) -> Replay:
         threshold=threshold,
         threshold_tokens=None,
     )
-    return replay(log, options=options, compared=False)
+    return replay(log, options=options, with_baselines=False)
 
 
 def _compared(
@@ -130,7 +130,7 @@ def _compared(
             window=WINDOW,
             options=options,
             times=times,
-            compared=False,
+            with_baselines=False,
         )
 
     fixed = {threshold: played(threshold=threshold) for threshold in THRESHOLDS}
@@ -140,7 +140,11 @@ def _compared(
     alone = played(threshold=1.0)
     base = _cost(fixed[DEFAULT])
     fullest = (
-        max(call.use.prompt for found in timed.values() for call in found.ours.calls)
+        max(
+            call.use.prompt
+            for found in timed.values()
+            for call in found.everthread.calls
+        )
         / WINDOW
     )
     rows = [
@@ -190,11 +194,11 @@ def _same_context(found: Replay, fixed: Iterable[Replay]) -> float:
 
 
 def _mean_context(found: Replay) -> float:
-    return statistics.fmean(call.use.prompt for call in found.ours.calls)
+    return statistics.fmean(call.use.prompt for call in found.everthread.calls)
 
 
 def _cost(found: Replay) -> Decimal:
-    cost = found.ours.cost
+    cost = found.everthread.cost
     if cost is None:
         raise AssertionError(f"{MODEL} has prices")
     return cost

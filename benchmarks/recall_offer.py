@@ -31,13 +31,13 @@ from everthread.lab.importers.read_logs import read_log
 from everthread.lab.provider.cache import Block, Prompt
 from everthread.lab.replay.baselines import (
     ReplayCaches,
-    ReplaySetting,
-    call_costs,
+    ReplayInputs,
+    price_call,
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds
 from everthread.lab.replay.replay_plan import plan_replay
-from everthread.lab.replay.runner import Player
-from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_setting
+from everthread.lab.replay.runner import ReplayPlayer
+from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_inputs
 from everthread.testing import SteppedClock
 
 NEVER = "without recall"
@@ -65,7 +65,7 @@ class Session:
 
     name: str
     client: str
-    setting: ReplaySetting
+    setting: ReplayInputs
     calls: Sequence[SentCall]
 
     @property
@@ -79,7 +79,7 @@ class Session:
         )
 
 
-class _CapturingPlayer(Player):
+class _CapturingPlayer(ReplayPlayer):
     """Keep the prompt of each call."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -96,7 +96,7 @@ class _CapturingPlayer(Player):
                 prompt,
                 prepared.request.model,
                 output=call.output,
-                at=call.at,
+                at=call.sent_at,
                 compactions=len(self.compactions),
             )
         )
@@ -123,7 +123,7 @@ async def play(path: Path) -> Session:
     options = replace(session_options(Config()), background=False)
     lifetime = cache_seconds(log.model or DEFAULT_MODEL, options.cache_ttl)
     plan = plan_replay(log, times=None, pause=60.0, step=8.0, ttl=lifetime)
-    setting = prepare_setting(
+    setting = prepare_inputs(
         log,
         plan,
         model=None,
@@ -184,8 +184,8 @@ def price(session: Session, way: str) -> Decimal:
     for number, call in enumerate(session.calls):
         clock.now = call.at
         use = caches.use(number, call.model, insert(call))
-        costs = call_costs(
-            call.model, use, call.output, at=session.setting.began + call.at
+        costs = price_call(
+            call.model, use, call.output, timestamp=session.setting.started_at + call.at
         )
         total += sum((one for one in costs if one is not None), Decimal(0))
     return total

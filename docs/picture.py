@@ -35,19 +35,23 @@ def picture() -> str:
         window=WINDOW,
         options=SessionOptions(background=False),
     )
-    alone = found.way("cached")
+    alone = found.strategy("cached")
     marks = [
         Mark(made.call, f"compaction before call {made.call + 1}")
         for made in found.compactions
     ]
     lines = [
-        Line("Everthread", "a", [float(call.use.prompt) for call in found.ours.calls]),
+        Line(
+            "Everthread",
+            "a",
+            [float(call.use.prompt) for call in found.everthread.calls],
+        ),
         Line("without it", "b", [float(call.use.prompt) for call in alone.calls]),
     ]
     told = (
-        f"A session of {len(found.ours.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, when the "
-        f"prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times and stays "
-        f"below {found.ours.peak:,} tokens to the end."
+        f"A session of {len(found.everthread.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, when "
+        f"the prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times and stays "
+        f"below {found.everthread.peak:,} tokens to the end."
     )
     limits = [
         Limit("window", float(WINDOW)),

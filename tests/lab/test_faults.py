@@ -16,7 +16,13 @@ from everthread import classify_error, normalize_usage
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider
-from everthread.lab.provider.faults import ANSWERED, KINDS, FaultPlan, Kind, parse_fault
+from everthread.lab.provider.faults import (
+    ANSWERED,
+    KINDS,
+    FaultPlan,
+    Kind,
+    parse_fault,
+)
 from everthread.lab.provider.script import Step
 from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 

@@ -70,12 +70,12 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
         name, "core", entries=messages, system=row.first.system, tools=[], model=model
     )
     replayed = await areplay(
-        log, window=size.tokens, options=session_options(config), compared=False
+        log, window=size.tokens, options=session_options(config), with_baselines=False
     )
     compactions = count_noun(len(replayed.compactions), "compaction")
     calls = [call for call in await store.usage(row.first.id) if call.task == "main"]
     sent_tokens = sum(call.usage.prompt_tokens for call in calls)
-    managed_tokens = sum(call.use.prompt for call in replayed.ours.calls)
+    managed_tokens = sum(call.use.prompt for call in replayed.everthread.calls)
     return (
         f"Managed, its longest conversation would have had {compactions} and "
         f"{managed_tokens:,} prompt tokens in all instead of {sent_tokens:,}."

@@ -29,9 +29,7 @@ from everthread.cli.output import (
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
-from everthread.core.messages import (
-    excerpt,
-)
+from everthread.core.messages import excerpt
 from everthread.core.search.terms import phrase_terms
 
 if TYPE_CHECKING:
@@ -131,7 +129,12 @@ def search(
     if as_json:
         rows = [_hit_as_json(hit) for hit in hits]
         print_json(
-            {"hits": rows, "offset": offset, "more": page.more, "near": page.near}
+            {
+                "hits": rows,
+                "offset": offset,
+                "more": page.more,
+                "near": page.near,
+            }
         )
         return
     if not hits:

@@ -24,9 +24,7 @@ from everthread.cli.output import (
     print_text,
     shorten_id,
 )
-from everthread.cli.session_views import (
-    list_thread_ids,
-)
+from everthread.cli.session_views import list_thread_ids
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
 from everthread.errors import (
@@ -169,7 +167,7 @@ def import_files(
     Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
     refused.
     """
-    from everthread.lab.importers.read_logs import find_logs
+    from everthread.lab.importers.log_files import find_logs
 
     if bool(files) == (client is not None):
         raise InputError(
@@ -203,7 +201,7 @@ def _import_all(
     files: Sequence[str], store_url: str | None, tenant: str | None, *, skip_bad: bool
 ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
     """Import logs; return threads with the count of new messages, reasons for skipped files, and unread parts."""
-    from everthread.lab.importers.read_logs import import_stream
+    from everthread.lab.importers.thread_import import import_stream
 
     skipped: list[str] = []
     notes: list[str] = []
@@ -240,7 +238,7 @@ def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
     """Return the lines of an export, or the conversation in another program's log."""
     from everthread.lab.importers.log import LogStream
     from everthread.lab.importers.read_logs import (
-        EXPORT,
+        EXPORT_TYPE,
         open_lines,
         parse_log,
         read_text,
@@ -248,7 +246,7 @@ def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
     )
 
     log_lines = open_lines(file)
-    if log_lines is not None and log_lines.first.get("type") != EXPORT:
+    if log_lines is not None and log_lines.first_object.get("type") != EXPORT_TYPE:
         return _check_messages(stream_log(log_lines, file))
     source, text = read_text(file)
     if not text.strip():
@@ -258,7 +256,7 @@ def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
     # Only the first line decides the format: a later one may be damaged.
     with contextlib.suppress(ValueError, RecursionError):
         first_value = json.loads(lines[0])
-    if isinstance(first_value, dict) and first_value.get("type") == EXPORT:
+    if isinstance(first_value, dict) and first_value.get("type") == EXPORT_TYPE:
         return [
             _parse_line(source, number, line) for number, line in enumerate(lines, 1)
         ]

@@ -115,7 +115,7 @@ def _replay_at_thresholds(
                 economics
                 and fixed_replays
                 and all(
-                    replayed_before.ours.cost is None
+                    replayed_before.everthread.cost is None
                     for replayed_before in fixed_replays
                 )
             ):
@@ -131,8 +131,8 @@ def _replay_at_thresholds(
             replayed = play(
                 log,
                 options=trial_options,
-                compared=False,
-                judged=True,
+                with_baselines=False,
+                with_facts=True,
                 progress=step,
                 **arguments,
             )
@@ -145,10 +145,10 @@ def _name_row(share: float, economics: bool) -> str:
 
 
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
-    from everthread.lab.replay.result import total
+    from everthread.lab.replay.result import sum_costs
 
-    ways = [replayed.ours for replayed in replays]
-    cost = total(way.cost for way in ways)
+    ways = [replayed.everthread for replayed in replays]
+    cost = sum_costs(way.cost for way in ways)
     prompts = [call.use.prompt for way in ways for call in way.calls]
     facts = [way.facts for way in ways if way.facts is not None]
     count = max(sum(replayed.total for replayed in facts), 1)

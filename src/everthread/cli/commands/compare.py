@@ -51,9 +51,10 @@ def compare(
     the client's new context, and which in Everthread's of the same size and of the default size. No model is asked.
     """
     from everthread.lab.hand_offs import compare_log, describe
-    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
-    sources = logs or find_latest(limit=newest)
+    sources = logs or find_latest_logs(limit=newest)
     comparisons = []
     with show_progress(len(sources)) as progress:
         for number, source in enumerate(sources):
@@ -140,7 +141,7 @@ def _print_notes(comparisons: list[Comparison]) -> None:
 
 
 def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None:
-    from everthread.lab.replay.report import table_page
+    from everthread.lab.replay.report import render_table_page
 
     rows: list[list[Any]] = [
         row for comparison in comparisons for row in _list_rows(comparison)
@@ -148,7 +149,7 @@ def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None
     headings = [column.rstrip(">") for column in COLUMNS]
     try:
         Path(file).write_text(
-            table_page("Summaries compared", sentence, headings, rows), "utf-8"
+            render_table_page("Summaries compared", sentence, headings, rows), "utf-8"
         )
     except OSError as error:
         raise InputError(

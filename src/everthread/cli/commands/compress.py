@@ -31,7 +31,7 @@ from everthread.core.messages import count_noun, excerpt
 from everthread.core.outputs import name_reader
 from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
-from everthread.lab.importers.read_logs import (
+from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
     read_conversation,
@@ -170,7 +170,9 @@ def _write_conversation(
     outputs |= {node.id: node.body for result in results for node in result.nodes}
     text = (
         json.dumps(
-            body["messages"] if recording.bare else body, ensure_ascii=False, indent=1
+            body["messages"] if recording.is_message_list else body,
+            ensure_ascii=False,
+            indent=1,
         )
         + "\n"
     )

@@ -43,9 +43,10 @@ def continue_(
     The log of the first agent is not changed. No model is asked.
     """
     from everthread.lab.handover import hand_over
-    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
-    source = find_latest()[0] if log == "latest" else log
+    source = find_latest_logs()[0] if log == "latest" else log
     handover = hand_over(
         read_log(source), client, window=window, folder=Path(folder) if folder else None
     )

@@ -34,7 +34,7 @@ from everthread.core.messages import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
-from everthread.lab.importers.read_logs import (
+from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
     read_conversation,

@@ -14,7 +14,7 @@ from everthread.cli.options import number_option
 from everthread.cli.output import encode_json, escape_controls
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
-from everthread.lab.importers.read_logs import read_conversation
+from everthread.lab.importers.conversation_file import read_conversation
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider

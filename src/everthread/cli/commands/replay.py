@@ -22,7 +22,7 @@ from everthread.errors import InputError
 if TYPE_CHECKING:
     from everthread.config import Config
     from everthread.lab.importers.log import Log
-    from everthread.lab.replay.result import Replay, ReplayWay
+    from everthread.lab.replay.result import Replay, StrategyResult
     from everthread.thread.options import SessionOptions
 
 
@@ -209,7 +209,7 @@ def _play_logs(
                 log, options=options, progress=progress(number, log.source), **arguments
             )
             with_idle = (
-                play(log, options=idle_options, compared=False, **arguments)
+                play(log, options=idle_options, with_baselines=False, **arguments)
                 if idle
                 else None
             )
@@ -236,7 +236,7 @@ def _print_played_logs(played_logs: Sequence[PlayedLog], *, uncached: bool) -> N
 
 def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     """Return the figures of a replay with idle compaction beside those without."""
-    costs = [replayed.ours.cost for replayed in (without_idle, with_idle)]
+    costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
     cost_without, cost_with = (
         None if cost is None else round(float(cost), 4) for cost in costs
     )
@@ -249,8 +249,8 @@ def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
         "idle_compactions": sum(
             replayed.reason == "idle" for replayed in with_idle.compactions
         ),
-        "mean_context_without": round(without_idle.ours.mean),
-        "mean_context": round(with_idle.ours.mean),
+        "mean_context_without": round(without_idle.everthread.mean),
+        "mean_context": round(with_idle.everthread.mean),
     }
 
 
@@ -267,7 +267,7 @@ def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
 
 def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
     """Return the files to replay: those given, or the newest session on this machine."""
-    from everthread.lab.importers.read_logs import find_latest
+    from everthread.lab.importers.log_files import find_latest_logs
 
     if latest and files:
         raise InputError("give files or --latest, not both")
@@ -275,7 +275,7 @@ def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
         raise InputError(
             "give a file, or --latest for the newest session on this machine"
         )
-    return files or find_latest()
+    return files or find_latest_logs()
 
 
 def _write_verdict(log: Log, replayed: Replay) -> list[str]:
@@ -287,7 +287,7 @@ def _write_verdict(log: Log, replayed: Replay) -> list[str]:
 
 
 def _write_page(file: str, played_logs: Sequence[PlayedLog], *, uncached: bool) -> None:
-    from everthread.lab.replay.report import page
+    from everthread.lab.replay.report import render_report
 
     replays = [played_log.replay for played_log in played_logs]
     verdicts = [played_log.verdict for played_log in played_logs]
@@ -295,7 +295,9 @@ def _write_page(file: str, played_logs: Sequence[PlayedLog], *, uncached: bool) 
     date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     try:
         Path(file).write_text(
-            page(replays, verdicts, command=command, date=date, uncached=uncached),
+            render_report(
+                replays, verdicts, command=command, date=date, uncached=uncached
+            ),
             "utf-8",
         )
     except OSError as error:
@@ -347,8 +349,8 @@ WAY_COLUMNS = (
 
 
 def _print_replay(result: Replay, *, uncached: bool) -> None:
-    ours = result.ours
-    ways = [way for way in result.ways if uncached or way.name != "uncached"]
+    ours = result.everthread
+    ways = [way for way in result.strategies if uncached or way.name != "uncached"]
     calls = count_noun(len(ours.calls), "call")
     name = Path(result.source).name
     title = f"{name}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
@@ -357,7 +359,7 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         WAY_COLUMNS,
         [_way_row(result, way) for way in ways],
     )
-    saved = result.caching_saves()
+    saved = result.share_saved_by_caching()
     if uncached and saved is not None:
         print_text(
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
@@ -367,9 +369,9 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
             f"The log itself states ${result.recorded_cost:,.2f} for these calls."
         )
     for way in ways:
-        if way.refused is not None:
+        if way.refused_call is not None:
             print_text(
-                f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there."
+                f"{way.label}: call {way.refused_call + 1:,} did not fit into the window; the conversation ended there."
             )
     print_table(
         "Compactions" if result.compactions else "Compactions: none",
@@ -405,11 +407,11 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
-def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
-    saved = None if way is result.ours else result.saved(way)
+def _way_row(result: Replay, way: StrategyResult) -> tuple[object, ...]:
+    saved = None if way is result.everthread else result.share_saved_against(way)
     return (
-        way.what,
-        f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"),
+        way.label,
+        f"{len(way.calls):,}" + ("" if way.refused_call is None else " ✗"),
         way.peak,
         round(way.mean),
         way.read,
@@ -421,18 +423,18 @@ def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
     )
 
 
-def _format_saving(result: Replay, way: ReplayWay, saved: float) -> str:
+def _format_saving(result: Replay, way: StrategyResult, saved: float) -> str:
     """Return the saving, with the number of calls that it is over if one of the ways ended earlier."""
-    count = result.shared_calls(way)
-    over_all = count == len(way.calls) == len(result.ours.calls)
+    count = result.count_shared_calls(way)
+    over_all = count == len(way.calls) == len(result.everthread.calls)
     return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"
 
 
 def _print_facts(result: Replay) -> None:
-    facts = result.ours.facts
+    facts = result.everthread.facts
     if facts is None or not facts.total:
         return
-    truncated = result.way("truncated").facts
+    truncated = result.strategy("truncated").facts
     rows = [
         (
             kind,
@@ -465,18 +467,20 @@ def _print_facts(result: Replay) -> None:
 
 
 def _print_sums(results: list[Replay], *, uncached: bool) -> None:
-    from everthread.lab.replay.result import total
+    from everthread.lab.replay.result import sum_costs
 
     names = [
-        (way.name, way.what)
-        for way in results[0].ways
+        (way.name, way.label)
+        for way in results[0].strategies
         if uncached or way.name != "uncached"
     ]
     rows = [
         (
             what,
-            sum(len(replayed.way(name).calls) for replayed in results),
-            format_dollars(total(replayed.way(name).cost for replayed in results)),
+            sum(len(replayed.strategy(name).calls) for replayed in results),
+            format_dollars(
+                sum_costs(replayed.strategy(name).cost for replayed in results)
+            ),
         )
         for name, what in names
     ]

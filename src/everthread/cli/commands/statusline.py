@@ -56,18 +56,19 @@ def statusline(
 
 def _read_status(file: str | None) -> ContextStatus:
     from everthread.config import load_config
-    from everthread.lab.importers.read_logs import find_latest, read_log
-    from everthread.lab.status import status_of_client, status_of_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
+    from everthread.lab.status import read_client_status, read_log_status
 
     config = load_config()
     hook_input = _read_input() if file is None else {}
-    client_status = status_of_client(hook_input, config)
+    client_status = read_client_status(hook_input, config)
     if client_status is not None:
         return client_status
     transcript = hook_input.get("transcript_path")
     if file is None and isinstance(transcript, str) and Path(transcript).is_file():
         file = transcript
-    return status_of_log(read_log(file or find_latest()[0]), config)
+    return read_log_status(read_log(file or find_latest_logs()[0]), config)
 
 
 def _read_input() -> dict[str, Any]:

@@ -68,11 +68,11 @@ def tune(
     """
     from everthread.config import load_config
     from everthread.factory.conversations import session_options
-    from everthread.lab.threshold_search import SHARES, tune_thresholds
+    from everthread.lab.threshold_search import TRIED_SHARES, tune_thresholds
 
     recordings = _read_logs(logs, last, most)
     finished = 0
-    with show_progress(len(recordings) * (len(SHARES) + 1)) as progress:
+    with show_progress(len(recordings) * (len(TRIED_SHARES) + 1)) as progress:
 
         def show_progress_of(source: str) -> None:
             nonlocal finished
@@ -99,7 +99,8 @@ def tune(
 
 
 def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
-    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
     if files:
         return [read_log(file) for file in files]
@@ -109,7 +110,7 @@ def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
             f"--last {max_age!r} is not allowed; give a number with h, d or w, such as 30d"
         )
     since = time.time() - int(match[1]) * UNIT_SECONDS[match[2]]
-    return [read_log(file) for file in find_latest(limit=limit, since=since)]
+    return [read_log(file) for file in find_latest_logs(limit=limit, since=since)]
 
 
 def _print_tuning(tuning: Tuning) -> None:

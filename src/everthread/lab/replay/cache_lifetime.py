@@ -6,7 +6,7 @@ from everthread.lab.provider.cache import CLAUDE_SECONDS, prefix_seconds
 
 
 def caches_by_marks(model: str) -> bool:
-    """Tell whether the model's cache needs marks, as Claude's does; any other is automatic."""
+    """Return whether the model's cache needs marks, as Claude's does; any other is automatic."""
     return "claude" in model.lower()
 
 
