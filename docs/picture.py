@@ -49,9 +49,9 @@ def picture() -> str:
         Line("without it", "b", [float(call.use.prompt) for call in alone.calls]),
     ]
     told = (
-        f"A session of {len(found.everthread.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, when "
-        f"the prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times and stays "
-        f"below {found.everthread.peak:,} tokens to the end."
+        f"A session of {len(found.everthread.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, "
+        f"when the prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times "
+        f"and stays below {found.everthread.peak:,} tokens to the end."
     )
     limits = [
         Limit("window", float(WINDOW)),

@@ -22,7 +22,7 @@ from everthread.factory import open_store
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.provider import Provider
-from everthread.lab.provider.cache import Block, RequestChain, chain
+from everthread.lab.provider.cache import Block, PrefixDigests, digest_prefixes
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.replay_plan import plan_replay
 from everthread.lab.replay.tracked_facts import collect_facts, read_context
@@ -369,10 +369,10 @@ def _forgotten(log: Log) -> int:
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
 def test_a_growing_chain_gives_the_same_digests(requests: list[list[int]]) -> None:
     blocks = [Block(f"text {number}", number) for number in range(4)]
-    growing = RequestChain()
+    growing = PrefixDigests()
     for request in requests:
         given_blocks = [blocks[number] for number in request]
-        assert growing(given_blocks) == chain(given_blocks)
+        assert growing(given_blocks) == digest_prefixes(given_blocks)
 
 
 async def test_replay_works_inside_a_running_loop() -> None:

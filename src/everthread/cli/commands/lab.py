@@ -134,15 +134,19 @@ def _parse_models(
     texts: list[str] | None, shows: str | None, *, compacts: bool
 ) -> list[ServedModel]:
     """Read `NAME=WINDOW[:DIALECT]` for each model; without any, return the default ones."""
-    from everthread.lab.provider.served_models import DEFAULT_MODELS, Shown, parse_model
+    from everthread.lab.provider.served_models import (
+        DEFAULT_MODELS,
+        WindowField,
+        parse_model,
+    )
 
-    if shows is not None and shows not in get_args(Shown):
+    if shows is not None and shows not in get_args(WindowField):
         raise InputError(
-            f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}"
+            f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(WindowField))}"
         )
     texts = texts or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
     return [
-        parse_model(text, shows=cast("Shown | None", shows), compacts=compacts)
+        parse_model(text, shows=cast("WindowField | None", shows), compacts=compacts)
         for text in texts
     ]
 
@@ -186,10 +190,10 @@ def _print_start(server: Provider, *, as_json: bool) -> None:
 
 
 def _load_answers(script: str | None, transcript: str | None) -> Script | None:
-    from everthread.lab.provider.script import Recorded, read_script
+    from everthread.lab.provider.script import RecordedAnswers, read_script
 
     if transcript:
-        return Recorded(read_conversation(transcript).request.messages)
+        return RecordedAnswers(read_conversation(transcript).request.messages)
     if not script:
         return None
     try:
