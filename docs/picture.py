@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import TokenCounter, compress
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw_chart
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.replay import replay
 from everthread.thread.options import SessionOptions
@@ -57,7 +57,7 @@ def picture() -> str:
         Limit("window", float(WINDOW)),
         Limit("threshold", float(found.threshold)),
     ]
-    drawn = draw(
+    drawn = draw_chart(
         Chart("context", "Tokens of each prompt", told, "tokens", lines, limits, marks)
     )
     svg = re.search(r"<svg.*?</svg>", drawn, re.DOTALL)

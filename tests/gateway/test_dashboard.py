@@ -16,9 +16,13 @@ from everthread import open_conversation
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
-from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
-from everthread.gateway.dashboard.summary_lines import summary_sections
+from everthread.gateway.dashboard.summary_lines import split_summary
+from everthread.gateway.dashboard.trials import (
+    TrialRequest,
+    TrialResult,
+    TrialRun,
+)
 from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     CallRow,
@@ -455,16 +459,16 @@ def test_days_are_drawn_without_gaps() -> None:
         UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1))
         for name in names
     ]
-    savings = CostComparison(by={"day": {names[0]: 0.5}})
+    savings = CostComparison(saved_by={"day": {names[0]: 0.5}})
     drawn = draw_days(rows, savings, since)
     assert [chart.title for chart in drawn] == [
         "Prompt tokens by day",
         "Dollars by day",
         "Share of the prompts read from the cache",
     ]
-    assert 'data-count="4"' in drawn[0].drawn
-    assert "saved by compaction" in drawn[1].drawn
-    assert 'data-count="2"' in drawn[2].drawn
+    assert 'data-count="4"' in drawn[0].svg
+    assert "saved by compaction" in drawn[1].svg
+    assert 'data-count="2"' in drawn[2].svg
     assert draw_days(rows[:1], savings, since) == []
 
 
@@ -489,7 +493,7 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
             f"/dashboard/threads/{thread}/try",
             form | {"threshold": "30", "ratio": "999"},
         )
-        assert (asked[0].threshold, asked[0].ratio, len(asked[0].said)) == (
+        assert (asked[0].threshold, asked[0].ratio, len(asked[0].messages)) == (
             0.30,
             0.80,
             32,
@@ -512,12 +516,12 @@ def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
         async with open_dashboard_setup(tmp_path) as setup:
             thread = await make_thread(setup.store, turns=1)
             browser = await setup.browser().enter()
-            viewer = await setup.pages.access.viewer(dict(browser.http.cookies))
+            viewer = await setup.pages.access.find_viewer(dict(browser.http.cookies))
             assert viewer is not None
             told: asyncio.Queue[str] = asyncio.Queue()
 
             async def listen() -> None:
-                async for words in setup.pages._changes(viewer, thread):
+                async for words in setup.pages._watch_changes(viewer, thread):
                     told.put_nowait(words)
 
             listening = asyncio.create_task(listen())
@@ -538,7 +542,7 @@ def test_a_line_names_the_message_it_came_from() -> None:
         for number in range(1, 9)
     ]
     text = "[A SUMMARY of src/mod_3.py]\n## Active Task\nMend src/mod_3.py, two decimals.\n- nothing known here\n"
-    marker, task = summary_sections(text, sources)
+    marker, task = split_summary(text, sources)
     assert marker.lines[0].sources == ()
     assert [line.sources for line in task.lines] == [(3,), ()]
     assert [line.is_item for line in task.lines] == [False, True]

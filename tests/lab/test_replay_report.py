@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from everthread.gateway.dashboard.charts import Chart, Line, draw, figure
+from everthread.gateway.dashboard.charts import Chart, Line, draw_chart, format_tick
 from everthread.lab.replay import Replay, replay
 from everthread.lab.replay.report import render_report
 from tests.lab.recorded_histories import PLAIN, make_history
@@ -187,15 +187,21 @@ def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
 
 def test_one_value_and_none_can_be_drawn() -> None:
     for values in ([5.0], [0.0], []):
-        _Page(draw(Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])))
-    assert [figure(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
+        _Page(
+            draw_chart(
+                Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])
+            )
+        )
+    assert [format_tick(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
         "$0",
         "$0.005",
         "$0.50",
         "$2",
         "$1,200",
     ]
-    assert [figure(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == [
+    assert [
+        format_tick(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)
+    ] == [
         "0",
         "500",
         "12.5k",

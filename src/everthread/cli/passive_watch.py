@@ -60,7 +60,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.lab.importers.log import Log, LoggedMessage
     from everthread.lab.replay.runner import areplay
 
-    model, size = await page_reader(config, store).window_of(row)
+    model, size = await page_reader(config, store).load_window(row)
     history = await store.history(row.tip.id)
     messages = [
         LoggedMessage(message.body, message.created, model=model) for message in history

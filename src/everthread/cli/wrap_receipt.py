@@ -128,7 +128,7 @@ def write_receipt(
 ) -> str:
     """Return the summary of a run: its calls, its compactions and its cost."""
     from everthread.gateway.dashboard.headlines import describe_difference
-    from everthread.gateway.dashboard.text import money
+    from everthread.gateway.dashboard.text import format_money
 
     if not total.calls:
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
@@ -146,7 +146,7 @@ def write_receipt(
         )
     else:
         lines.append("Kept: every message, searchable; nothing had to be compacted.")
-    cost = money(total.cost)
+    cost = format_money(total.cost)
     difference = describe_difference(comparison) if comparison is not None else None
     comparison_text = (
         f"; {difference.value} {difference.label} {difference.detail}"

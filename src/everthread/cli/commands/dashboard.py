@@ -49,7 +49,7 @@ def dashboard(
             config, store, port=port, trial=run_trial, announce=announce
         ) as (url, pages):
             address = url
-            link = f"{url}{pages.access.new_link()}"
+            link = f"{url}{pages.access.make_login_link()}"
             typer.echo(
                 encode_json({"url": url, "link": link})
                 if as_json

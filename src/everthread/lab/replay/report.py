@@ -22,13 +22,13 @@ from everthread.gateway.dashboard.charts import (
     Line,
     Mark,
     Segment,
-    bar,
-    draw,
+    draw_bar,
+    draw_chart,
 )
 from everthread.gateway.dashboard.headlines import Figure
-from everthread.gateway.dashboard.summary_lines import summary_sections
-from everthread.gateway.dashboard.text import clean, line_of, part
-from everthread.gateway.dashboard.views import REASONS
+from everthread.gateway.dashboard.summary_lines import split_summary
+from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
+from everthread.gateway.dashboard.views import REASON_TEXTS
 from everthread.lab.replay.result import FactCounts, Replay, StrategyResult, sum_costs
 
 LINE_STYLES = {
@@ -111,8 +111,8 @@ def _load_pages() -> Environment:
     pages.filters |= {
         "comma": "{:,}".format,
         "clean": clean,
-        "draw": draw,
-        "sections": summary_sections,
+        "draw": draw_chart,
+        "sections": split_summary,
     }
     return pages
 
@@ -135,9 +135,9 @@ def _make_overview_row(replay: Replay) -> tuple[str, ...]:
         f"{replay.everthread.peak:,}",
         f"{len(replay.compactions):,}",
         format_dollars(replay.everthread.cost),
-        part(replay.share_saved_against(cached)),
+        format_share(replay.share_saved_against(cached)),
         "" if cached.refused_call is None else "yes",
-        part(facts.retained / facts.total)
+        format_share(facts.retained / facts.total)
         if facts is not None and facts.total
         else "\u2013",
     )
@@ -194,9 +194,13 @@ def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
         return []
     context_share = sum(one.retained for one in facts) / count
     recalled_share = sum(one.recoverable for one in facts) / count
-    detail = f"{part(context_share)} in the last prompt, {part(recalled_share)} more by recall"
+    detail = f"{format_share(context_share)} in the last prompt, {format_share(recalled_share)} more by recall"
     return [
-        Figure(part(context_share + recalled_share), f"of {count:,} facts kept", detail)
+        Figure(
+            format_share(context_share + recalled_share),
+            f"of {count:,} facts kept",
+            detail,
+        )
     ]
 
 
@@ -206,9 +210,9 @@ def _make_saving_figure(
     """Return the dollars saved or paid more; nothing without prices."""
     if our_cost is None or not caching_alone:
         return []
-    label = f"saved, {part(float(1 - our_cost / caching_alone))}"
+    label = f"saved, {format_share(float(1 - our_cost / caching_alone))}"
     if our_cost > caching_alone:
-        label = f"more, {part(float(our_cost / caching_alone - 1))}"
+        label = f"more, {format_share(float(our_cost / caching_alone - 1))}"
     calls_text = f"{count_noun(calls, 'call')} with caching alone"
     detail = f"than {format_dollars(caching_alone)} for the same {calls_text}"
     if our_cost <= caching_alone:
@@ -244,7 +248,7 @@ def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, A
         "compactions": [
             (
                 f"before call {compaction.call + 1:,}",
-                REASONS.get(compaction.reason, compaction.reason),
+                REASON_TEXTS.get(compaction.reason, compaction.reason),
                 f"{compaction.tokens_before:,} \u2192 {compaction.tokens_after:,}",
                 f"{compaction.messages_before:,} \u2192 {compaction.messages_after:,}",
                 compaction.author,
@@ -264,7 +268,7 @@ def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, A
         else [],
         # Facts that left the context come first: a reader wants to check those.
         "named": [
-            (line_of(text, 120), kind, FACT_PLACE_LABELS[place])
+            (one_line_excerpt(text, 120), kind, FACT_PLACE_LABELS[place])
             for kind, text, place in listed_facts
         ],
         "unnamed": len(facts.facts) - len(listed_facts) if facts else 0,
@@ -287,7 +291,7 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
         format_dollars(strategy.cost),
         "–"
         if strategy is replay.everthread
-        else part(replay.share_saved_against(strategy)),
+        else format_share(replay.share_saved_against(strategy)),
     )
 
 
@@ -301,7 +305,7 @@ def _make_fact_rows(
         segments = [
             Segment(style, f"{count:,}", count) for style, count in styled if count
         ]
-        chart_bar = bar(
+        chart_bar = draw_bar(
             segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context"
         )
         truncated_count = truncated.kinds[kind][0] if truncated else 0

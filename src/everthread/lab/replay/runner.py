@@ -28,7 +28,11 @@ from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compression import run_sync
 from everthread.factory.conversations import session_options
 from everthread.factory.stores import open_store
-from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
+from everthread.gateway.dashboard.trials import (
+    TrialRequest,
+    TrialResult,
+    TrialRun,
+)
 from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.served_models import PROTOCOLS
@@ -475,7 +479,7 @@ def replay_twice(request: TrialRequest) -> TrialResult:
     """Replay a thread as configured, with the settings to try, and without compaction."""
     messages = [
         LoggedMessage(message, timestamp, model=request.model)
-        for message, timestamp in request.said
+        for message, timestamp in request.messages
     ]
     log = Log(
         f"thread {request.source[:12]}",
