@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
-from everthread.gateway.api.http import Sender, error_answer
+from everthread.gateway.api.http import Sender, make_error_answer
 from everthread.gateway.auth import Authenticator, Caller
 from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.pages import Dashboard, is_page
@@ -281,7 +281,7 @@ class GatewayApp:
         seconds = self.proxy.limits.write_seconds
         with contextlib.suppress(ClientGone):
             if route.is_native:
-                await Sender(send, seconds).answer(error_answer(refused))
+                await Sender(send, seconds).answer(make_error_answer(refused))
             else:
                 writer = ResponseWriter(send, head, self.proxy.metrics, seconds)
                 await writer.refuse(refused)

@@ -47,17 +47,18 @@ def mcp(
     address = _parse_address(http) if http is not None else None
     require_package("mcp", extra="mcp")
     from everthread.gateway import mcp_server as server
+    from everthread.gateway.mcp_tools import LookupReach, LookupTools
 
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
 
     async def serve(store: Store) -> None:
-        reach = server.LookupReach(tenant)
+        reach = LookupReach(tenant)
         if thread is not None:
             session = await store.resolve(thread, tenant=tenant)
-            reach = server.LookupReach(session.tenant, session.thread, confined=True)
-        app = server.make_server(server.LookupTools(store), reach)
+            reach = LookupReach(session.tenant, session.thread, confined=True)
+        app = server.make_server(LookupTools(store), reach)
         if address is None:
             await server.serve_streams(app)
             return
