@@ -26,7 +26,7 @@ from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
 from everthread.factory.compression import named_summarizer

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 
 FURTHER_TEXTS = Path(__file__).parents[1] / "tests" / "core" / "error_texts.jsonl"
 OWN_TABLE = Path(__file__).parents[1] / "tests" / "core" / "error_cases.jsonl"

@@ -141,7 +141,7 @@ async def _entrance() -> Row:
     """
     from everthread.gateway.app import GatewayApp  # noqa: PLC0415
     from everthread.gateway.contracts import Limits  # noqa: PLC0415
-    from everthread.gateway.metrics import Metrics  # noqa: PLC0415
+    from everthread.gateway.monitoring.metrics import Metrics  # noqa: PLC0415
 
     class Arrival:
         metrics = Metrics()

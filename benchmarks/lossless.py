@@ -22,7 +22,7 @@ from benchmarks.corpus import Corpus
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import open_store
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, text_of

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.redaction import find_secrets, redact
-from everthread.core.secret_rules import rules
+from everthread.core.secrets.redaction import find_secrets, redact
+from everthread.core.secrets.secret_rules import rules
 
 MEGABYTE = 1_000_000
 PROSE = (

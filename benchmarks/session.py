@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.table import Row
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply
 from everthread.store.records import NewMessage, SearchQuery

@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.shared import shared
 from benchmarks.store_databases import Body, Sqlite
 from benchmarks.table import Row
-from everthread.core.redaction import redact
 from everthread.core.search.terms import index_terms
+from everthread.core.secrets.redaction import redact
 from everthread.factory import open_store
 from everthread.store.index_pieces import searchable_text
 from everthread.store.records import NewMessage, NewSession, SearchQuery

@@ -38,7 +38,10 @@ from benchmarks.checked.wrong_facts import (
 )
 from benchmarks.shared import HALVES
 from benchmarks.table import Row, absent, markdown
-from everthread.compaction.verification import UNVERIFIED, mark_sections
+from everthread.compaction.verification.unsupported_lines import (
+    UNVERIFIED,
+    mark_sections,
+)
 
 SENTENCES_PER_KIND = 60
 """Sentences taken from one recording, of each kind."""

@@ -46,7 +46,7 @@ GATEWAY = (
         "Reads the body and starts the exchange. If the manager fails, the client's bytes go.",
     ),
     Box(
-        "gateway/request_reader.py",
+        "gateway/request/request_reader.py",
         "The messages with their bytes. Only what is new is read; the rest is hashed.",
     ),
     Box(
@@ -66,7 +66,7 @@ GATEWAY = (
         "The engine plans and finishes in a process; in between a model may be asked.",
     ),
     Box(
-        "gateway/render.py",
+        "gateway/managed/render.py",
         "The bytes that go upstream: the rewrite, then the client's own bytes.",
     ),
     Box(
@@ -108,7 +108,7 @@ SEND = (
         "A model writes the summary, or the journal does; the user's words stay.",
     ),
     Box(
-        "compaction/verification.py",
+        "compaction/verification/unsupported_lines.py",
         "What the summary must hold is checked; what is missing is added.",
     ),
     Box(

@@ -27,9 +27,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_entered_or_awaited(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
-    async with open_conversation(ScriptedModel(["one"]), store=store) as talk:
-        assert (await talk.send("Hi")).text == "one"
-    again = await open_conversation(ScriptedModel(["two"]), store=store, resume=talk.id)
+    async with open_conversation(ScriptedModel(["one"]), store=store) as conversation:
+        assert (await conversation.send("Hi")).text == "one"
+    again = await open_conversation(
+        ScriptedModel(["two"]), store=store, resume=conversation.id
+    )
     assert len(again.messages) == 2
     await again.close()
 
@@ -37,17 +39,19 @@ async def test_entered_or_awaited(tmp_path: Path) -> None:
 def test_in_a_script(tmp_path: Path) -> None:
     with open_conversation(
         ScriptedModel(["one", "two"]), store=tmp_path / "s.db"
-    ) as talk:
-        assert talk.send("Hi").text == "one"
-        pieces = list(talk.stream("More"))
+    ) as conversation:
+        assert conversation.send("Hi").text == "one"
+        pieces = list(conversation.stream("More"))
         assert (
             "".join(
                 piece.text for piece in pieces if isinstance(piece, StreamDelta)
             ).strip()
             == "two"
         )
-        assert len(talk.messages) == 4
-        assert repr(talk).startswith(f"<Conversation {talk.id}: 4 messages, ")
+        assert len(conversation.messages) == 4
+        assert repr(conversation).startswith(
+            f"<Conversation {conversation.id}: 4 messages, "
+        )
     with open_agent(
         model=ScriptedModel(["done"]), store=tmp_path / "a.db", workspace=tmp_path
     ) as agent:
@@ -64,19 +68,23 @@ def test_an_error_while_opening_ends_the_thread_of_the_loop(tmp_path: Path) -> N
 
 async def test_a_window_of_ones_own(tmp_path: Path) -> None:
     how: dict[str, Any] = {"store": tmp_path / "s.db", "own_client": True}
-    async with open_conversation("gpt-4o", window=40_000, **how) as talk:
-        assert talk.window == 40_000
+    async with open_conversation("gpt-4o", window=40_000, **how) as conversation:
+        assert conversation.window == 40_000
     for window in (10, -5, "40000"):
         with pytest.raises(
             InputError, match=f"window={window!r} is not allowed; .* at least 1,000"
         ):
             await open_conversation("gpt-4o", window=window, **how)  # type: ignore[arg-type]
     store: dict[str, Any] = {"store": tmp_path / "s.db"}
-    async with open_conversation(ScriptedModel(), window=40_000, **store) as talk:
-        assert talk.window == 40_000, "also of a model that is an object"
+    async with open_conversation(
+        ScriptedModel(), window=40_000, **store
+    ) as conversation:
+        assert conversation.window == 40_000, "also of a model that is an object"
     other = parse_config("model: {default: claude-sonnet-4-5}")
-    async with open_conversation("gpt-4o", window=40_000, config=other, **how) as talk:
-        assert talk.window == 40_000, (
+    async with open_conversation(
+        "gpt-4o", window=40_000, config=other, **how
+    ) as conversation:
+        assert conversation.window == 40_000, (
             "also of a model that the configuration does not name"
         )
     async with open_agent(

@@ -110,7 +110,7 @@ async def test_in_a_conversation(tmp_path: Path) -> None:
 
 async def test_in_the_gateway(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway(settings=SETTINGS)
+        url = await setup.start(settings=SETTINGS)
         key = await setup.key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everthread import compress, open_conversation
-from everthread.core.claude_cache_marks import apply_cache_control
+from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.types import Request
 from everthread.pytest_plugin import assert_prefix_stable, assert_rules_survive
 from everthread.testing import PrefixWatch, ScriptedModel

@@ -11,7 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everthread.compaction.checkable_names import ERROR, URL, Name, checkable_names
+from everthread.compaction.verification.checkable_names import (
+    ERROR,
+    URL,
+    Name,
+    checkable_names,
+)
 from everthread.core.search.terms import stop_words
 
 FIGURE = "figure"

@@ -48,10 +48,13 @@ if TYPE_CHECKING:
     from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
+    from everthread.core.caching.claude_cache_marks import apply_cache_control
     from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-    from everthread.core.claude_cache_marks import apply_cache_control
-    from everthread.core.provider_errors import ErrorVerdict, classify_error
-    from everthread.core.redaction import redact
+    from everthread.core.provider_errors.classification import (
+        ErrorVerdict,
+        classify_error,
+    )
+    from everthread.core.secrets.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.validation import Problem, repair_messages, validate_messages
     from everthread.factory import (
@@ -108,12 +111,12 @@ _MODULES_OF_NAMES = {
     "ContextCompressor": "compaction.compressor",
     "ContextEngine": "compaction.engine",
     "Conversation": "conversation.conversation",
-    "ErrorVerdict": "core.provider_errors",
+    "ErrorVerdict": "core.provider_errors.classification",
     "Problem": "core.validation",
     "TokenCounter": "core.tokens",
     "acompress": "factory.compression",
-    "apply_cache_control": "core.claude_cache_marks",
-    "classify_error": "core.provider_errors",
+    "apply_cache_control": "core.caching.claude_cache_marks",
+    "classify_error": "core.provider_errors.classification",
     "compress": "factory.compression",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
@@ -121,7 +124,7 @@ _MODULES_OF_NAMES = {
     "open_agent": "factory.agent",
     "open_conversation": "factory.conversations",
     "open_store": "factory.stores",
-    "redact": "core.redaction",
+    "redact": "core.secrets.redaction",
     "register_context_engine": "compaction.registry",
     "repair_messages": "core.validation",
     "validate_messages": "core.validation",

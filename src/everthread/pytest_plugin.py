@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from everthread.core.caching.shared_prefix import PrefixDiff
     from everthread.core.messages import Message
-    from everthread.core.shared_prefix import PrefixDiff
     from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
@@ -61,7 +61,7 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
     or a text. `rules`: check these sentences instead of the messages.
     """
     __tracebackhide__ = True
-    from everthread.core.redaction import redact
+    from everthread.core.secrets.redaction import redact
     from everthread.core.transcript import user_text
 
     expected = dict.fromkeys(rules, "given")
@@ -119,7 +119,7 @@ def prefix_watch() -> Iterator[PrefixWatch]:
 
 
 def _find_breaks(sent: Any) -> list[str]:
-    from everthread.core.shared_prefix import shared_prefix
+    from everthread.core.caching.shared_prefix import shared_prefix
     from everthread.testing import PrefixWatch
 
     if isinstance(sent, PrefixWatch):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
+from everthread.core.caching.shared_prefix import PrefixDiff, shared_prefix
 from everthread.core.messages import text_of
-from everthread.core.shared_prefix import PrefixDiff, shared_prefix
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import SummaryError

@@ -16,6 +16,7 @@ from everthread.core.types import Reply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
 from everthread.thread.events import Event
+from tests.chat_messages import calls_reply, function_call
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
 
@@ -70,15 +71,9 @@ def call_reply(
     for number, (name, arguments, *rest) in enumerate(wanted):
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
         made.append(
-            {
-                "id": rest[0] if rest else f"call_{number}_{name}",
-                "type": "function",
-                "function": {"name": name, "arguments": written},
-            }
+            function_call(rest[0] if rest else f"call_{number}_{name}", name, written)
         )
-    return Reply(
-        {"role": "assistant", "content": text, "tool_calls": made}, "tool_calls"
-    )
+    return calls_reply(*made, text=text)
 
 
 class AgentSetup:

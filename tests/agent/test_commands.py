@@ -37,7 +37,7 @@ from tests.agent.agent_setup import (
     open_setup,
     text_tool,
 )
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 from tests.conversation.http_setup import KEY, NAMES
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
@@ -57,8 +57,7 @@ async def talked(
 ) -> tuple[Agent, ScriptedModel]:
     model = ScriptedModel(lambda _: "Noted.", **more)
     agent = await setup.open(model, config=SMALL)
-    for turn in range(turns):
-        await agent.send(f"Page {turn}: {make_text(600, f'page {turn}')}")
+    await send_texts(agent, turns, 600, "page")
     return agent, model
 
 
@@ -185,7 +184,7 @@ async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
     session = agent.conversation.session.id
     preview = await do(agent, "/compress --preview page 3")
     assert "would be replaced by a summary" in preview.text
-    assert "- user: Page 2: page 2 0 is settled" in preview.text, (
+    assert "- user: Turn 2: page 2 0 is settled" in preview.text, (
         "it shows what would go"
     )
     assert agent.conversation.messages == before
@@ -216,7 +215,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
     turn = 0
     while not setup.events_of(CompactionDone):
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_000, "page"))
     undone = await do(agent, "/undo")
     assert agent.conversation.tokens >= agent.conversation.threshold
     assert "waits until it has grown by a tenth" in undone.text
@@ -224,7 +223,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
     assert len(setup.events_of(CompactionDone)) == 1
     while len(setup.events_of(CompactionDone)) == 1:
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_000, "page"))
 
 
 async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
@@ -236,9 +235,9 @@ async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
     turn = 0
     while not setup.events_of(CompactionDone):
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_000, "page"))
     for page in range(turn, turn + 12):
-        await agent.send(f"Page {page}: {make_text(1_000, f'page {page}')}")
+        await agent.send(numbered_text(page, 1_000, "page"))
     undone = await do(agent, "/undo")
     while not agent.conversation.is_full:
         undone = await do(agent, "/undo")
@@ -303,7 +302,7 @@ async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
     )
     offered = 0
     for turn in range(12):
-        await agent.send(f"Page {turn}: {make_text(100, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 100, "page"))
         said = await do(agent, "/compress --preview")
         assert said.data["tokens_after"] <= said.data["tokens_before"]
         if said.data["covered"]:
@@ -359,7 +358,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     assert model.requests[-1].tools == model.requests[0].tools
     listed = await do(agent, "/sessions")
     assert "Spring cleaning" in listed.text
-    assert "Page 0" in listed.text
+    assert "Turn 0" in listed.text
     assert [row["here"] for row in listed.data["threads"]].count(True) == 1
     parent = agent.conversation.session
     other = await agent.conversation.another(
@@ -461,8 +460,7 @@ async def test_context_shows_the_window_by_kind(setup: AgentSetup) -> None:
     assert kinds["system prompt"] > 200
     assert kinds["summary"] == 0
     assert f"tool results{kinds['tool results']:>12,}  " in shown.text
-    for turn in range(8):
-        await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
+    await send_texts(agent, 8, 1_000, "row")
     assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
 
 
@@ -478,7 +476,7 @@ async def test_a_pinned_rule_is_in_every_request_word_for_word(
     turn = 0
     while len(setup.events_of(CompactionDone)) < 3:
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_000, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_000, "page"))
     for request in model.requests[1:]:
         assert any(rule in text_of(message) for message in request.messages)
     assert (await do(agent, "/pin")).failed
@@ -542,8 +540,7 @@ async def test_model_shows_and_switches(
         assert agent.conversation.window == 60_000, (
             "the configured window is that of the configured model alone"
         )
-        for turn in range(6):
-            await agent.send(f"{turn} {make_text(1_000, f'row {turn}')}")
+        await send_texts(agent, 6, 1_000, "row")
         assert "gpt-4o" in (await do(agent, "/model")).text
         switched = await do(agent, "/model gpt-4o-mini")
         assert switched.data == {
@@ -569,7 +566,7 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
         turn = 0
         while not setup.events_of(CompactionDone):
             turn += 1
-            await agent.send(f"More {turn}: {make_text(9_000, f'more {turn}')}")
+            await agent.send(numbered_text(turn, 9_000, "more"))
 
     async with open_setup(tmp_path) as setup:
         agent, _ = await talked(setup, 2)

@@ -34,7 +34,7 @@ from tests.agent.agent_setup import (
     text_tool,
     tool_results,
 )
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text
 
 
 def valid(agent: Agent) -> bool:
@@ -488,9 +488,7 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
         config=config,
     )
     for turn in range(12):
-        reading = asyncio.create_task(
-            _read(agent, f"Go {turn}. {make_text(100, f'turn {turn}')}")
-        )
+        reading = asyncio.create_task(_read(agent, numbered_text(turn, 100, "turn")))
         await asyncio.sleep(patience)
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -18,8 +18,8 @@ from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.agent.agent_setup import AgentSetup, call_reply, open_setup, tool_results
-from tests.conversation.conversation_setup import make_text
+from tests.agent.agent_setup import AgentSetup, call_reply, tool_results
+from tests.conversation.conversation_setup import numbered_text
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -179,7 +179,7 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     turn = 0
     while not setup.events_of(CompactionDone):
         turn += 1
-        await agent.send(f"Receipt {turn}: {make_text(1_500, f'receipt {turn}')}")
+        await agent.send(numbered_text(turn, 1_500, "receipt"))
     prompt = content_text(model.requests[-1].system)
     assert "Receipts are in the blue folder." in prompt
     assert "[>] Sort the receipts\n[ ] Close the year" in prompt
@@ -264,16 +264,15 @@ async def test_the_window_of_the_model_that_is_talked_to_counts(
 
 
 async def test_an_unusable_memory_file_is_reported_and_survived(
-    tmp_path: Path, home: Path
+    home: Path, setup: AgentSetup
 ) -> None:
     (home / "MEMORY.md").mkdir(parents=True)
-    async with open_setup(tmp_path) as setup:
-        wanted = call_reply(
-            ("memory", {"action": "list"}),
-            ("memory", {"action": "add", "text": "A fact."}),
-        )
-        agent = await setup.open(ScriptedModel([wanted, "It is a folder."]))
-        assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
-        await agent.send("What do you know?")
-        assert all("MEMORY.md cannot be " in said for said in tool_results(agent))
+    wanted = call_reply(
+        ("memory", {"action": "list"}),
+        ("memory", {"action": "add", "text": "A fact."}),
+    )
+    agent = await setup.open(ScriptedModel([wanted, "It is a folder."]))
+    assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
+    await agent.send("What do you know?")
+    assert all("MEMORY.md cannot be " in said for said in tool_results(agent))
     assert not list(home.glob(".MEMORY.md*")), "nothing half written is left"

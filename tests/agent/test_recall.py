@@ -10,7 +10,7 @@ from everthread.agent import RECALL_CHARS
 from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
-from everthread.core.redaction import redact_part
+from everthread.core.secrets.redaction import redact_part
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, OutputStored
@@ -20,7 +20,7 @@ from tests.agent.agent_setup import (
     text_tool,
     tool_results,
 )
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -42,7 +42,7 @@ async def compacted(setup: AgentSetup, *, first: str, window: int = 24_000) -> A
     turn = 0
     while len(setup.events_of(CompactionDone)) < 2:
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_500, "page"))
     return agent
 
 
@@ -56,7 +56,7 @@ async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) ->
     turn = 0
     while len(setup.events_of(CompactionDone)) < 3:
         turn += 1
-        await agent.send(f"Page {turn}: {make_text(1_500, f'page {turn}')}")
+        await agent.send(numbered_text(turn, 1_500, "page"))
     said = await ask(agent, query="Okonkwo hinge")
     assert detail in said
     assert re.match(

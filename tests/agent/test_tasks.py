@@ -25,6 +25,7 @@ from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
 from tests.agent.agent_setup import AgentSetup, call_reply, open_setup, tool_results
+from tests.chat_messages import calls_reply
 from tests.conversation.http_setup import (
     KEY,
     NAMES,
@@ -136,9 +137,7 @@ class Worker:
                     "function": function,
                 }
             )
-        return Reply(
-            {"role": "assistant", "content": None, "tool_calls": made}, "tool_calls"
-        )
+        return calls_reply(*made)
 
 
 def permit(home: Path) -> None:

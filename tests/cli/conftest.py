@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,16 +44,21 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def everthread(home: Path, fork_server: ForkServer) -> Any:
-    """Run the command with nobody at a terminal."""
+@dataclass(frozen=True)
+class Command:
+    """The command `everthread` with nobody at a terminal."""
 
-    def run(
+    home: Path
+    server: ForkServer
+
+    def __call__(
+        self,
         *arguments: str,
         given: bytes = b"",
         columns: int = 160,
         env: dict[str, str] | None = None,
     ) -> Answer:
+        """Run it, whatever it answers."""
         with (
             tempfile.TemporaryFile() as typed,
             tempfile.TemporaryFile() as out,
@@ -59,9 +66,9 @@ def everthread(home: Path, fork_server: ForkServer) -> Any:
         ):
             typed.write(given)
             typed.seek(0)
-            code = fork_server.run(
+            code = self.server.run(
                 arguments,
-                environment(home, columns) | (env or {}),
+                environment(self.home, columns) | (env or {}),
                 [typed.fileno(), out.fileno(), err.fileno()],
             )
             for stream in (out, err):
@@ -73,7 +80,26 @@ def everthread(home: Path, fork_server: ForkServer) -> Any:
                 err.read().decode(),
             )
 
-    return run
+    def succeeds(self, *arguments: str, **more: Any) -> str:
+        """Run it and return what it printed."""
+        done = self(*arguments, **more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refuses(self, *arguments: str, **more: Any) -> str:
+        """Run it and return its error: it exits with 2 and prints no result."""
+        done = self(*arguments, **more)
+        assert (done.returncode, done.stdout) == (2, "")
+        return done.stderr
+
+    def json(self, *arguments: str, **more: Any) -> Any:
+        """Run it with `--json` and return the report."""
+        return json.loads(self.succeeds(*arguments, "--json", **more))
+
+
+@pytest.fixture
+def everthread(home: Path, fork_server: ForkServer) -> Command:
+    return Command(home, fork_server)
 
 
 @pytest.fixture

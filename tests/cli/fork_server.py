@@ -45,9 +45,9 @@ PRELOADED = (
     "everthread.wire.codecs",
     "everthread.lab.importers.read_logs",
     "everthread.compaction.compressor",
-    "everthread.compaction.journal",
-    "everthread.core.redaction",
-    "everthread.providers.resolve",
+    "everthread.compaction.journal.journal",
+    "everthread.core.secrets.redaction",
+    "everthread.providers.model_choice",
     "everthread.conversation.conversation",
 )
 
@@ -79,7 +79,7 @@ def serve(connection: socket.socket) -> None:
 def _warm() -> None:
     """Tables that are built at their first use, in every process anew."""
     from everthread.core.prices import prices_for  # noqa: PLC0415
-    from everthread.core.redaction import redact  # noqa: PLC0415
+    from everthread.core.secrets.redaction import redact  # noqa: PLC0415
     from everthread.core.tokens import TokenCounter  # noqa: PLC0415
 
     for model in (None, "gpt-4o"):

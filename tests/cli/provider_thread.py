@@ -12,6 +12,7 @@ from typing import Any
 
 from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
+from tests.chat_messages import calls_reply, function_call
 
 MODEL = "gpt-4o"
 
@@ -71,13 +72,7 @@ def configure_provider(
 def call_reply(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
     """An answer that asks for tools."""
     made: Any = [
-        {
-            "id": f"call_{at}",
-            "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)},
-        }
+        function_call(f"call_{at}", name, json.dumps(arguments))
         for at, (name, arguments) in enumerate(wanted)
     ]
-    return Reply(
-        {"role": "assistant", "content": say, "tool_calls": made}, "tool_calls"
-    )
+    return calls_reply(*made, text=say)

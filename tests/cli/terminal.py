@@ -73,8 +73,16 @@ class Terminal:
         """Keys, one after another as fast as a machine types."""
         self._screen.send(text + end)
 
-    def see(self, words: str) -> str:
-        """Wait for words that were not seen before; what was shown up to them."""
+    def say(self, text: str, *words: str, end: str = ENTER) -> str:
+        """Type a text and wait for these words, one after another."""
+        self.type(text, end)
+        return self.see(*words)
+
+    def see(self, *words: str) -> str:
+        """Wait for words that were not seen before, one after another; what was shown up to the last ones."""
+        return [self._see(some) for some in words][-1]
+
+    def _see(self, words: str) -> str:
         until = time.monotonic() + WAIT
         while words not in self.shown[self._at :]:
             alive = self._read()

@@ -96,17 +96,13 @@ class TestTalking:
         with provider_in_thread([said, "Second."]) as served, chat(served) as terminal:
             assert "window 64,000 tokens" in terminal.shown
             terminal.see("of 64K")
-            terminal.type("hello")
-            shown = terminal.see("Done.")
+            shown = terminal.say("hello", "Done.")
             assert "This is bold." in shown
             assert "• one" in shown
             assert "```" not in shown
             terminal.see("cache 0%")
-            terminal.type("and")
-            terminal.see("Second.")
-            terminal.see(PROMPT)
-            terminal.type("", CTRL_D)
-            told = terminal.see("everthread chat --resume ")
+            terminal.say("and", "Second.", PROMPT)
+            told = terminal.say("", "everthread chat --resume ", end=CTRL_D)
             assert "2 calls" in told
             assert "from the cache" in told
             assert terminal.leave() == 0
@@ -119,22 +115,15 @@ class TestTalking:
             with chat(served) as terminal:
                 terminal.type("first", ALT_ENTER)
                 terminal.type("second\\")
-                terminal.type("third")
-                terminal.see("You said: first")
-                terminal.see(PROMPT)
+                terminal.say("third", "You said: first", PROMPT)
                 assert text_of(asked(served).messages[-1]) == "first\nsecond\nthird"
-                terminal.type("look at led", TAB)
-                terminal.see("ger.py")
-                terminal.type("")
-                terminal.see("You said: look at ledger.py")
-                terminal.see(PROMPT)
+                terminal.say("look at led", "ger.py", end=TAB)
+                terminal.say("", "You said: look at ledger.py", PROMPT)
                 terminal.type("/exit")
                 assert terminal.leave() == 0
             with chat(served) as terminal:
-                terminal.type("", UP)
-                terminal.see("/exit")
-                terminal.type("", UP)
-                terminal.see("look at ledger.py")
+                terminal.say("", "/exit", end=UP)
+                terminal.say("", "look at ledger.py", end=UP)
         kept = home / "chat_history"
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600, (
             "what was typed is nobody else's business"
@@ -142,8 +131,7 @@ class TestTalking:
 
     def test_slash_commands_never_reach_the_model(self, chat: Any) -> None:
         with provider_in_thread() as served, chat(served) as terminal:
-            terminal.type("hello")
-            terminal.see("You said: hello")
+            terminal.say("hello", "You said: hello")
             for typed, words in [
                 ("/help", "/compress [--preview]"),
                 ("/usage", "1 call"),
@@ -153,11 +141,9 @@ class TestTalking:
                 ("/new", "A new conversation"),
             ]:
                 terminal.see(PROMPT)
-                terminal.type(typed)
-                terminal.see(words)
+                terminal.say(typed, words)
             terminal.see(PROMPT)
-            terminal.type("again")
-            terminal.see("You said: again")
+            terminal.say("again", "You said: again")
             assert len(served.log) == 2
             assert len(asked(served).messages) == 1, (
                 "the new conversation knows nothing of the old one"
@@ -170,11 +156,8 @@ class TestTalking:
             return "Better." if text_of(request.messages[-1]) == "again" else refusal
 
         with provider_in_thread(answer) as served, chat(served) as terminal:
-            terminal.type("hello")
-            terminal.see("✗ ")
-            terminal.see(PROMPT)
-            terminal.type("again")
-            terminal.see("Better.")
+            terminal.say("hello", "✗ ", PROMPT)
+            terminal.say("again", "Better.")
             said = [
                 text_of(message)
                 for message in asked(served).messages
@@ -191,15 +174,11 @@ class TestTalking:
             chat(served, extra=extra) as terminal,
         ):
             for number in range(6):
-                terminal.type(f"Month {number} please")
-                terminal.see("Noted.")
-                terminal.see(PROMPT)
-            terminal.type("/compress")
-            told = terminal.see("1 compaction")
+                terminal.say(f"Month {number} please", "Noted.", PROMPT)
+            told = terminal.say("/compress", "1 compaction")
             assert told.count("Compacted: ") == 1
             assert "◆ Compacted" not in told, "the answer says it all"
-            terminal.type("/undo")
-            told = terminal.see("in the prompt again.")
+            told = terminal.say("/undo", "in the prompt again.")
             assert told.count("The last compaction was undone") == 1
             terminal.see(PROMPT)
             assert "compaction" not in terminal.see("of 12K").rpartition(PROMPT)[2], (
@@ -219,9 +198,7 @@ class TestTalking:
             chat(served, extra=extra) as terminal,
         ):
             for number in range(12):
-                terminal.type(f"Month {number} please")
-                terminal.see("Noted ")
-                terminal.see("of 12K")
+                terminal.say(f"Month {number} please", "Noted ", "of 12K")
                 if "◆ Compacted" in terminal.shown:
                     break
             assert "◆ Compacted " in terminal.shown
@@ -240,11 +217,9 @@ class TestTalking:
             )
             with terminal_of("chat", LAB="any") as terminal:
                 terminal.see(
-                    "💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)"
+                    "💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)", PROMPT
                 )
-                terminal.see(PROMPT)
-                terminal.type("hello")
-                terminal.see("Hello there.")
+                terminal.say("hello", "Hello there.")
             marks = [
                 part
                 for message in served.log[0].body["messages"]
@@ -267,10 +242,8 @@ class TestTalking:
         with terminal_of(
             "chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)
         ) as terminal:
-            terminal.see("8,192 tokens")
-            terminal.see(PROMPT)
-            terminal.type("Say hello in one short sentence.")
-            terminal.see("cache 0%")
+            terminal.see("8,192 tokens", PROMPT)
+            terminal.say("Say hello in one short sentence.", "cache 0%")
             terminal.type("", CTRL_D)
             assert "1 call" in terminal.see("--resume")
             assert terminal.leave() == 0
@@ -290,24 +263,17 @@ class TestLeave:
             "Once more.",
         ]
         with provider_in_thread(script) as served, chat(served) as terminal:
-            terminal.type("make it")
-            terminal.see("touch made; echo done")
-            terminal.see("[a]lways")
-            terminal.type("n")
-            terminal.see("Refused.")
+            terminal.say("make it", "touch made; echo done", "[a]lways")
+            terminal.say("n", "Refused.")
             assert not (workspace / "made").exists()
             terminal.see(PROMPT)
-            terminal.type("make it")
-            terminal.see("[a]lways")
+            terminal.say("make it", "[a]lways")
             terminal.type("y")
             assert "exit 0" in terminal.see("Made.")
             assert (workspace / "made").exists()
             terminal.see(PROMPT)
-            terminal.type("make it")
-            terminal.see("[a]lways")
-            terminal.type("a")
-            terminal.see("Again.")
-            terminal.see(PROMPT)
+            terminal.say("make it", "[a]lways")
+            terminal.say("a", "Again.", PROMPT)
             terminal.type("make it")
             assert "[a]lways" not in terminal.see("Once more."), "always is always"
 
@@ -318,13 +284,11 @@ class TestLeave:
             "Written.",
         ]
         with provider_in_thread(script) as served, chat(served) as terminal:
-            terminal.type("write")
-            shown = terminal.see("[a]lways")
+            shown = terminal.say("write", "[a]lways")
             assert "-old line" in shown
             assert "+new line" in shown
             assert (workspace / "a.txt").read_text("utf-8") == "old line\n"
-            terminal.type("y")
-            terminal.see("Written.")
+            terminal.say("y", "Written.")
             assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
 
     def test_events_during_a_question_are_shown_above_it(self, chat: Any) -> None:
@@ -333,16 +297,9 @@ class TestLeave:
             ("terminal", {"command": "echo two"}),
         )
         with provider_in_thread([both, "Both."]) as served, chat(served) as terminal:
-            terminal.type("do both")
-            terminal.see("echo one")
-            terminal.see("[a]lways")
-            terminal.type("y")
-            terminal.see("echo two")
-            terminal.see("✓ terminal echo one")
-            terminal.see("[a]lways")
-            terminal.type("y")
-            terminal.see("✓ terminal echo two")
-            terminal.see("Both.")
+            terminal.say("do both", "echo one", "[a]lways")
+            terminal.say("y", "echo two", "✓ terminal echo one", "[a]lways")
+            terminal.say("y", "✓ terminal echo two", "Both.")
             results = [
                 message["content"]
                 for message in served.log[-1].body["messages"]
@@ -363,14 +320,9 @@ class TestInterrupting:
             provider_in_thread([Fault("slow", LONG, seconds=0.05), "Go on."]) as served,
             chat(served) as terminal,
         ):
-            terminal.type("tell")
-            terminal.see("word word word")
-            terminal.type("", CTRL_C)
-            terminal.see("■ Stopped")
-            terminal.see(PROMPT)
-            terminal.type("and now")
-            terminal.see("Go on.")
-            terminal.see(PROMPT)
+            terminal.say("tell", "word word word")
+            terminal.say("", "■ Stopped", PROMPT, end=CTRL_C)
+            terminal.say("and now", "Go on.", PROMPT)
             terminal.type("", CTRL_D)
             assert terminal.leave() == 0
         _, messages = last_thread(fill)
@@ -389,15 +341,10 @@ class TestInterrupting:
         script = [Fault("slow", LONG, seconds=0.05), "Read it."]
         pasted = "".join(f"line {number} of a long log\r" for number in range(300))
         with provider_in_thread(script) as served, chat(served) as terminal:
-            terminal.type("tell")
-            terminal.see("word word word")
+            terminal.say("tell", "word word word")
             terminal.type(f"\x1b[200~{pasted}\x1b[201~", "")
-            terminal.type("", CTRL_C)
-            terminal.see("■ Stopped")
-            terminal.see("[paste 1: 300 lines]")
-            terminal.type("")
-            terminal.see("Read it.")
-            terminal.see(PROMPT)
+            terminal.say("", "■ Stopped", "[paste 1: 300 lines]", end=CTRL_C)
+            terminal.say("", "Read it.", PROMPT)
             terminal.type("", CTRL_D)
             assert terminal.leave() == 0
         _, messages = last_thread(fill)
@@ -423,11 +370,10 @@ class TestInterrupting:
             configure_provider(home, served)
             with terminal_of("chat", "-w", str(workspace)) as terminal:
                 pasted = "".join(f"{line}\r" for line in lines)
-                terminal.type(f"{marks[0]}{pasted}{marks[1]}", "")
-                terminal.see("[paste 1: 60 lines]")
-                terminal.type("")
-                terminal.see("Read it.")
-                terminal.see(PROMPT)
+                terminal.say(
+                    f"{marks[0]}{pasted}{marks[1]}", "[paste 1: 60 lines]", end=""
+                )
+                terminal.say("", "Read it.", PROMPT)
                 terminal.type("", CTRL_D)
                 assert terminal.leave() == 0
         _, messages = last_thread(fill)
@@ -440,9 +386,7 @@ class TestInterrupting:
         with provider_in_thread(["Read it."]) as served:
             configure_provider(home, served)
             with terminal_of("chat", "-w", str(workspace)) as terminal:
-                terminal.type("hello")
-                terminal.see("Read it.")
-                terminal.see(PROMPT)
+                terminal.say("hello", "Read it.", PROMPT)
                 terminal.type("", CTRL_D)
                 assert terminal.leave() == 0
 
@@ -456,12 +400,9 @@ class TestInterrupting:
         )
         with provider_in_thread([first, "Not made."]) as served:
             with chat(served) as terminal:
-                terminal.type("make it")
-                terminal.see("word word word")
-                terminal.type("y")
-                terminal.see("[a]lways")
-                terminal.type("n")
-                terminal.see("Not made.")
+                terminal.say("make it", "word word word")
+                terminal.say("y", "[a]lways")
+                terminal.say("n", "Not made.")
                 terminal.type("", CTRL_C)
             assert not (workspace / "made").exists()
 
@@ -471,14 +412,9 @@ class TestInterrupting:
         command = "touch began; sleep 60; touch ended"
         script = [call_reply(("terminal", {"command": command})), "Go on."]
         with provider_in_thread(script) as served, chat(served, "--yes") as terminal:
-            terminal.type("wait")
-            terminal.see("⚙ terminal")
-            terminal.type("", CTRL_C)
-            terminal.see("■ Stopped")
-            terminal.see(PROMPT)
-            terminal.type("and now")
-            terminal.see("Go on.")
-            terminal.see(PROMPT)
+            terminal.say("wait", "⚙ terminal")
+            terminal.say("", "■ Stopped", PROMPT, end=CTRL_C)
+            terminal.say("and now", "Go on.", PROMPT)
             terminal.type("", CTRL_D)
             assert terminal.leave() == 0
         assert not (workspace / "ended").exists()
@@ -497,8 +433,7 @@ class TestInterrupting:
             ) as served,
             chat(served, "--yes") as terminal,
         ):
-            terminal.type("wait")
-            terminal.see("⚙ terminal")
+            terminal.say("wait", "⚙ terminal")
             (pid,) = pids(workspace / "pid")
             assert lives(pid)
         assert asyncio.run(gone(pid))
@@ -517,11 +452,8 @@ class TestInterrupting:
             ) as served,
             chat(served) as terminal,
         ):
-            terminal.type("make")
-            terminal.see("[a]lways")
-            terminal.type("", CTRL_C)
-            terminal.see("■ Stopped")
-            terminal.see(PROMPT)
+            terminal.say("make", "[a]lways")
+            terminal.say("", "■ Stopped", PROMPT, end=CTRL_C)
             assert not (workspace / "made").exists()
 
     def test_at_the_prompt_once_warns_and_twice_ends(
@@ -529,9 +461,7 @@ class TestInterrupting:
     ) -> None:
         with provider_in_thread() as served, chat(served) as terminal:
             terminal.type("half a thou", CTRL_C)
-            terminal.type("", CTRL_C)
-            terminal.see("Ctrl-C again")
-            terminal.see(PROMPT)
+            terminal.say("", "Ctrl-C again", PROMPT, end=CTRL_C)
             terminal.type("", CTRL_C)
             assert terminal.leave() == 0
             assert not served.log
@@ -546,11 +476,8 @@ class TestResuming:
     ) -> None:
         with provider_in_thread() as served:
             with chat(served) as terminal:
-                terminal.type("remember the harbour")
-                terminal.see("You said")
-                terminal.see(PROMPT)
-                terminal.type("", CTRL_D)
-                terminal.see("--resume ")
+                terminal.say("remember the harbour", "You said", PROMPT)
+                terminal.say("", "--resume ", end=CTRL_D)
                 assert terminal.leave() == 0
             thread, _ = last_thread(fill)
             with chat(served, "--resume", thread[:8]) as terminal:
@@ -558,16 +485,12 @@ class TestResuming:
                     f"continuing thread {thread[:8]}: 2 messages in context"
                     in terminal.shown
                 )
-                terminal.type("by id")
-                terminal.see("You said: by id")
+                terminal.say("by id", "You said: by id")
             with chat(served, "--continue") as terminal:
-                terminal.type("the last")
-                terminal.see("You said: the last")
+                terminal.say("the last", "You said: the last")
             with terminal_of("chat", "--resume") as terminal:
-                terminal.see("remember the harbour")
-                terminal.see("Which one?")
-                terminal.type("1")
-                terminal.see("continuing thread")
+                terminal.see("remember the harbour", "Which one?")
+                terminal.say("1", "continuing thread")
         assert [
             text_of(message)
             for message in asked(served).messages
@@ -639,14 +562,9 @@ class TestWithoutATerminal:
             configure_provider(home, served)
             with terminal_of("chat", "-w", str(workspace), TERM="dumb") as terminal:
                 terminal.see(PROMPT)
-                terminal.type("hello", "\n")
-                terminal.see("[a]lways")
-                terminal.type("y", "\n")
-                terminal.see("# Plain")
-                terminal.see(PROMPT)
-                terminal.type("", CTRL_C)
-                terminal.see("Ctrl-C again")
-                terminal.see(PROMPT)
+                terminal.say("hello", "[a]lways", end="\n")
+                terminal.say("y", "# Plain", PROMPT, end="\n")
+                terminal.say("", "Ctrl-C again", PROMPT, end=CTRL_C)
                 terminal.type("", CTRL_D)
                 assert terminal.leave() == 0
                 assert "\x1b[" not in terminal.raw
@@ -657,14 +575,11 @@ class TestWithoutATerminal:
         monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
         for text in ("{}\n", "model: {default: claude-sonnet-4-5}\n"):
             configure(home, text)
-            answer = everthread("chat")
-            assert answer.returncode == 2
-            assert "everthread init" in answer.stderr
+            assert "everthread init" in everthread.refuses("chat")
 
     def test_at_a_terminal_the_local_model_is_offered(self, terminal_of: Any) -> None:
         with terminal_of("chat") as terminal:
-            terminal.see("everthread init")
-            terminal.see("Use the small model on this machine now")
+            terminal.see("everthread init", "Use the small model on this machine now")
             terminal.type("n")
             assert terminal.leave() == 2
 
@@ -683,7 +598,6 @@ class TestWithoutATerminal:
             home,
             "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",
         )
-        answer = everthread("chat", *arguments)
-        assert answer.returncode == 2
-        assert words in answer.stderr
-        assert answer.stderr.startswith("everthread: ")
+        error = everthread.refuses("chat", *arguments)
+        assert words in error
+        assert error.startswith("everthread: ")

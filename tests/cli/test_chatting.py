@@ -54,6 +54,7 @@ from everthread.compaction.summary import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
 from everthread.thread import events
+from tests.chat_messages import calls_message, result_message
 
 TEXT = (
     "# Title\n\nHello *world*,\nmore.\n\n- a\n- b\n\n  deep\n\n1. x\n\n```python\ndef f():\n\n    return 1\n```\n"
@@ -658,8 +659,8 @@ class TestLastExchange:
                 "role": "user",
                 "content": "Second, with sk-ant-api03-" + "Zq8" * 31 + "AA",
             },
-            {"role": "assistant", "content": "Two.", "tool_calls": []},
-            {"role": "tool", "tool_call_id": "c", "content": "3"},
+            calls_message(text="Two."),
+            result_message("c", "3"),
         ]
         shown = render_last_exchange(said)
         assert shown is not None

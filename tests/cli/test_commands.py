@@ -13,25 +13,12 @@ import pytest
 
 from everthread.cli.main import COMMANDS, load_command
 from examples.long_session import conversation
+from tests.chat_messages import calls_message, function_call, result_message
 
 OPENAI = [
     {"role": "user", "content": "List the files."},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "terminal", "arguments": '{"command": "ls"}'},
-            }
-        ],
-    },
-    {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": "main.py\n[bold]odd[/bold] name.py",
-    },
+    calls_message(function_call("c1", "terminal", '{"command": "ls"}')),
+    result_message("c1", "main.py\n[bold]odd[/bold] name.py"),
     {"role": "assistant", "content": "Two files."},
 ]
 ANTHROPIC = {
@@ -101,11 +88,10 @@ class TestTokens:
     def test_every_form_is_read(
         self, everthread: Any, tmp_path: Path, value: Any, api: str, messages: int
     ) -> None:
-        done = everthread(
+        shown = everthread.succeeds(
             "tokens", write(tmp_path / "session.json", value), "--json", "--messages"
         )
-        assert done.returncode == 0, done.stderr
-        report = json.loads(done.stdout)
+        report = json.loads(shown)
         assert report["api"] == api
         assert len(report["messages"]) == messages
         assert sum(row["tokens"] for row in report["messages"]) == sum(
@@ -117,7 +103,7 @@ class TestTokens:
         )
 
     def test_a_table_for_people(self, everthread: Any, tmp_path: Path) -> None:
-        done = everthread(
+        shown = everthread.succeeds(
             "tokens",
             write(tmp_path / "s.json", OPENAI),
             "--window",
@@ -125,7 +111,6 @@ class TestTokens:
             "--top",
             "2",
         )
-        assert done.returncode == 0, done.stderr
         for words in (
             "role",
             "terminal",
@@ -133,14 +118,10 @@ class TestTokens:
             "of a window of 1,000",
             "[bold]odd[/bold] name.py",
         ):
-            assert words in done.stdout
+            assert words in shown
 
     def test_standard_input(self, everthread: Any) -> None:
-        report = json.loads(
-            everthread(
-                "tokens", "-", "--json", given=json.dumps(OPENAI).encode()
-            ).stdout
-        )
+        report = everthread.json("tokens", "-", given=json.dumps(OPENAI).encode())
         assert report["source"] == "standard input"
 
     def test_the_window_comes_from_the_configuration(
@@ -148,10 +129,8 @@ class TestTokens:
     ) -> None:
         home.mkdir()
         (home / "config.yaml").write_text("model: {context_length: 32000}", "utf-8")
-        report = json.loads(
-            everthread(
-                "tokens", "-", "--json", given=b'[{"role": "user", "content": "hi"}]'
-            ).stdout
+        report = everthread.json(
+            "tokens", "-", given=b'[{"role": "user", "content": "hi"}]'
         )
         assert (report["window"], report["window_source"]) == (32000, "configuration")
 
@@ -169,7 +148,7 @@ class TestInspect:
                 {"role": "user", "content": "Stop."},
             ]
         ).encode()
-        report = json.loads(everthread("inspect", "-", "--json", given=given).stdout)
+        report = everthread.json("inspect", "-", given=given)
         assert [turn["user"] for turn in report["turns"]] == [
             "",
             "List the files.",
@@ -238,9 +217,7 @@ def test_garbage_gets_one_clear_line(
 
 def test_a_missing_file_and_a_directory(everthread: Any, tmp_path: Path) -> None:
     for path in (tmp_path / "absent.json", tmp_path):
-        done = everthread("tokens", str(path))
-        assert done.returncode == 2
-        assert "cannot be read" in done.stderr
+        assert "cannot be read" in everthread.refuses("tokens", str(path))
 
 
 class TestConfig:
@@ -254,19 +231,12 @@ class TestConfig:
             everthread("config", "show", "--changed").stdout
             == "compression:\n  threshold: 0.6\n"
         )
-        assert (
-            json.loads(everthread("config", "show", "--json").stdout)["compression"][
-                "threshold"
-            ]
-            == 0.6
-        )
+        assert everthread.json("config", "show")["compression"]["threshold"] == 0.6
 
     def test_a_wrong_file(self, everthread: Any, tmp_path: Path) -> None:
-        done = everthread(
+        assert "compression.threshold = 7" in everthread.refuses(
             "config", "check", write(tmp_path / "c.yaml", "compression: {threshold: 7}")
         )
-        assert done.returncode == 2
-        assert "compression.threshold = 7" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,6 +15,7 @@ from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
 TALK = [
@@ -34,13 +35,12 @@ def write(path: Path, value: Any) -> str:
 
 def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> None:
     out = tmp_path / "small.json"
-    done = everthread(
+    shown = everthread.succeeds(
         "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
-    assert done.returncode == 0, done.stderr
     for words in ("prune", "boundaries", "summarise", "tokens", "by the journal"):
-        assert words in done.stdout
-    assert "verification" not in done.stdout, (
+        assert words in shown
+    assert "verification" not in shown, (
         "a journal has nothing to verify, and no table of zeros says so"
     )
     messages = json.loads(out.read_text("utf-8"))
@@ -57,10 +57,9 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     out = tmp_path / "small.json"
     key = await store.shared_secret("summary")
     await store.close()
-    done = everthread(
+    everthread.succeeds(
         "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
-    assert done.returncode == 0, done.stderr
     messages = json.loads(out.read_text("utf-8"))
     assert sum(map(is_summary, recognize(messages, key))) == 1
     assert not any(map(is_summary, recognize(messages)))
@@ -94,10 +93,9 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
             {"role": "assistant", "content": "Seen."},
         ]
     out = tmp_path / "small.json"
-    done = everthread(
+    everthread.succeeds(
         "compress", write(tmp_path / "talk.json", body), *SMALL_WINDOW, "-o", str(out)
     )
-    assert done.returncode == 0, done.stderr
     small = json.loads(out.read_text("utf-8"))
     assert small["max_tokens"] == 500
     assert small["messages"][0]["role"] == "user"
@@ -107,15 +105,15 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
 
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
-    (planned,) = json.loads(
-        everthread("compress", path, *SMALL_WINDOW, "--preview", "--json").stdout
-    )["compactions"]
+    (planned,) = everthread.json("compress", path, *SMALL_WINDOW, "--preview")[
+        "compactions"
+    ]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
-    reports = json.loads(
-        everthread("compress", path, *SMALL_WINDOW, "--times", "3", "--json").stdout
-    )["compactions"]
+    reports = everthread.json("compress", path, *SMALL_WINDOW, "--times", "3")[
+        "compactions"
+    ]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
     assert not reports[-1]["changed"], "there is nothing more to take out"
@@ -166,11 +164,9 @@ def test_disabled_compression_compacts_no_file(
     home.mkdir()
     (home / "config.yaml").write_text("compression: {enabled: false}\n", "utf-8")
     out = tmp_path / "small.json"
-    done = everthread(
+    assert "compression.enabled: false" in everthread.refuses(
         "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
-    assert done.returncode == 2
-    assert "compression.enabled: false" in done.stderr
     assert not out.exists()
 
 
@@ -192,18 +188,12 @@ def test_the_configured_layout_is_used(
 def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
     everthread: Any, tmp_path: Path
 ) -> None:
-    calls: list[Any] = [
-        {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "terminal", "arguments": "{}"},
-        }
-    ]
+    calls: list[Any] = [function_call("call_1", "terminal")]
     printed = " ".join(map(str, range(40_000)))
     talk: list[Any] = [
         *TALK,
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "call_1", "content": printed},
+        calls_message(*calls),
+        result_message("call_1", printed),
     ]
     path = write(tmp_path / "talk.json", talk)
     out = tmp_path / "small.json"

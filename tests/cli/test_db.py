@@ -45,12 +45,11 @@ def changed(file: Path, sql: str) -> None:
 
 class TestCheck:
     def test_a_sound_store(self, everthread: Any, file: Path) -> None:
-        done = everthread("db", "check")
-        assert done.returncode == 0
-        assert done.stdout.startswith(f"{file}: sqlite, schema ")
-        assert "1 session, 300 messages" in done.stdout
-        assert done.stdout.endswith("\nsound\n")
-        health = json.loads(everthread("db", "check", "--json").stdout)
+        shown = everthread.succeeds("db", "check")
+        assert shown.startswith(f"{file}: sqlite, schema ")
+        assert "1 session, 300 messages" in shown
+        assert shown.endswith("\nsound\n")
+        health = everthread.json("db", "check")
         assert (health["sessions"], health["messages"], health["problems"]) == (
             1,
             300,
@@ -118,10 +117,9 @@ class TestNoStore:
             f"sqlite:///{tmp_path / 'typo.db'}",
             str(empty),
         ):
-            done = everthread(*command, "--store", place)
-            assert (done.returncode, done.stdout) == (2, "")
             assert re.fullmatch(
-                r"everthread: there is no store at .*\.db; .*\n", done.stderr
+                r"everthread: there is no store at .*\.db; .*\n",
+                everthread.refuses(*command, "--store", place),
             )
         assert list(tmp_path.iterdir()) == [empty]
         assert empty.stat().st_size == 0
@@ -134,9 +132,9 @@ class TestNoStore:
             f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8"
         )
         for command in ("sessions", "list"), ("usage",), ("insights",):
-            done = everthread(*command)
-            assert done.returncode == 2
-            assert f"there is no store at {tmp_path / 'typo.db'}" in done.stderr
+            assert f"there is no store at {tmp_path / 'typo.db'}" in everthread.refuses(
+                *command
+            )
         assert not (tmp_path / "typo.db").exists()
 
     def test_before_the_first_conversation(self, everthread: Any, home: Path) -> None:
@@ -148,7 +146,7 @@ class TestNoStore:
             done = everthread(*command)
             assert (done.returncode, done.stderr) == (0, "")
             assert told in done.stdout
-            assert json.loads(everthread(*command, "--json").stdout)
+            assert everthread.json(*command)
         assert everthread("usage", "x").returncode == 2
         assert everthread("db", "check").returncode == 2
         assert not home.exists()
@@ -165,9 +163,7 @@ class TestMigrate:
         assert everthread(
             "db", "migrate", "--store", f"sqlite:///{new}"
         ).stdout.endswith("nothing to do\n")
-        report = json.loads(
-            everthread("db", "migrate", "--store", new, "--json").stdout
-        )
+        report = everthread.json("db", "migrate", "--store", new)
         assert report["before"] == report["after"] > 0
 
     def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
@@ -183,8 +179,7 @@ class TestBackup:
         self, everthread: Any, file: Path, tmp_path: Path
     ) -> None:
         copy = tmp_path / "copy.db"
-        done = everthread("db", "backup", str(copy))
-        assert done.returncode == 0, done.stderr
+        everthread.succeeds("db", "backup", str(copy))
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         exported = everthread("sessions", "export", "--all").stdout
         assert (
@@ -196,7 +191,7 @@ class TestBackup:
 
     def test_for_programs(self, everthread: Any, file: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy.db"
-        report = json.loads(everthread("db", "backup", str(copy), "--json").stdout)
+        report = everthread.json("db", "backup", str(copy))
         assert report == {"file": str(copy), "size": copy.stat().st_size}
         assert file.exists()
 
@@ -216,7 +211,7 @@ class TestBackup:
 class TestVacuum:
     def test_vacuum_frees_deleted_space(self, everthread: Any, file: Path) -> None:
         everthread("sessions", "delete", "s", "--yes")
-        report = json.loads(everthread("db", "vacuum", "--json").stdout)
+        report = everthread.json("db", "vacuum")
         assert report["after"] < report["before"]
         assert " -> " in everthread("db", "vacuum").stdout
         assert everthread("db", "check").returncode == 0

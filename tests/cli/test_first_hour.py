@@ -69,11 +69,10 @@ def test_the_name_of_a_model_wins_over_the_provider_of_another(
 
 
 def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
-    answer = everthread("run", "hello")
-    assert answer.returncode == 2
-    lines = answer.stderr.strip().splitlines()
+    error = everthread.refuses("run", "hello")
+    lines = error.strip().splitlines()
     assert len(lines) == 2
-    assert answer.stderr.count("everthread init") == 1
+    assert error.count("everthread init") == 1
     named = everthread("run", "--model", "gpt-5", "hello").stderr
     assert "gpt-5 needs a key, and OPENAI_API_KEY is not set" in named
 
@@ -90,21 +89,18 @@ def test_doctor_names_the_command_that_cures(everthread: Any) -> None:
 def test_one_value_of_the_configuration(everthread: Any) -> None:
     assert everthread("config", "get", "compression.threshold").stdout == "0.5\n"
     assert "threshold: 0.5" in everthread("config", "get", "compression").stdout
-    assert (
-        json.loads(everthread("config", "get", "gateway.upstreams", "--json").stdout)
-        == []
+    assert everthread.json("config", "get", "gateway.upstreams") == []
+    assert "known here: enabled, threshold" in everthread.refuses(
+        "config", "get", "compression.nope"
     )
-    wrong = everthread("config", "get", "compression.nope")
-    assert wrong.returncode == 2
-    assert "known here: enabled, threshold" in wrong.stderr
 
 
 def test_a_setting_that_cannot_work_is_refused_or_named(
     everthread: Any, home: Path
 ) -> None:
-    refused = everthread("config", "set", "context.engine", "nope")
-    assert refused.returncode == 2
-    assert "there is no context engine 'nope'" in refused.stderr
+    assert "there is no context engine 'nope'" in everthread.refuses(
+        "config", "set", "context.engine", "nope"
+    )
     assert not (home / "config.yaml").exists()
     everthread("config", "set", "gateway.auth", "none")
     named = everthread("config", "set", "gateway.host", "0.0.0.0")  # noqa: S104
@@ -114,10 +110,7 @@ def test_a_setting_that_cannot_work_is_refused_or_named(
 
 def test_plugins_list_is_plugins(everthread: Any) -> None:
     assert everthread("plugins", "list").stdout == everthread("plugins").stdout
-    assert (
-        json.loads(everthread("plugins", "list", "--json").stdout)["active"]
-        == "compressor"
-    )
+    assert everthread.json("plugins", "list")["active"] == "compressor"
 
 
 @pytest.mark.parametrize("words", [("serve", "--help"), ("keys", "create", "--help")])
@@ -143,10 +136,7 @@ def test_an_unknown_engine_leaves_no_thread_behind(everthread: Any, home: Path) 
         env={"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
     )
     assert answer.returncode == everthread("plugins", "use", "nope").returncode == 2
-    assert (
-        json.loads(everthread("sessions", "list", "--all", "--json").stdout)["sessions"]
-        == []
-    )
+    assert everthread.json("sessions", "list", "--all")["sessions"] == []
 
 
 @pytest.mark.parametrize("command", ["compress", "tokens"])
@@ -158,9 +148,7 @@ def test_a_window_that_holds_no_conversation_is_refused(
         '[{"role": "user", "content": "Hi"}, {"role": "narrator", "content": "x"}]',
         "utf-8",
     )
-    answer = everthread(command, "--window", "5", str(file))
-    assert answer.returncode == 2
-    assert "at least 1,000" in answer.stderr
+    assert "at least 1,000" in everthread.refuses(command, "--window", "5", str(file))
 
 
 def test_unknown_roles_are_named_and_plurals_are_right(

@@ -13,7 +13,7 @@ from everthread.lab.importers.log import Log
 from everthread.lab.importers.thread_import import make_thread_id
 from everthread.store.records import SearchQuery
 from everthread.store.store import Store
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import make_text, numbered_text
 
 RULE = "Never push to main."
 LIMIT = 10_000
@@ -66,11 +66,7 @@ def claude_code_log(folder: Path, turns: int = 40) -> Path:
 def codex_log(folder: Path, turns: int = 40) -> Path:
     items: list[Any] = []
     for turn in range(turns):
-        said = (
-            f"{RULE} Wish {turn}."
-            if not turn
-            else f"Wish {turn}: {make_text(40, f'wish {turn}')}"
-        )
+        said = f"{RULE} Wish {turn}." if not turn else numbered_text(turn, 40, "wish")
         items += [
             {
                 "type": "message",

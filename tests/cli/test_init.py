@@ -15,7 +15,7 @@ def test_by_flags(everthread: Any, home: Path) -> None:
     (home / "config.yaml").write_text(
         "# mine\ncompression: {threshold: 0.4}  # early\n", "utf-8"
     )
-    done = everthread(
+    everthread.succeeds(
         "init",
         "--provider",
         "custom",
@@ -28,7 +28,6 @@ def test_by_flags(everthread: Any, home: Path) -> None:
         "--gateway",
         "--no-check",
     )
-    assert done.returncode == 0, done.stderr
     read = load_config(home / "config.yaml")
     assert (read.model.default, read.model.provider, read.model.api_key_env) == (
         "llama",
@@ -51,16 +50,14 @@ def test_another_provider_gets_nothing_of_the_one_before(
         "api_key_env: MY_KEY, context_length: 9000}\n",
         "utf-8",
     )
-    done = everthread("init", "--provider", "openai", "--no-check")
-    assert done.returncode == 0, done.stderr
+    everthread.succeeds("init", "--provider", "openai", "--no-check")
     read = load_config(home / "config.yaml").model
     assert (read.provider, read.default) == ("openai", "gpt-5")
     assert (read.base_url, read.api_key_env, read.context_length) == (None, None, None)
 
 
 def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None:
-    done = everthread("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
-    assert done.returncode == 0, done.stderr
+    everthread.succeeds("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
     read = load_config(home / "config.yaml").model
     assert (read.provider, read.default, read.api_key_env) == (
         "anthropic",
@@ -82,9 +79,7 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
 def test_missing_or_bad_options_are_one_line(
     everthread: Any, home: Path, arguments: list[str], words: str
 ) -> None:
-    done = everthread("init", "--no-check", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+    assert words in everthread.refuses("init", "--no-check", *arguments)
     assert not (home / "config.yaml").exists()
 
 

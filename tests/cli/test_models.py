@@ -14,9 +14,8 @@ from tests.wire.recording import json_reply, recording_server
 
 
 def shown(everthread: Any, *arguments: str) -> Any:
-    answer = everthread("models", *arguments, "--json")
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
+    shown = everthread.succeeds("models", *arguments, "--json")
+    return json.loads(shown)
 
 
 def configure(home: Path, text: str) -> None:
@@ -121,9 +120,7 @@ def test_the_local_model_shows_whether_its_file_exists(
 def test_bad_model_arguments_are_bad_input(
     everthread: Any, arguments: tuple[str, ...]
 ) -> None:
-    answer = everthread("models", *arguments)
-    assert answer.returncode == 2
-    assert answer.stderr.startswith("everthread: ")
+    assert everthread.refuses("models", *arguments).startswith("everthread: ")
 
 
 def test_nothing_to_fetch_from_is_a_failure(

@@ -119,9 +119,8 @@ def test_the_newest_session_in_five_sentences(
     everthread: Any, person: dict[str, str], tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    done = everthread("replay", "--latest", "--html", str(page), env=person)
-    assert done.returncode == 0, done.stderr
-    length, cost, own, ours, agreement = done.stdout.splitlines()[:5]
+    shown = everthread.succeeds("replay", "--latest", "--html", str(page), env=person)
+    length, cost, own, ours, agreement = shown.splitlines()[:5]
     assert length.startswith(
         f"Claude Code, {CLAUDE}: 25 calls in 48 minutes, begun 2026-05-01 08:00 UTC; the largest"
     )
@@ -131,11 +130,9 @@ def test_the_newest_session_in_five_sentences(
     assert ours.startswith("Everthread would")
     assert "as recorded" in ours
     assert "16 calls before Claude Code's own compaction" in agreement
-    assert "as it was, by the log's usage" in done.stdout
+    assert "as it was, by the log's usage" in shown
     assert own.replace("'", "&#39;") in page.read_text("utf-8")
-    found = json.loads(everthread("replay", "--latest", "--json", env=person).stdout)[
-        "replays"
-    ][0]
+    found = everthread.json("replay", "--latest", env=person)["replays"][0]
     assert len(found["verdict"]) == 5
     assert (found["window"], found["log"]["own_compactions"]) == (200_000, 1)
 
@@ -166,11 +163,9 @@ def test_what_is_asked_for_must_be_there(
     everthread: Any, person: dict[str, str], tmp_path: Path
 ) -> None:
     empty = {**person, "HOME": str(tmp_path / "nobody")}
-    done = everthread("replay", "--latest", env=empty)
-    assert done.returncode == 2
     assert (
         "no sessions were found in the usual folders of Claude Code, Codex, pi, opencode, Copilot CLI"
-        in done.stderr
+        in everthread.refuses("replay", "--latest", env=empty)
     )
     assert "give a file, or --latest" in everthread("replay", env=person).stderr
     assert "not both" in everthread("replay", "--latest", "x.json", env=person).stderr
@@ -178,13 +173,12 @@ def test_what_is_asked_for_must_be_there(
 
 def test_compare(everthread: Any, person: dict[str, str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = everthread("compare", "--html", str(page), env=person)
-    assert done.returncode == 0, done.stderr
-    sentence = done.stdout.splitlines()[0]
+    shown = everthread.succeeds("compare", "--html", str(page), env=person)
+    sentence = shown.splitlines()[0]
     assert sentence.startswith("At its compaction Claude Code's summary kept ")
-    assert "s1.jsonl" in done.stdout
+    assert "s1.jsonl" in shown
     assert "s1.jsonl" in page.read_text("utf-8")
-    found = json.loads(everthread("compare", "--json", env=person).stdout)
+    found = everthread.json("compare", env=person)
     assert found["sentence"] == sentence
     (made,) = found["logs"][0]["compactions"]
     assert made["held"]["own"]["files"] < made["files"]
@@ -194,9 +188,7 @@ def test_tune_proposes_and_applies(
     everthread: Any, person: dict[str, str], home: Path
 ) -> None:
     log = str(Path(person["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
-    (found,) = json.loads(everthread("tune", log, "--json", env=person).stdout)[
-        "models"
-    ]
+    (found,) = everthread.json("tune", log, env=person)["models"]
     assert (found["model"], found["sessions"], found["calls"]) == (CLAUDE, 1, 25)
     cheapest = min(
         one["dollars"]
@@ -208,8 +200,7 @@ def test_tune_proposes_and_applies(
     (home / "config.yaml").write_text(
         "compression:\n  models:\n    other: {threshold: 0.4}  # mine\n", "utf-8"
     )
-    done = everthread("tune", log, "--apply", env=person)
-    assert done.returncode == 0, done.stderr
+    everthread.succeeds("tune", log, "--apply", env=person)
     written = parse_yaml((home / "config.yaml").read_text("utf-8"))["compression"][
         "models"
     ]

@@ -19,6 +19,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.cli.conftest import environment
 from tests.cli.provider_thread import MODEL, configure_provider, provider_in_thread
 
@@ -52,16 +53,12 @@ class Client:
     """A chat client that keeps its history."""
 
     def __init__(self) -> None:
-        call = {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "run", "arguments": '{"command": "pytest -q tests"}'},
-        }
+        call = function_call("call_1", "run", '{"command": "pytest -q tests"}')
         result = "3 failed, 10 passed\nexit code 1"
         self.messages: list[Any] = [
             {"role": "user", "content": "Run the tests."},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": result},
+            calls_message(call),
+            result_message("call_1", result),
         ]
         self.headers: httpx2.Headers | None = None
 
@@ -96,21 +93,19 @@ def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -
             client.fill(url)
             assert client.headers
             thread = client.headers["x-everthread-thread"]
-        state = json.loads(everthread("sessions", "state", thread, "--json").stdout)
+        state = everthread.json("sessions", "state", thread)
         assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
-        done = everthread(
+        shown = everthread.succeeds(
             "chat", "--resume", thread, given=b"/compress --preview\n/branch Aside\n"
         )
-        assert done.returncode == 0, done.stderr
-        assert "would be" in done.stdout
-        assert "A branch: " in done.stdout
-        listed = json.loads(everthread("sessions", "list", "--json").stdout)
+        assert "would be" in shown
+        assert "A branch: " in shown
+        listed = everthread.json("sessions", "list")
         assert {one["title"] for one in listed["sessions"]} >= {"Aside"}
         with killed_gateway(home, served.url) as url:
             assert client.ask(url, "And now?") == "1", "nothing of that changed it"
             assert client.headers["x-everthread-thread"] == thread
-        undone = everthread("sessions", "undo", thread, "--json")
-        assert undone.returncode == 0, undone.stderr
+        everthread.succeeds("sessions", "undo", thread, "--json")
         with killed_gateway(home, served.url) as url:
             assert client.ask(url, "And then?") == "0"
             assert client.headers["x-everthread-thread"] == thread

@@ -104,12 +104,8 @@ def test_the_window_of_the_configured_model_is_its_own(
     (home / "config.yaml").write_text(
         "model: {default: mine, context_length: 9000}\n", "utf-8"
     )
-    others = json.loads(
-        everthread("replay", str(file), "--model", "gpt-4o", "--json").stdout
-    )
-    own = json.loads(
-        everthread("replay", str(file), "--model", "mine", "--json").stdout
-    )
+    others = everthread.json("replay", str(file), "--model", "gpt-4o")
+    own = everthread.json("replay", str(file), "--model", "mine")
     assert others["replays"][0]["window"] == 128_000
     assert own["replays"][0]["window"] == 9_000
 
@@ -125,7 +121,7 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
         "--thresholds",
         "15,50",
     )
-    low, high = json.loads(everthread(*given, "--json").stdout)["thresholds"]
+    low, high = everthread.json(*given)["thresholds"]
     assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
     assert low["compactions"] > high["compactions"]
     assert low["mean_context"] < high["mean_context"]
@@ -154,7 +150,7 @@ def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) 
         "--pause",
         "400",
     )
-    found = json.loads(everthread(*given, "--json").stdout)
+    found = everthread.json(*given)
     rows = found["thresholds"]
     assert found["windows"] == [24_000]
     named = [(row["threshold"], row["economics"], row["tokens"]) for row in rows]
@@ -170,10 +166,7 @@ def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) 
             "the cache is cold after each pause"
         )
     assert {
-        row["economics"]
-        for row in json.loads(everthread(*given, "--json", "--economics").stdout)[
-            "thresholds"
-        ]
+        row["economics"] for row in everthread.json(*given, "--economics")["thresholds"]
     } == {True}
 
 

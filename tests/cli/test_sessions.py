@@ -14,6 +14,7 @@ import pytest
 
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call, result_message
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"
@@ -27,13 +28,7 @@ def said(role: str, content: Any, **more: Any) -> NewMessage:
 
 
 def calling(call_id: str, tool: str, arguments: str) -> NewMessage:
-    calls = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": tool, "arguments": arguments},
-        }
-    ]
+    calls = [function_call(call_id, tool, arguments)]
     return said("assistant", None, tool_calls=calls)
 
 
@@ -153,9 +148,7 @@ class TestList:
     def test_all_shows_continuations_and_reverted_sessions(
         self, everthread: Any, thread: Thread
     ) -> None:
-        found = json.loads(everthread("sessions", "list", "--all", "--json").stdout)[
-            "sessions"
-        ]
+        found = everthread.json("sessions", "list", "--all")["sessions"]
         kinds = {
             session["id"]: (session["kind"], session["state"]) for session in found
         }
@@ -176,11 +169,7 @@ class TestList:
                 )
             )
         )
-        page = json.loads(
-            everthread(
-                "sessions", "list", "--limit", "3", "--offset", "2", "--json"
-            ).stdout
-        )
+        page = everthread.json("sessions", "list", "--limit", "3", "--offset", "2")
         assert [session["id"] for session in page["sessions"]] == ["s22", "s21", "s20"]
         assert page["more"] is True
         assert (
@@ -201,7 +190,7 @@ class TestList:
             await store.continue_session("old", [], seen=2)
 
         fill(work)
-        found = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+        found = everthread.json("sessions", "list")["sessions"]
         assert [session["id"] for session in found] == ["old", "young"]
         assert [
             (row["messages"], row["tokens"], row["compactions"]) for row in found
@@ -215,15 +204,13 @@ class TestList:
         )
         assert [
             s["id"]
-            for s in json.loads(
-                everthread("sessions", "list", "--json", "--tenant", "two").stdout
-            )["sessions"]
+            for s in everthread.json("sessions", "list", "--tenant", "two")["sessions"]
         ] == ["b"]
 
     def test_an_empty_store(self, everthread: Any) -> None:
         done = everthread("sessions", "list")
         assert (done.returncode, done.stdout) == (0, "no sessions yet\n")
-        assert json.loads(everthread("sessions", "list", "--json").stdout) == {
+        assert everthread.json("sessions", "list") == {
             "sessions": [],
             "offset": 0,
             "more": False,
@@ -241,9 +228,7 @@ class TestShow:
         self, everthread: Any, thread: Thread
     ) -> None:
         for session in (thread.id, thread.tip, thread.reverted):
-            report = json.loads(
-                everthread("sessions", "show", session, "--json").stdout
-            )
+            report = everthread.json("sessions", "show", session)
             assert report["thread"] == thread.id
             assert [message["id"] for message in report["messages"]] == thread.ids
         shown = everthread("sessions", "show", thread.id[:10]).stdout
@@ -273,9 +258,7 @@ class TestShow:
         ):
             assert words in shown
         assert "FAILED line" not in shown
-        report = json.loads(
-            everthread("sessions", "show", thread.id, "--context", "--json").stdout
-        )
+        report = everthread.json("sessions", "show", thread.id, "--context")
         assert report["system"] == "Be brief."
         assert [message["kind"] for message in report["messages"]] == [
             "message",
@@ -302,10 +285,8 @@ class TestShow:
         assert "Repair" not in one
 
     def test_a_part(self, everthread: Any, thread: Thread) -> None:
-        report = json.loads(
-            everthread(
-                "sessions", "show", thread.id, "--offset", "3", "--limit", "2", "--json"
-            ).stdout
+        report = everthread.json(
+            "sessions", "show", thread.id, "--offset", "3", "--limit", "2"
         )
         assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
 
@@ -320,11 +301,9 @@ class TestShow:
             ).returncode
             == 0
         )
-        done = everthread(
+        assert f"has no message {thread.ids[3]}" in everthread.refuses(
             "sessions", "show", thread.branch, "--message", str(thread.ids[3])
         )
-        assert done.returncode == 2
-        assert f"has no message {thread.ids[3]}" in done.stderr
 
     def test_a_stored_output(self, everthread: Any, fill: Any, thread: Thread) -> None:
         async def work(store: Store) -> str:
@@ -343,8 +322,7 @@ class TestShow:
                 "sessions", "show", thread.id, "--output", output, "--raw"
             ).stdout
         )
-        done = everthread("sessions", "show", thread.branch, "--output", output)
-        assert (done.returncode, done.stdout) == (2, "")
+        everthread.refuses("sessions", "show", thread.branch, "--output", output)
 
     def test_secrets_are_redacted_without_raw(self, everthread: Any, fill: Any) -> None:
         blocks = [
@@ -421,11 +399,10 @@ class TestShow:
             ["tree", "odd"],
             ["search", "evil"],
         ):
-            done = everthread("sessions", *arguments)
-            assert done.returncode == 0, done.stderr
-            assert "[bold]this[/bold] :fire:" in done.stdout
-            assert "你好世界" in done.stdout
-            assert not COMMANDS.search(done.stdout)
+            shown = everthread.succeeds("sessions", *arguments)
+            assert "[bold]this[/bold] :fire:" in shown
+            assert "你好世界" in shown
+            assert not COMMANDS.search(shown)
         for arguments in (
             ["list"],
             ["show", "odd"],
@@ -436,9 +413,7 @@ class TestShow:
             json.loads(done.stdout)
             assert not COMMANDS.search(done.stdout)
         assert (
-            json.loads(everthread("sessions", "show", "odd", "--json").stdout)[
-                "messages"
-            ][0]["body"]["content"]
+            everthread.json("sessions", "show", "odd")["messages"][0]["body"]["content"]
             == HOSTILE
         )
 
@@ -458,9 +433,9 @@ class TestShow:
         assert len(everthread("sessions", "list").stdout) < 10_000
 
     def test_one_view_at_a_time(self, everthread: Any, thread: Thread) -> None:
-        done = everthread("sessions", "show", thread.id, "--context", "--message", "1")
-        assert done.returncode == 2
-        assert "exclude each other" in done.stderr
+        assert "exclude each other" in everthread.refuses(
+            "sessions", "show", thread.id, "--context", "--message", "1"
+        )
 
     def test_at_a_terminal_through_the_pager(
         self, at_terminal: Any, thread: Thread
@@ -515,7 +490,7 @@ class TestTree:
             )
 
     def test_for_programs(self, everthread: Any, thread: Thread) -> None:
-        report = json.loads(everthread("sessions", "tree", thread.id, "--json").stdout)
+        report = everthread.json("sessions", "tree", thread.id)
         found = {session["id"]: session for session in report["sessions"]}
         assert found[thread.tip]["compaction"]["tokens_before"] == 100_000
         assert found[thread.reverted]["kind"] == "reverted"
@@ -527,9 +502,7 @@ class TestSearch:
     def test_hits_are_ranked_with_their_snippets(
         self, everthread: Any, thread: Thread
     ) -> None:
-        hits = json.loads(everthread("sessions", "search", "lexer", "--json").stdout)[
-            "hits"
-        ]
+        hits = everthread.json("sessions", "search", "lexer")["hits"]
         assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [
             (thread.ids[4], thread.id, "user")
         ]
@@ -563,13 +536,7 @@ class TestSearch:
     @pytest.mark.usefixtures("thread")
     def test_narrowed(self, everthread: Any, options: list[str], found: int) -> None:
         assert (
-            len(
-                json.loads(
-                    everthread(
-                        "sessions", "search", "parser", "--json", *options
-                    ).stdout
-                )["hits"]
-            )
+            len(everthread.json("sessions", "search", "parser", *options)["hits"])
             == found
         )
 
@@ -582,9 +549,7 @@ class TestSearch:
             (["--session", thread.id[:12]], "lexer", 0),
             (["--session", thread.tip[:12]], "lexer", 1),
         ):
-            hits = json.loads(
-                everthread("sessions", "search", words, "--json", *options).stdout
-            )["hits"]
+            hits = everthread.json("sessions", "search", words, *options)["hits"]
             assert len(hits) == found, options
 
     def test_the_closest_are_shown_where_nothing_holds_every_word(
@@ -602,9 +567,7 @@ class TestSearch:
         ).stdout
         assert shown.startswith("No message holds every word. The closest:\n")
         assert "port 8443" in shown
-        found = json.loads(
-            everthread("sessions", "search", "harbour port nonsense", "--json").stdout
-        )
+        found = everthread.json("sessions", "search", "harbour port nonsense")
         assert (found["near"], [hit["snippet"] for hit in found["hits"]]) == (
             True,
             ["The harbour uses port 8443."],
@@ -629,9 +592,7 @@ class TestSearch:
             "  Repair the parser in src/app/main.py, please.",
             f'    after #{first + 1} assistant: terminal {{"command": "pytest -q"}}',
         ]
-        (hit,) = json.loads(everthread("sessions", "search", "also", "--json").stdout)[
-            "hits"
-        ]
+        (hit,) = everthread.json("sessions", "search", "also")["hits"]
         lexers = {
             "message": lexer,
             "role": "user",
@@ -639,9 +600,7 @@ class TestSearch:
             "text": "And the lexer?",
         }
         assert (hit["before"], hit["after"]) == (lexers, None)
-        (hit,) = json.loads(
-            everthread("sessions", "search", '"is repaired"', "--json").stdout
-        )["hits"]
+        (hit,) = everthread.json("sessions", "search", '"is repaired"')["hits"]
         assert (hit["before"]["message"], hit["before"]["tool"]) == (result, "terminal")
         assert hit["before"]["text"].startswith("FAILED line 0 FAILED line 1 ")
 
@@ -729,14 +688,13 @@ class TestSearch:
     @pytest.mark.parametrize("text", ['"open', "a AND (", "", "'; DROP TABLE *"])
     @pytest.mark.usefixtures("thread")
     def test_any_text_can_be_searched(self, everthread: Any, text: str) -> None:
-        done = everthread("sessions", "search", "--json", "--", text)
-        assert done.returncode == 0, done.stderr
-        json.loads(done.stdout)
+        shown = everthread.succeeds("sessions", "search", "--json", "--", text)
+        json.loads(shown)
 
     def test_a_time_that_is_none(self, everthread: Any) -> None:
-        done = everthread("sessions", "search", "x", "--since", "someday")
-        assert done.returncode == 2
-        assert "'someday' is not a time" in done.stderr
+        assert "'someday' is not a time" in everthread.refuses(
+            "sessions", "search", "x", "--since", "someday"
+        )
 
 
 class TestExportAndImport:
@@ -755,11 +713,9 @@ class TestExportAndImport:
             Path(first).read_text("utf-8").splitlines()
         )
         here, there = (
-            json.loads(
-                everthread(
-                    "sessions", "show", thread.id, "--context", "--json", *where
-                ).stdout
-            )["messages"]
+            everthread.json("sessions", "show", thread.id, "--context", *where)[
+                "messages"
+            ]
             for where in ([], ["--store", other])
         )
         assert [(m["kind"], m["body"], m["created"]) for m in here] == [
@@ -832,11 +788,10 @@ class TestExportAndImport:
         other = str(tmp_path / "other.db")
         file.write_bytes(b"\n".join([*lines[:2], garbage, *lines[2:]]))
         everthread("db", "migrate", "--store", other)
-        done = everthread("sessions", "import", str(file), "--store", other)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"everthread: {file}: ")
-        assert done.stderr.count("\n") == 1
-        assert re.search(r"\bline 3\b", done.stderr)
+        error = everthread.refuses("sessions", "import", str(file), "--store", other)
+        assert error.startswith(f"everthread: {file}: ")
+        assert error.count("\n") == 1
+        assert re.search(r"\bline 3\b", error)
         assert (
             everthread("sessions", "list", "--store", other).stdout
             == "no sessions yet\n"
@@ -848,10 +803,9 @@ class TestExportAndImport:
     def test_a_file_that_is_no_export_is_refused(
         self, everthread: Any, given: bytes
     ) -> None:
-        done = everthread("sessions", "import", "-", given=given)
-        assert done.returncode == 2
-        assert done.stderr.startswith("everthread: standard input: ")
-        assert done.stderr.count("\n") == 1
+        error = everthread.refuses("sessions", "import", "-", given=given)
+        assert error.startswith("everthread: standard input: ")
+        assert error.count("\n") == 1
 
     def test_existing_threads_and_files_are_not_overwritten(
         self, everthread: Any, thread: Thread, tmp_path: Path
@@ -879,9 +833,7 @@ class TestExportAndImport:
             ["import", str(tmp_path / "absent")],
             ["import", str(tmp_path)],
         ):
-            done = everthread("sessions", *arguments)
-            assert (done.returncode, done.stdout) == (2, ""), arguments
-            assert done.stderr.count("\n") == 1
+            assert everthread.refuses("sessions", *arguments).count("\n") == 1
         assert not new.exists()
 
 
@@ -890,15 +842,10 @@ class TestState:
         def called(
             name: str, arguments: dict[str, Any], result: str, call_id: str
         ) -> list[NewMessage]:
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            call: Any = {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": call_id, "type": "function", "function": function}
-                ],
-            }
-            answer: Any = {"role": "tool", "tool_call_id": call_id, "content": result}
+            call: Any = calls_message(
+                function_call(call_id, name, json.dumps(arguments))
+            )
+            answer: Any = result_message(call_id, result)
             return [NewMessage(call), NewMessage(answer)]
 
         async def work(store: Store) -> None:
@@ -923,7 +870,7 @@ class TestState:
             )
 
         fill(work)
-        found = json.loads(everthread("sessions", "state", "t", "--json").stdout)
+        found = everthread.json("sessions", "state", "t")
         assert [(file["path"], file["last"]) for file in found["files"]] == [
             ("src/a.py", "changed")
         ]
@@ -972,9 +919,7 @@ class TestOtherPrograms:
             "0 messages new"
             in everthread("sessions", "import", str(folder / "s1.jsonl")).stdout
         )
-        (listed,) = json.loads(everthread("sessions", "list", "--json").stdout)[
-            "sessions"
-        ]
+        (listed,) = everthread.json("sessions", "list")["sessions"]
         assert listed["tokens"] > 0, "imported messages are counted"
         with (folder / "s1.jsonl").open("a", encoding="utf-8") as file:
             file.write('\n{"type": "assi')
@@ -999,11 +944,9 @@ class TestOtherPrograms:
             ([], "give the files to import, or --from"),
             (["--from", "codex"], "no sessions of codex"),
         ):
-            done = everthread(
+            assert words in everthread.refuses(
                 "sessions", "import", *arguments, env={"CODEX_HOME": "/nowhere"}
             )
-            assert done.returncode == 2
-            assert words in done.stderr
 
 
 class TestUndo:
@@ -1013,18 +956,11 @@ class TestUndo:
             f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages"
             in done.stdout
         )
-        report = json.loads(
-            everthread("sessions", "show", thread.id, "--context", "--json").stdout
-        )
+        report = everthread.json("sessions", "show", thread.id, "--context")
         assert [message["id"] for message in report["messages"]] == thread.ids
 
     def test_nothing_to_undo(self, everthread: Any, thread: Thread) -> None:
-        assert (
-            json.loads(everthread("sessions", "undo", thread.id, "--json").stdout)[
-                "messages"
-            ]
-            == 6
-        )
+        assert everthread.json("sessions", "undo", thread.id)["messages"] == 6
         done = everthread("sessions", "undo", thread.id)
         assert done.returncode == 1
         assert "no compaction" in done.stderr
@@ -1037,9 +973,9 @@ class TestDelete:
     def test_without_a_terminal_delete_needs_yes(
         self, everthread: Any, thread: Thread
     ) -> None:
-        done = everthread("sessions", "delete", thread.id, given=b"y\n")
-        assert done.returncode == 2
-        assert "--yes" in done.stderr
+        assert "--yes" in everthread.refuses(
+            "sessions", "delete", thread.id, given=b"y\n"
+        )
         assert not self.gone(everthread, thread.id)
         assert (
             "1 subagent thread ("
@@ -1086,24 +1022,19 @@ def test_ids_that_name_none_or_several(
         ("abc", "give more of the id"),
         ("", "begins with ''"),
     ):
-        done = everthread("sessions", command, "--", prefix)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
+        error = everthread.refuses("sessions", command, "--", prefix)
+        assert words in error
+        assert error.count("\n") == 1
     assert everthread("sessions", command, "--tenant", "one", "other").returncode == 2
 
 
 def test_an_id_that_is_no_text(everthread: Any) -> None:
-    done = everthread("sessions", "show", b"\xff\xfe")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in everthread.refuses("sessions", "show", b"\xff\xfe")
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "mysql://user@host/db"])
 def test_an_unknown_store_url_is_refused(everthread: Any, url: str) -> None:
-    done = everthread("sessions", "list", "--store", url)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert everthread.refuses("sessions", "list", "--store", url).count("\n") == 1
 
 
 def test_a_store_that_is_no_store(everthread: Any, tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ def filled(fill: Any) -> None:
 
 
 def report(everthread: Any, *arguments: str) -> Any:
-    done = everthread(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    shown = everthread.succeeds(*arguments, "--json")
+    return json.loads(shown)
 
 
 def test_a_model_that_costs_nothing_is_free_not_unknown(
@@ -173,9 +172,7 @@ class TestUsage:
             everthread("usage", "--until", "90d").stdout
             == "no calls to a model are recorded\n"
         )
-        done = everthread("usage", "--since", "when?")
-        assert done.returncode == 2
-        assert "is not a time" in done.stderr
+        assert "is not a time" in everthread.refuses("usage", "--since", "when?")
 
     def test_every_call(self, everthread: Any) -> None:
         calls = report(everthread, "usage", "thread", "--calls")["calls"]
@@ -210,10 +207,9 @@ class TestUsage:
             (["--calls"], "give its id"),
             (["nobody"], "begins with 'nobody'"),
         ):
-            done = everthread("usage", *arguments)
-            assert (done.returncode, done.stdout) == (2, "")
-            assert words in done.stderr
-            assert done.stderr.count("\n") == 1
+            error = everthread.refuses("usage", *arguments)
+            assert words in error
+            assert error.count("\n") == 1
 
 
 @pytest.mark.usefixtures("filled")

@@ -160,7 +160,7 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
         with gateway(tmp_path, *upstream) as url:
             done = wrap("codex", "--gateway", url, PATH=path, TOKEN="another")
             assert done.returncode == 0, done.stderr
-    listed = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+    listed = everthread.json("sessions", "list")["sessions"]
     assert [(row["tenant"], row["messages"]) for row in listed] == [("default", 8)]
     found = everthread("sessions", "search", "Question")
     assert "Question 6" in found.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.state_sections import blocked_text
 from everthread.compaction.summary import BLOCKED, STATE, parse_sections
 from everthread.compaction.thread_facts import state_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary import USER_WORDS, Compaction, parse_sections
 from everthread.compaction.summary_engine import SummaryEngine
@@ -25,7 +25,7 @@ from everthread.compaction.user_quotes import (
 )
 from everthread.core.messages import Message, text_of
 from everthread.core.outputs import OPEN
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (

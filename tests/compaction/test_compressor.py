@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import (
     BLOCKED,
     CRITICAL,

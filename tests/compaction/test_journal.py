@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal import Journal, parse_journal
-from everthread.compaction.journal_building import JournalFold, journal_of
-from everthread.compaction.journal_steps import FIXED
+from everthread.compaction.journal.builder import JournalFold, journal_of
+from everthread.compaction.journal.journal import Journal, parse_journal
+from everthread.compaction.journal.steps import FIXED
 from everthread.compaction.pruning import prune
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
 from everthread.compaction.thread_facts import ThreadState, command_key, state_of
 from everthread.core.messages import Message
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 
 COUNT = TokenCounter("gpt-4o").text

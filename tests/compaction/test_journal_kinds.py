@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_building import journal_of
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.state_sections import blocked_text
 from everthread.compaction.summary import DONE, parse_sections
 from everthread.compaction.thread_facts import state_of

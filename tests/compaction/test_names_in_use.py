@@ -9,9 +9,10 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.names_in_use import NamesInUse, read_names, with_ends
+from everthread.compaction.name_shapes import read_names
+from everthread.compaction.names_in_use import NamesInUse
 from everthread.compaction.names_section import NamesSection, parse_names
 from everthread.compaction.summary import (
     DONE,
@@ -121,7 +122,9 @@ async def test_a_name_that_stands_elsewhere_in_the_context_is_not_listed() -> No
 
 
 @pytest.mark.parametrize("window", [4_096, 8_000, WINDOW, 64_000])
-async def test_the_section_stays_within_a_fifth_of_the_summary(window: int) -> None:
+async def test_the_section_stays_within_a_fifth_of_the_summarys_room(
+    window: int,
+) -> None:
     many = [
         message
         for number in range(200)
@@ -141,7 +144,10 @@ async def test_the_section_stays_within_a_fifth_of_the_summary(window: int) -> N
         user_message("What now?"),
     ]
     result = await ContextCompressor(services(window=window)).compress(talk)
-    assert 0 < COUNTER.text(names_in(result)) <= COUNTER.text(result.summary) / 5
+    sections = parse_sections(result.summary)
+    room = next(phase.note for phase in result.phases if phase.name == "summarise")
+    budget = int(room.split()[1].replace(",", ""))
+    assert 0 < COUNTER.text(sections[NAMES]) <= budget / 5
 
 
 async def test_the_newest_and_most_used_names_come_first() -> None:
@@ -269,7 +275,7 @@ def test_names_are_known_by_their_shape() -> None:
     )
     assert set(read_names(text)) == {
         "readTokenStream",
-        "src/app/main.rs",
+        "app/main.rs",
         "https://a.example/b",
         "4f2a9c1",
         "PROJ-1234",
@@ -340,7 +346,8 @@ def test_files_stand_with_their_last_folder_and_are_read_back() -> None:
         "/etc/hosts.conf",
         "notes.md",
     ]
-    section = NamesSection.plan(NamesInUse.of_list(paths), 10_000, "/r/app/")
+    names = NamesInUse.of_list(read_names("\n".join(paths)))
+    section = NamesSection.plan(names, 10_000)
     text = section.text("word " * 1_000, frozenset(), COUNTER.text)
     assert "shop/{cart.py order.py}" in text
     assert "shop_tests/cart_test.py" in text
@@ -353,12 +360,40 @@ def test_files_stand_with_their_last_folder_and_are_read_back() -> None:
     }
 
 
+def test_a_file_without_a_folder_counts_for_its_path() -> None:
+    names = NamesInUse.of_list(["cart_total_sum", "cart.py", "shop/cart.py"])
+    assert names.ranked() == ["shop/cart.py", "cart_total_sum"]
+
+
 def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
     others = [f"cart_total_{at}" for at in range(5)]
-    names = NamesInUse.of_list(["/r/app/src/shop/cart.py", *others])
-    section = NamesSection.plan(names, 10_000, "")
-    text = section.text("word " * 1_000, with_ends(["src/shop/cart.py"]), COUNTER.text)
+    names = NamesInUse.of_list([*read_names("/r/app/src/shop/cart.py"), *others])
+    section = NamesSection.plan(names, 10_000)
+    shown = frozenset(read_names("src/shop/cart.py"))
+    text = section.text("word " * 1_000, shown, COUNTER.text)
     assert parse_names(text) == others
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (
+            "pytest tests/shop/test_cart.py::test_total",
+            ["shop/test_cart.py", "test_total"],
+        ),
+        ("git show HEAD:src/shop/cart.py", ["shop/cart.py"]),
+        ("ls /home/ann/shop/.config", ["shop/.config"]),
+        ("cd /home/ann/shop", ["ann/shop"]),
+        ("cat lib/views/cart.heex", ["views/cart.heex"]),
+        ("find . -path **/cart_test.go", ["cart_test.go"]),
+        ("redis-cli -u cache:6379", ["redis-cli", "cache:6379"]),
+        ("border-radius:50", ["border-radius"]),
+    ],
+)
+def test_files_folders_and_hosts_are_read_from_commands(
+    typed: str, names: list[str]
+) -> None:
+    assert read_names(typed, is_line=True) == names
 
 
 def test_what_only_looks_like_a_name_is_none() -> None:
@@ -381,7 +416,8 @@ async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -
             "https://api.example.com/users/ann/followers_page was shown",
         ),
     ]
-    listed = names_in(await ContextCompressor(services()).compress(talk))
+    result = await ContextCompressor(services()).compress(talk)
+    listed = names_in(result)
     assert "mid-turn" not in listed
     assert "followers_page" not in listed
-    assert "fix-turn-ends" in listed
+    assert "fix-turn-ends" in result.summary

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.draft_checks import NAMES_TOO_MUCH, WROTE_TOO_MUCH
 from everthread.compaction.drafts import WROTE_NOTHING
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summary import (
     DONE,
     GOAL,
@@ -20,6 +19,10 @@ from everthread.compaction.summary import (
     parse_sections,
 )
 from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.verification.draft_checks import (
+    NAMES_TOO_MUCH,
+    WROTE_TOO_MUCH,
+)
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless.engine import LosslessEngine
 from everthread.compaction.summary import GOAL
 from everthread.core.messages import Message, text_of

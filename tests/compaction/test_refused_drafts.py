@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import Compaction, render_sections

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, kind_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_summary

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.earlier_summary import read_state
-from everthread.compaction.journal import INTRO, Journal
+from everthread.compaction.journal.journal import INTRO, Journal
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import (
     BLOCKED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread import compress
-from everthread.compaction.verification import (
+from everthread.compaction.verification.unsupported_lines import (
     UNVERIFIED,
     is_refused,
     mark_sections,

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import BLOCKED, DONE, USER_WORDS, parse_sections
 from everthread.compaction.user_quotes import parse_words
 from everthread.core.messages import Message

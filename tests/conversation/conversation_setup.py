@@ -10,7 +10,7 @@ from typing import Any
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply, Request
@@ -19,6 +19,7 @@ from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, Said, ScriptedModel
 from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
+from tests.chat_messages import calls_reply, function_call, result_message
 
 Script = Iterable[Said] | Callable[[Request], Said]
 SYSTEM = "You help with the billing service. Answer briefly."
@@ -107,15 +108,11 @@ def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
 
 def call_reply(name: str, arguments: str, call_id: str = "call_1") -> Reply:
     """A reply that calls a tool."""
-    function = {"name": name, "arguments": arguments}
-    wanted: Any = [{"id": call_id, "type": "function", "function": function}]
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
-    )
+    return calls_reply(function_call(call_id, name, arguments))
 
 
 def tool_result(text: str, call_id: str = "call_1") -> Any:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return result_message(call_id, text)
 
 
 def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
@@ -138,3 +135,14 @@ def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
 def make_text(count: int, about: str = "invoice") -> str:
     """A text of about this many tokens; no two are alike."""
     return " ".join(f"{about} {index} is settled" for index in range(count // 4))
+
+
+def numbered_text(number: int, count: int, topic: str) -> str:
+    """Return what the user says in this turn, in about `count` tokens."""
+    return f"Turn {number}: {make_text(count, f'{topic} {number}')}"
+
+
+async def send_texts(talk: Any, turns: int, count: int, topic: str) -> None:
+    """Send a numbered text of about `count` tokens in each of `turns` turns."""
+    for turn in range(turns):
+        await talk.send(numbered_text(turn, count, topic))

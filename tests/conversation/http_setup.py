@@ -15,6 +15,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
+from tests.chat_messages import calls_reply, function_call
 
 KEY = "EVERTHREAD_LAB_KEY"
 NAMES: dict[Api, str] = {
@@ -140,8 +141,6 @@ def answer_script(
 
 
 def call_reply(command: str, call_id: str) -> Reply:
-    function = {"name": "terminal", "arguments": f'{{"command": "{command}"}}'}
-    wanted: Any = [{"id": call_id, "type": "function", "function": function}]
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+    return calls_reply(
+        function_call(call_id, "terminal", f'{{"command": "{command}"}}')
     )

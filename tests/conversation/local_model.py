@@ -10,7 +10,7 @@ from everthread.core.types import Api
 from everthread.providers.local import LocalModel
 from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, LimitLearnt, Recovery
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text
 
 
 async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> int:
@@ -69,9 +69,7 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
         turns = 0
         while not watch.of(Recovery):
             turns += 1
-            await conversation.send(
-                f"Turn {turns}: {make_text(window // 8, f'sheep {turns}')}"
-            )
+            await conversation.send(numbered_text(turns, window // 8, "sheep"))
         learnt = watch.of(LimitLearnt)[0]
         assert (learnt.window, learnt.stored) == (window, True)
         assert conversation.window == window

@@ -21,7 +21,8 @@ from everthread.core.types import Reply, Request
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from tests.conversation.conversation_setup import make_text
+from tests.chat_messages import result_message
+from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     TOOL,
     HttpSetup,
@@ -77,7 +78,7 @@ class Soak:
         )
 
     def _words(self, turn: int) -> str:
-        text = f"Turn {turn}. {make_text(self.dice.randint(20, 900), f'matter {turn}')}"
+        text = numbered_text(turn, self.dice.randint(20, 900), "matter")
         self.said.append(text)
         return text
 
@@ -101,11 +102,9 @@ class Soak:
     async def _results(self, conversation: Conversation, calls: Any) -> None:
         while calls:
             results: list[Any] = [
-                {
-                    "role": "tool",
-                    "tool_call_id": call.id,
-                    "content": make_text(self.dice.choice((50, 600, 9_000)), call.id),
-                }
+                result_message(
+                    call.id, make_text(self.dice.choice((50, 600, 9_000)), call.id)
+                )
                 for call in calls
             ]
             await conversation.add_results(results)

@@ -19,7 +19,9 @@ from everthread.thread.options import Setup, SummarizerContext
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
+    numbered_text,
     open_setup,
+    send_texts,
 )
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder
 
@@ -35,7 +37,7 @@ async def test_two_compact_append_and_take_back_at_once(
     place = ConversationSetup(store)
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     first = await place.open(model, protect_last_n=2)
-    asked = [f"Turn {turn}: {make_text(600, f'account {turn}')}" for turn in range(12)]
+    asked = [numbered_text(turn, 600, "account") for turn in range(12)]
     for text in asked:
         await first.send(text)
     assert place.watch.of(CompactionDone)
@@ -96,8 +98,7 @@ async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
             given.system,
         )
         conversation = await Conversation.open(setup)
-        for turn in range(12):
-            await conversation.send(f"Turn {turn}: {make_text(600, f'account {turn}')}")
+        await send_texts(conversation, 12, 600, "account")
         task = asyncio.ensure_future(conversation.compress())
         await asked.wait()
         task.cancel()

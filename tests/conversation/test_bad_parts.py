@@ -26,8 +26,10 @@ from tests.conversation.conversation_setup import (
     SYSTEM,
     ConversationSetup,
     make_text,
+    numbered_text,
     open_setup,
     overflow_error,
+    send_texts,
 )
 
 TURNS = 9
@@ -55,8 +57,7 @@ async def several(setup: ConversationSetup, **settings: Any) -> Conversation:
     """So many turns that they pass the threshold."""
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     conversation = await setup.open(model, protect_last_n=2, **settings)
-    for turn in range(TURNS):
-        await conversation.send(f"Turn {turn}: {make_text(800, f'account {turn}')}")
+    await send_texts(conversation, TURNS, 800, "account")
     assert len(await setup.store.history(conversation.id)) == 2 * TURNS
     return conversation
 
@@ -171,7 +172,7 @@ async def test_hygiene_that_fails_does_not_block_the_engine_later(
         model, engine=made, background=False, protect_last_n=2
     )
     for turn in range(12):
-        await conversation.add(f"Turn {turn}: {make_text(1_180, f'account {turn}')}")
+        await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.hygiene()
     assert len(setup.watch.of(CompactionFailed)) == 1
     made.spoil = staticmethod(lambda given: given)
@@ -215,8 +216,7 @@ async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
         conversation = await Conversation.open(
             replace(setup, hooks=BrokenHooks(before=before, after=not before))
         )
-        for turn in range(TURNS):
-            await conversation.send(f"Turn {turn}: {make_text(800, f'account {turn}')}")
+        await send_texts(conversation, TURNS, 800, "account")
         done = place.watch.of(CompactionDone)
         failed = place.watch.of(CompactionFailed)
         assert (bool(done), bool(failed)) == (not before, before)

@@ -18,6 +18,7 @@ from everthread.testing import ScriptedModel
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
+    numbered_text,
     open_setup,
 )
 
@@ -80,7 +81,7 @@ async def test_a_turn_is_left_at_any_moment(
     reached = set()
     cut = 0
     for turn in range(30):
-        asked.append(f"Turn {turn}: {make_text(600, f'account {turn}')}")
+        asked.append(numbered_text(turn, 600, "account"))
         if await left(ask(asked[-1]), 3 + turn * 5 % 61):
             cut += 1
         else:
@@ -98,9 +99,7 @@ async def test_a_compaction_is_left_at_any_moment(setup: ConversationSetup) -> N
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     for after in range(0, 48, 4):
         conversation = await setup.open(model, protect_last_n=2)
-        asked = [
-            f"Turn {turn}: {make_text(300, f'account {turn}')}" for turn in range(5)
-        ]
+        asked = [numbered_text(turn, 300, "account") for turn in range(5)]
         for text in asked:
             await conversation.send(text)
         await left(conversation.compress(), after)

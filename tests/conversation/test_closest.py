@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,18 +11,19 @@ from everthread.core.search.lookup import page_text
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.thread.lookup import StoreLookup
+from tests.chat_messages import calls_message, function_call, result_message
 
 FACT = "Priya Raman painted the walnut cupboard of Aldermoor green."
 
 
 def _call(number: int, path: str) -> NewMessage:
-    function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
-    calls: Any = [{"id": f"c{number}", "type": "function", "function": function}]
-    return NewMessage({"role": "assistant", "content": None, "tool_calls": calls})
+    return NewMessage(
+        calls_message(function_call(f"c{number}", "read_file", f'{{"path": "{path}"}}'))
+    )
 
 
 def _result(number: int, text: str) -> NewMessage:
-    return NewMessage({"role": "tool", "tool_call_id": f"c{number}", "content": text})
+    return NewMessage(result_message(f"c{number}", text))
 
 
 async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(

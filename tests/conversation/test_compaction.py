@@ -13,7 +13,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
@@ -32,11 +32,13 @@ from everthread.thread.events import (
 )
 from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
 from everthread.thread.summary_wait import Timer
+from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     open_setup,
     route_to_model,
     tool_result,
@@ -52,7 +54,7 @@ async def filled(
     turn = 0
     while conversation.tokens < tokens:
         turn += 1
-        await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
+        await conversation.send(numbered_text(turn, 250, "topic"))
     return conversation
 
 
@@ -524,17 +526,8 @@ async def test_the_results_of_parallel_calls_reach_the_model(
 ) -> None:
     """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
     conversation = await filled(setup, 5_500)
-    calls: Any = [
-        {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": "look", "arguments": "{}"},
-        }
-        for number in range(12)
-    ]
-    asked = Reply(
-        {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
-    )
+    calls: Any = [function_call(f"call_{number}", "look") for number in range(12)]
+    asked = calls_reply(*calls)
     model = ScriptedModel([asked, "done"], window=16_000)
     await conversation.use_model(route_to_model(model))
     await conversation.send("Look at all of them.")

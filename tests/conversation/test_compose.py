@@ -15,7 +15,7 @@ from everthread.lab.provider import Fault, Provider
 from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Notice
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, send_texts
 from tests.conversation.http_setup import (
     KEY,
     answer_script,
@@ -78,8 +78,7 @@ async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
             "gpt-4o",
             extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
         )
-        for turn in range(10):
-            await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
+        await send_texts(conversation, 10, 300, "page")
         made = await conversation.compress()
         assert made.author == "gpt-4o-mini"
         assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
@@ -115,8 +114,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
             listener=watch,
             summarizer="journal",
         )
-        for turn in range(8):
-            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
+        await send_texts(conversation, 8, 900, "page")
         answer = await conversation.send("Are you there?")
         assert answer.text == "from the other"
         assert second.log[0].prompt_tokens < 4_000

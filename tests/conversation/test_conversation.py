@@ -28,6 +28,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     open_setup,
     tool_result,
 )
@@ -242,9 +243,7 @@ async def test_a_conversation_passes_its_window_many_times(
     model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
     conversation = await setup.open(model)
     for index in range(60):
-        await conversation.send(
-            f"Question {index}: {make_text(120, f'matter {index}')}"
-        )
+        await conversation.send(numbered_text(index, 120, "matter"))
         assert conversation.tokens < 8_000
     done = setup.watch.of(CompactionDone)
     assert len(done) >= 3
@@ -274,7 +273,7 @@ async def test_a_branch_knows_how_things_stood(setup: ConversationSetup) -> None
             await talk.add(
                 {
                     "role": "user",
-                    "content": f"Turn {turn}. {make_text(250, f'topic {turn}')}",
+                    "content": numbered_text(turn, 250, "topic"),
                 }
             )
             await talk.add({"role": "assistant", "content": make_text(200, "answer")})

@@ -21,6 +21,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     open_setup,
     route_to_model,
     tool_result,
@@ -137,7 +138,7 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
     while conversation.tokens < tokens:
         turn += 1
         wall.advance(20)
-        await conversation.send(f"Turn {turn}. {make_text(250, f'topic {turn}')}")
+        await conversation.send(numbered_text(turn, 250, "topic"))
 
 
 async def test_after_a_pause_the_history_is_compacted_below_the_threshold(

@@ -8,7 +8,7 @@ import pytest
 
 from everthread import Conversation
 from everthread.thread.events import CompactionDone
-from tests.conversation.conversation_setup import make_text
+from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     KEY,
     HttpSetup,
@@ -30,7 +30,7 @@ async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> 
     """Talk until the conversation was compacted this many times."""
     turn = 0
     while len(setup.watch.of(CompactionDone)) < times:
-        await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
+        await conversation.send(numbered_text(turn, 300, "page"))
         turn += 1
         assert turn < 200
 

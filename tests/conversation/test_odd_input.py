@@ -14,6 +14,7 @@ from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
+from tests.chat_messages import calls_reply, function_call, result_message
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
@@ -30,17 +31,8 @@ from tests.conversation.http_setup import (
 
 
 def asking(*ids: Any) -> Reply:
-    calls: Any = [
-        {
-            "id": each,
-            "type": "function",
-            "function": {"name": "terminal", "arguments": "{}"},
-        }
-        for each in ids
-    ]
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
-    )
+    calls: Any = [function_call(each, "terminal") for each in ids]
+    return calls_reply(*calls)
 
 
 async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
@@ -58,7 +50,7 @@ async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
         {"role": "user", "content": []},
         {"role": "user", "content": 5},
         [{"type": "text", "text": ""}],
-        {"role": "tool", "tool_call_id": ["a"], "content": "x"},
+        result_message(["a"], "x"),
         7,
         b"bytes",
     ],

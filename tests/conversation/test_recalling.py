@@ -19,6 +19,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     open_setup,
     route_to_model,
     tool_result,
@@ -57,7 +58,7 @@ async def compacted(
     for text in (
         "Let us begin.",
         *given,
-        *(f"Turn {turn}. {make_text(250, f'topic {turn}')}" for turn in range(4)),
+        *(numbered_text(turn, 250, "topic") for turn in range(4)),
     ):
         await talk.send(text)
     assert (await talk.compress()).changed
@@ -240,7 +241,7 @@ async def test_over_the_wire_it_stands_behind_the_marks_and_the_cache_stays_warm
         for text in (
             "Let us begin.",
             FACT,
-            *(f"Turn {turn}. {make_text(400, f'topic {turn}')}" for turn in range(5)),
+            *(numbered_text(turn, 400, "topic") for turn in range(5)),
         ):
             await conversation.send(text)
         assert (await conversation.compress()).changed

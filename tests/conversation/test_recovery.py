@@ -21,6 +21,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     call_reply,
     make_text,
+    numbered_text,
     overflow_error,
     tool_result,
 )
@@ -48,9 +49,7 @@ async def long_one(
 ) -> Any:
     conversation = await setup.open(model, **options)
     for index in range(turns):
-        await conversation.prepare(
-            f"Turn {index}: {make_text(600, f'subject {index}')}"
-        )
+        await conversation.prepare(numbered_text(index, 600, "subject"))
         await conversation.record(
             {
                 "choices": [

@@ -21,7 +21,8 @@ from everthread.thread.events import (
     OutputStored,
     UsageRecorded,
 )
-from tests.conversation.conversation_setup import make_text
+from tests.chat_messages import calls_reply, function_call, result_message
+from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 from tests.conversation.http_setup import (
     KEY,
     NAMES,
@@ -49,7 +50,7 @@ async def until_compacted(
     for turn in range(most):
         if len(place.watch.of(CompactionDone)) > before:
             return
-        await conversation.send(f"Turn {turn}. {make_text(size, f'subject {turn}')}")
+        await conversation.send(numbered_text(turn, size, "subject"))
     raise AssertionError("it was never compacted")
 
 
@@ -68,7 +69,7 @@ async def test_a_conversation_passes_its_window_several_times(
             pieces = [
                 piece
                 async for piece in conversation.stream(
-                    f"Turn {turn}. {make_text(400, f'topic {turn}')}"
+                    numbered_text(turn, 400, "topic")
                 )
             ]
             assert pieces[-1].text
@@ -91,8 +92,7 @@ async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
         tmp_path, served, answer_script(lambda _: make_text(200))
     ) as setup:
         conversation = await setup.open("gpt-4o")
-        for turn in range(12):
-            await conversation.send(f"{turn} {make_text(1_200, f'page {turn}')}")
+        await send_texts(conversation, 12, 1_200, "page")
         small = await setup.open(
             "gpt-4o-mini", resume=conversation.id, summarizer="journal"
         )
@@ -112,8 +112,7 @@ async def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> Non
     ) as setup:
         conversation = await setup.open("big-unknown", summarizer="journal")
         assert conversation.window == 128_000
-        for turn in range(14):
-            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
+        await send_texts(conversation, 14, 900, "page")
         assert any(record.status != 200 for record in setup.provider.log)
         assert conversation.window <= 8_000
         assert setup.watch.of(LimitLearnt)[0].stored
@@ -126,8 +125,7 @@ async def test_overflow_inside_a_stream(tmp_path: Path) -> None:
         tmp_path, [served_model("gpt-4o", 128_000)], script
     ) as setup:
         conversation = await setup.open("gpt-4o", summarizer="journal")
-        for turn in range(6):
-            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
+        await send_texts(conversation, 6, 900, "page")
         pieces = [piece async for piece in conversation.stream("And now?")]
         assert pieces[-1].text == "after all"
         assert setup.watch.of(CompactionDone)[0].reason == "overflow"
@@ -158,9 +156,7 @@ async def test_a_cap_that_did_not_fit_is_refused_once_and_not_lowered_for_good(
     ) as setup:
         conversation = await setup.open("big-unknown", summarizer="journal")
         for turn in range(16):
-            await conversation.send(
-                f"{turn} {make_text(150, f'page {turn}')}", max_tokens=7_900
-            )
+            await conversation.send(numbered_text(turn, 150, "page"), max_tokens=7_900)
         statuses = [record.status for record in setup.provider.log]
         assert statuses.count(400) == 1
         for record in setup.provider.log[1:]:
@@ -302,8 +298,7 @@ async def test_a_summariser_that_fails_rests_and_the_extract_serves(
             "rests" in item.text or "skipped" in item.text
             for item in setup.watch.of(CompactionProgress)
         )
-        for turn in range(6):
-            await conversation.send(f"{turn} {make_text(300, f'page {turn}')}")
+        await send_texts(conversation, 6, 300, "page")
         made = await conversation.compress()
         assert len(setup.summary_calls()) > asked, "a person's wish does not wait"
         assert any("wrote no summary" in warning for warning in made.warnings)
@@ -395,8 +390,7 @@ async def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> N
             system=SYSTEM,
             extra="compression: {background: false}",
         )
-        for turn in range(12):
-            await conversation.send(f"{turn} {make_text(900, f'page {turn}')}")
+        await send_texts(conversation, 12, 900, "page")
         await conversation.compress()
         (asked,) = [
             item
@@ -419,17 +413,11 @@ async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
 
 def _many(count: int) -> Reply:
     wanted: Any = [
-        {
-            "id": f"m{index}",
-            "type": "function",
-            "function": {"name": "terminal", "arguments": '{"command": "x"}'},
-        }
+        function_call(f"m{index}", "terminal", '{"command": "x"}')
         for index in range(count)
     ]
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
-    )
+    return calls_reply(*wanted)
 
 
 def _result(call_id: str, text: str) -> Any:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return result_message(call_id, text)

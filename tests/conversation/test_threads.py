@@ -17,6 +17,7 @@ from everthread.thread.events import CompactionDone
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
+    send_texts,
 )
 
 LONGEST = 60.0
@@ -49,8 +50,7 @@ class Gate:
 async def full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     conversation = await setup.open(model, engine=engine, protect_last_n=2, **settings)
-    for turn in range(6):
-        await conversation.send(f"Turn {turn}: {make_text(900, f'account {turn}')}")
+    await send_texts(conversation, 6, 900, "account")
     return conversation
 
 

@@ -24,6 +24,7 @@ from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,
     overflow_error,
+    send_texts,
 )
 from tests.conversation.http_setup import answer_script, open_http_setup, served_model
 
@@ -52,8 +53,7 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
     }
     said = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
     first = await setup.open(said, engine=make, provider="anthropic", protect_last_n=2)
-    for turn in range(40):
-        await first.send(f"Turn {turn}: {make_text(60, f'account {turn}')}")
+    await send_texts(first, 40, 60, "account")
     second = await setup.open(
         said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
     )
@@ -93,8 +93,7 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
     first = ScriptedModel(lambda _: next(script, out))
     both = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
     conversation = await setup.open(both, protect_last_n=2)
-    for turn in range(8):
-        await conversation.send(f"Turn {turn}: {make_text(300, f'account {turn}')}")
+    await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
     assert (await setup.store.limits_for(first.base_url, first.name)).window is None

@@ -59,43 +59,43 @@ def model(**more: Any) -> ScriptedModel:
     return ScriptedModel(lambda _: make_text(120, "answer"), window=8_000, **more)
 
 
-async def fill(talk: Conversation, about: str = "ledger") -> None:
+async def fill(conversation: Conversation, about: str = "ledger") -> None:
     """Until it was compacted once more."""
-    before = talk.session.id
+    before = conversation.session.id
     turn = 0
-    while talk.session.id == before:
+    while conversation.session.id == before:
         turn += 1
-        await talk.send(f"Turn {turn}. {make_text(300, f'{about} {turn}')}")
+        await conversation.send(f"Turn {turn}. {make_text(300, f'{about} {turn}')}")
 
 
 async def test_nothing_changes_for_those_under_their_share(
     setup: ConversationSetup,
 ) -> None:
     asked = model()
-    talk = await setup.open(asked, tools=TOOLS[:2], background=False)
-    await talk.send("Hello")
-    await fill(talk)
+    conversation = await setup.open(asked, tools=TOOLS[:2], background=False)
+    await conversation.send("Hello")
+    await fill(conversation)
     assert all(request.tools == TOOLS[:2] for request in asked.requests)
-    assert (talk.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
+    assert (conversation.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
 
 
 async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(
     setup: ConversationSetup,
 ) -> None:
     asked = model()
-    talk = await setup.open(asked, tools=TOOLS, **SHARE)
-    assert talk.tools == TOOLS
-    await talk.send("Book me a flight, and put it into the calendar.")
+    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    assert conversation.tools == TOOLS
+    await conversation.send("Book me a flight, and put it into the calendar.")
     first = offered(asked.requests[0])
     assert {"flight_tool", "calendar_tool", FIND} <= set(first)
     assert 3 <= len(first) < len(TOOLS)
     [told] = setup.watch.of(ToolsChanged)
     assert (told.gone, told.left_out, told.given, told.why) == (
-        talk.toolbox.out,
+        conversation.toolbox.out,
     ) * 2 + (8, "the session begins")
     assert told.tokens_saved > 200
-    await talk.send("And now the weather, please, and the payroll.")
-    again = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    await conversation.send("And now the weather, please, and the payroll.")
+    again = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
     await again.send("What about the warehouse?")
     assert [offered(request) for request in asked.requests] == [first] * 3
     await fill(again, "warehouse payroll")
@@ -117,23 +117,27 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
         return make_text(120, "answer")
 
     asked = ScriptedModel(say, window=8_000)
-    talk = await setup.open(asked, tools=TOOLS, **SHARE)
-    await talk.send("Book me a flight.")
-    out = talk.toolbox.out
+    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    await conversation.send("Book me a flight.")
+    out = conversation.toolbox.out
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
     # One that is left out can be called.
-    answer = await talk.send("Somehow you know it: use it")
-    await talk.add_results([tool_result("paid", answer.calls[0].id)])
-    told = await talk.handle_tool_call(FIND, {"query": "phone somebody: telephones"})
+    answer = await conversation.send("Somehow you know it: use it")
+    await conversation.add_results([tool_result("paid", answer.calls[0].id)])
+    told = await conversation.handle_tool_call(
+        FIND, {"query": "phone somebody: telephones"}
+    )
     assert told.startswith(
         "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
     )
     assert told.endswith("They are shown to you again from the next compaction on.")
-    told = await talk.handle_tool_call(FIND, {"query": "warehouses", "now": True})
+    told = await conversation.handle_tool_call(
+        FIND, {"query": "warehouses", "now": True}
+    )
     assert "The user did not allow to show them at once." in told
     assert "next compaction" in told
-    assert talk.toolbox.out == out
-    resumed = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    assert conversation.toolbox.out == out
+    resumed = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
     assert resumed.toolbox.out == out
     await fill(resumed)
     now = set(offered(asked.requests[-1]))
@@ -152,15 +156,15 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 ) -> None:
     """What was not saved yet is told by the compaction's own record; an undo finds what was there before."""
     asked = model()
-    talk = await setup.open(asked, tools=TOOLS, **SHARE)
-    await talk.send("Book me a flight.")
-    before = talk.toolbox.out
-    await talk.find_tools("telephone")
-    await fill(talk)
-    out = talk.toolbox.out
+    conversation = await setup.open(asked, tools=TOOLS, **SHARE)
+    await conversation.send("Book me a flight.")
+    before = conversation.toolbox.out
+    await conversation.find_tools("telephone")
+    await fill(conversation)
+    out = conversation.toolbox.out
     assert out != before
-    await setup.store.put_state(talk.session.id, "calibration", None)
-    other = await setup.open(asked, resume=talk.id, tools=TOOLS, **SHARE)
+    await setup.store.put_state(conversation.session.id, "calibration", None)
+    other = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
     assert other.toolbox.out == out
     await other.undo()
     assert other.toolbox.out == before
@@ -168,23 +172,23 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 
 async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -> None:
     asked = model(name="claude-sonnet-4-5", api="anthropic")
-    talk = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
-    await talk.send("Book me a flight.")
-    price = talk.toolbox.price()
+    conversation = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
+    await conversation.send("Book me a flight.")
+    price = conversation.toolbox.price()
     assert price.startswith("about $0.00")
-    assert f"{talk.tokens:,} tokens" in price
-    found = await talk.find_tools("telephone", now=True)
+    assert f"{conversation.tokens:,} tokens" in price
+    found = await conversation.find_tools("telephone", now=True)
     assert found.now
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
     told = setup.watch.of(ToolsChanged)[-1]
     assert (told.back, told.now) == (("telephone_tool",), True)
-    assert "other tools are offered" in talk.toolbox.price()
-    await talk.send("Ring him.")
+    assert "other tools are offered" in conversation.toolbox.price()
+    await conversation.send("Ring him.")
     assert "telephone_tool" in offered(asked.requests[-1])
     assert "telephone_tool" not in offered(asked.requests[-2])
     again = await setup.open(
-        asked, resume=talk.id, tools=TOOLS, provider="anthropic", **SHARE
+        asked, resume=conversation.id, tools=TOOLS, provider="anthropic", **SHARE
     )
     await again.send("And again.")
     assert offered(asked.requests[-1]) == offered(asked.requests[-2])
@@ -196,16 +200,18 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
 async def test_a_search_that_finds_nothing_changes_nothing(
     setup: ConversationSetup,
 ) -> None:
-    talk = await setup.open(model(), tools=TOOLS, **SHARE)
-    await talk.send("Book me a flight.")
-    found = await talk.find_tools("quantum chemistry", now=True)
+    conversation = await setup.open(model(), tools=TOOLS, **SHARE)
+    await conversation.send("Book me a flight.")
+    found = await conversation.find_tools("quantum chemistry", now=True)
     assert (found.tools, found.now) == ((), False)
     assert "These are left out: " in found.text
-    assert all(name in found.text for name in talk.toolbox.out)
-    assert "telephone_tool" not in (await talk.find_tools("telephone_tool")).others
+    assert all(name in found.text for name in conversation.toolbox.out)
+    assert (
+        "telephone_tool" not in (await conversation.find_tools("telephone_tool")).others
+    )
     for wrong in ("", "  ", "x" * 1_001):
         with pytest.raises(InputError, match="what the tool shall do"):
-            await talk.find_tools(wrong)
+            await conversation.find_tools(wrong)
     small = await setup.open(model(), tools=TOOLS[:1])
     await small.send("Hello")
     assert "all are shown to you" in (await small.find_tools("weather")).text
@@ -219,19 +225,19 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
     asked = model()
     long = "You help. " + make_text(2_400, "rule")
-    talk = await setup.open(
+    conversation = await setup.open(
         asked,
         tools=[tool(topic, 200) for topic in TOPICS],
         system=long,
         tools_share=1.0,
     )
-    await talk.send("Book me a flight.")
+    await conversation.send("Book me a flight.")
     assert FIND in offered(asked.requests[0])
-    await talk.send("And a hotel.")
+    await conversation.send("And a hotel.")
     [notice] = setup.watch.of(Notice)
     assert "alone take" in notice.text
     assert notice.text.endswith(
-        f"{len(talk.toolbox.out)} tools that it does not use are left out."
+        f"{len(conversation.toolbox.out)} tools that it does not use are left out."
     )
     full = await setup.open(
         model(),
@@ -251,14 +257,16 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
         return LosslessEngine(services)
 
     asked = model()
-    talk = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
-    await talk.send("Book me a flight.")
+    conversation = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
+    await conversation.send("Book me a flight.")
     names = offered(asked.requests[-1])
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND} <= set(names)
-    assert [entry["function"]["name"] for entry in talk.toolbox.own] == names[-4:]
-    talk.use_tools(TOOLS[:1])
+    assert [entry["function"]["name"] for entry in conversation.toolbox.own] == names[
+        -4:
+    ]
+    conversation.use_tools(TOOLS[:1])
     setup.watch.broken.clear()
-    await talk.send("Hello")
+    await conversation.send("Hello")
     assert FIND not in offered(asked.requests[-1])
     # `use_tools` says that the cache is lost by it.
     assert len(setup.watch.broken) == 1
@@ -277,9 +285,11 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
 async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
     """Calls of tools nobody gave change nothing of what is offered."""
     said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
-    talk = await setup.open(ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE)
-    answer = await talk.send("Book me a flight.")
-    await talk.add_results([tool_result("no such tool", answer.calls[0].id)])
-    await talk.send()
+    conversation = await setup.open(
+        ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE
+    )
+    answer = await conversation.send("Book me a flight.")
+    await conversation.add_results([tool_result("no such tool", answer.calls[0].id)])
+    await conversation.send()
     assert not setup.watch.of(CompactionDone)
-    assert not talk.toolbox.used
+    assert not conversation.toolbox.used

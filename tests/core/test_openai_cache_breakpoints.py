@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.fingerprints import byte_form
-from everthread.core.openai_cache_breakpoints import (
+from everthread.core.caching.openai_cache_breakpoints import (
     BREAKPOINT,
     breakpoint_place,
     has_breakpoint,
@@ -15,6 +14,7 @@ from everthread.core.openai_cache_breakpoints import (
     mark_system_breakpoint,
     takes_breakpoints,
 )
+from everthread.core.fingerprints import byte_form
 from everthread.core.types import Api
 
 MARK = {"mode": "explicit"}

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.core.provider_errors import classify_error
-from everthread.core.redaction import redact
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.search.terms import query_terms
-from everthread.core.secret_rules import rules
+from everthread.core.secrets.redaction import redact
+from everthread.core.secrets.secret_rules import rules
 from everthread.core.transcript import user_text
 
 parser: Any = importlib.import_module("re._parser")

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.error_counts import Counts, read_counts
-from everthread.core.error_sentences import plain, sentences
-from everthread.core.provider_errors import ErrorVerdict, classify_error
+from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
+from everthread.core.provider_errors.sentences import plain, sentences
+from everthread.core.provider_errors.stated_counts import Counts, read_counts
 from tests.shared_data import shared_path
 
 CASES: list[dict[str, Any]] = [

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everthread.core.randomness import is_random, is_sequence, shannon_entropy
-from everthread.core.redacted_values import redact_value
-from everthread.core.redaction import (
+from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.redaction import (
     MARK,
     LineRedactor,
     clip_words,
@@ -25,7 +25,7 @@ from everthread.core.redaction import (
     redact,
     redact_part,
 )
-from everthread.core.secret_rules import (
+from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,
     hint_of_name,

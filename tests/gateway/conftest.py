@@ -1,12 +1,16 @@
-"""Databases of either kind, a PostgreSQL of a test's own, to be stopped, and managers on a store."""
+"""Databases of either kind, a PostgreSQL of a test's own, to be stopped, and managers and gateways on a store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from tests.gateway.api.api_setup import ApiSetup, open_api
+from tests.gateway.dashboard_setup import Browser, DashboardSetup, open_dashboard_setup
+from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import ManagerSetup, open_setup_without_provider
 from tests.store.conftest import kind, new_url, own_server, postgres, run_folder, url
 
@@ -16,4 +20,42 @@ __all__ = ["kind", "new_url", "own_server", "postgres", "run_folder", "url"]
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[ManagerSetup]:
     async with open_setup_without_provider(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def gateways(tmp_path: Path) -> AsyncIterator[GatewaySetup]:
+    async with open_setup(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of no gateway in particular: for the requests that the official clients would not send."""
+    async with httpx2.AsyncClient(timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+async def dashboard(tmp_path: Path) -> AsyncIterator[DashboardSetup]:
+    async with open_dashboard_setup(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visitor(dashboard: DashboardSetup) -> Browser:
+    """A browser that has not logged in."""
+    return dashboard.browser()
+
+
+@pytest.fixture
+async def me(dashboard: DashboardSetup) -> Browser:
+    """A browser that is logged in."""
+    return await dashboard.browser().enter()
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[ApiSetup]:
+    """A gateway with the native API."""
+    async with open_api(f"sqlite:///{tmp_path / 'store.db'}") as opened:
         yield opened

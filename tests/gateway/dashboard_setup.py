@@ -21,6 +21,7 @@ from everthread.gateway.dashboard.pages import Dashboard
 from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.records import NewCompaction, NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 
 MODEL = "claude-sonnet-4-5"
 HOST = "http://127.0.0.1"
@@ -177,21 +178,15 @@ async def open_dashboard_setup(
 def make_turn(number: int, *, words: int = 40) -> list[Any]:
     """A question, a call, its result, an answer."""
     arguments = f'{{"command": "pytest tests/test_part_{number}.py"}}'
-    call = {
-        "id": f"c{number}",
-        "type": "function",
-        "function": {"name": "terminal", "arguments": arguments},
-    }
     return [
         {
             "role": "user",
             "content": f"Please mend src/ledger.py number {number} and keep to two decimals.",
         },
-        {
-            "role": "assistant",
-            "content": f"I run the tests of part {number}.",
-            "tool_calls": [call],
-        },
+        calls_message(
+            function_call(f"c{number}", "terminal", arguments),
+            text=f"I run the tests of part {number}.",
+        ),
         {
             "role": "tool",
             "tool_call_id": f"c{number}",

@@ -16,8 +16,8 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
+from everthread.gateway.access.issued_keys import issue_key
 from everthread.gateway.contracts import Auth, Mode
-from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.records import KeyLimits
@@ -51,7 +51,7 @@ class GatewaySetup:
     clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     """By kind, address and key: making one costs more than all it is asked here."""
 
-    async def gateway(
+    async def start(
         self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
     ) -> str:
         known = more.pop("upstreams", None) or [

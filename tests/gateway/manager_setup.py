@@ -15,11 +15,11 @@ import httpx2
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.thread.caller.caller_setup import CallerSetup
@@ -28,6 +28,7 @@ from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
 from everthread.thread.summary_wait import call_later
 from everthread.wire import anthropic, openai_chat, openai_responses
+from tests.chat_messages import result_message
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 PATHS: dict[Api, str] = {
@@ -50,10 +51,9 @@ MANAGED: Any = "managed"
 
 @dataclass
 class ManagerSetup:
-    """Managers on one store in front of one provider."""
+    """Managers on one store."""
 
     store: Store
-    provider: Provider | None = None
     window: int = 8_000
     events: list[Event] = field(default_factory=list)
     managers: list[ProxyManager] = field(default_factory=list)
@@ -103,6 +103,19 @@ class ManagerSetup:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+@dataclass(kw_only=True)
+class ProviderSetup(ManagerSetup):
+    """Managers on one store in front of one provider."""
+
+    provider: Provider
+
+    async def send(self, manager: ProxyManager, client: HistoryClient) -> Exchange:
+        """Send a request that the provider must answer."""
+        exchange = await send_request(manager, client, self.provider)
+        assert exchange.reply is not None, exchange.error
+        return exchange
+
+
 @asynccontextmanager
 async def open_manager_setup(
     folder: Path,
@@ -111,25 +124,25 @@ async def open_manager_setup(
     window: int = 8_000,
     served: int | None = None,
     **more: Any,
-) -> AsyncIterator[ManagerSetup]:
+) -> AsyncIterator[ProviderSetup]:
     models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
     async with (
         Provider(models, script) as provider,
-        open_setup_without_provider(folder) as made,
+        open_setup_without_provider(folder) as setup,
     ):
-        made.provider = provider
-        made.window = window
-        yield made
+        yield ProviderSetup(
+            setup.store, window, managers=setup.managers, provider=provider
+        )
 
 
 @asynccontextmanager
 async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetup]:
     store = open_store(folder / "store.db")
-    made = ManagerSetup(store)
+    setup = ManagerSetup(store)
     try:
-        yield made
+        yield setup
     finally:
-        for manager in made.managers:
+        for manager in setup.managers:
             await manager.close()
         await store.close()
 
@@ -173,8 +186,15 @@ class HistoryClient:
             self.mode,
         )
 
-    def add_user_message(self, text: str) -> None:
+    def add_user_message(self, text: Any) -> None:
         self.messages.append({"role": "user", "content": text})
+
+    def add_assistant_message(self, text: Any) -> None:
+        self.messages.append({"role": "assistant", "content": text})
+
+    def add_answer(self, text: str) -> None:
+        """Add an answer as the API writes it."""
+        self.add_reply(text_reply(text))
 
     def add_reply(self, reply: Reply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
@@ -183,7 +203,7 @@ class HistoryClient:
         ]
 
     def add_result(self, call_id: str, text: str) -> None:
-        message: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
+        message: Any = result_message(call_id, text)
         if self.api == "openai_responses":
             self.messages.append(
                 {"type": "function_call_output", "call_id": call_id, "output": text}
@@ -197,7 +217,8 @@ class Exchange:
     incoming: Incoming
     sent: Outgoing
     status: int
-    reply: Reply | None
+    reply: Any
+    """None after an error."""
     error: str = ""
     tries: int = 1
 
@@ -254,10 +275,22 @@ async def answer_request(
     """The same without a provider: the answer is this text."""
     incoming = client.incoming()
     turn = await manager.prepare(incoming)
-    reply = Reply({"role": "assistant", "content": text}, "stop")
+    reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
     return replace(turn.sent, headers=await turn.response_headers())
+
+
+async def ask(
+    manager: ProxyManager, client: HistoryClient, question: str, text: str = "Yes."
+) -> Outgoing:
+    """Add the question to the client's history and send it; the answer is this text."""
+    client.add_user_message(question)
+    return await answer_request(manager, client, text)
+
+
+def text_reply(text: str) -> Reply:
+    return Reply({"role": "assistant", "content": text}, "stop")
 
 
 def make_text(count: int, topic: str) -> str:
@@ -265,6 +298,11 @@ def make_text(count: int, topic: str) -> str:
         f"{topic} item {index} was entered and checked."
         for index in range(max(1, count // 8))
     )
+
+
+def numbered_text(number: int, count: int, topic: str) -> str:
+    """Return a text of about `count` tokens that names its topic and number."""
+    return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
 
 
 def thread_of(request: ProxyTurn | Outgoing) -> str:

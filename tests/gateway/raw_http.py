@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
+from everthread.gateway.access.auth import Authenticator
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import Authenticator
 from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
+from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.thread.caller.sent_history import Outcome
@@ -218,8 +219,11 @@ class PassThroughTurn:
 
 
 @asynccontextmanager
-async def raw_upstream(answer: WriteAnswer) -> AsyncIterator[RawUpstream]:
-    upstream = RawUpstream(answer)
+async def raw_upstream(
+    answer: WriteAnswer | None = None,
+) -> AsyncIterator[RawUpstream]:
+    """Listen on a port; without an `answer` every request gets an empty object."""
+    upstream = RawUpstream(answer or whole_answer(200, JSON, b"{}"))
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
@@ -258,6 +262,18 @@ async def open_raw_gateway(
     service = GatewayApp(proxy, authenticator=authenticator, sites=sites)
     async with Gateway(service, patience=1.0) as running:
         yield running.url, proxy
+
+
+@asynccontextmanager
+async def raw_gateway(
+    answer: WriteAnswer | None = None, manager: Manager | None = None, **options: Any
+) -> AsyncIterator[tuple[str, RawUpstream]]:
+    """Start a gateway before an upstream that writes this answer: its address, and the upstream."""
+    async with (
+        raw_upstream(answer) as upstream,
+        open_raw_gateway(upstream.url, manager, **options) as (url, _),
+    ):
+        yield url, upstream
 
 
 async def send_bytes(

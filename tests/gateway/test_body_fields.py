@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.usage_option import UsageChunkFilter, ask_for_usage
-from everthread.gateway.outer_fields import OuterFields, peek_field
+from everthread.gateway.request.outer_fields import OuterFields, peek_field
 
 NAMES = st.sampled_from(
     ["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"]

@@ -7,26 +7,26 @@ import gzip
 import json
 import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.auth import Caller
-from everthread.gateway.encoding import readable_encodings
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.charging import charged_model
-from everthread.gateway.json_slices import ExcessError, slice_body
-from everthread.gateway.outer_fields import OuterFields
+from everthread.gateway.request.encoding import readable_encodings
+from everthread.gateway.request.json_slices import ExcessError, slice_body
+from everthread.gateway.request.outer_fields import OuterFields
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
     RawMessage,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     send_bytes,
     whole_answer,
@@ -53,7 +53,7 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
 ) -> None:
     manager = PassThroughManager()
     async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        raw_upstream() as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
         answer = await send_bytes(url, post_request(CHAT, body))
@@ -98,18 +98,17 @@ def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) ->
 
 
 async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
-    tmp_path: Path,
+    gateways: GatewaySetup,
 ) -> None:
     """The attack: ten megabytes of numbers in one message kept everybody waiting for twenty seconds."""
     body = json.dumps(
         {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
     ).encode()
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = await setup.key()
-        answer = await send_bytes(
-            url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
-        )
+    url = await gateways.start()
+    key = await gateways.key()
+    answer = await send_bytes(
+        url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
+    )
     assert (
         "one of its messages has more than 50,000 values"
         in answer.names["x-everthread-notice"]
@@ -172,10 +171,7 @@ def test_escaped_names_are_looked_for_once() -> None:
 async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = PassThroughManager()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(manager=manager) as (url, upstream):
         answer = await send_bytes(
             url, post_request(CHAT, packed, (b"content-encoding", b"gzip"))
         )
@@ -193,14 +189,13 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
 async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
     name: bytes, packed: bytes
 ) -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    manager = PassThroughManager()
+    async with raw_gateway(manager=manager) as (url, upstream):
         answer = await send_bytes(
             url, post_request(CHAT, packed, (b"content-encoding", name))
         )
     assert (answer.status, upstream.received[0].body == packed) == (200, True)
+    assert manager.prepared == []
     assert (
         answer.names["x-everthread-notice"]
         == "passed on unmanaged: its body cannot be decoded here"
@@ -233,10 +228,7 @@ async def test_a_field_that_matters_stands_there_once(
         return
     with pytest.raises(Refused, match="twice"):
         OuterFields(body)
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         answer = await send_bytes(url, post_request(CHAT, body))
     assert (answer.status, upstream.received) == (400, [])
     assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
@@ -300,10 +292,7 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
             request, writer
         )
 
-    async with (
-        raw_upstream(reply) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
-    ):
+    async with raw_gateway(reply, authenticator=Keys()) as (url, _):
         body = json.dumps(
             {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}
         ).encode()

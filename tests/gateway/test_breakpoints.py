@@ -110,9 +110,7 @@ async def test_after_a_compaction_the_mark_stays_before_our_note(
         client = NewClient("openai_chat", tools=[TOOL])
         for number in range(40):
             client.add_user_message(f"Entry {number}: {make_text(120, 'ledger')}")
-            client.messages.append(
-                {"role": "assistant", "content": make_text(120, "ok")}
-            )
+            client.add_assistant_message(make_text(120, "ok"))
         client.add_user_message("And now?")
         turn = await manager.prepare(client.incoming(OPENAI))
         assert turn.sent.headers["x-everthread-compactions"] == "1"

@@ -16,9 +16,8 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     encode_chunk,
-    open_raw_gateway,
     post_request,
-    raw_upstream,
+    raw_gateway,
     response_head,
     send_bytes,
     whole_answer,
@@ -64,10 +63,7 @@ async def test_whole_answers(
     replied: list[tuple[bytes, bytes]],
 ) -> None:
     theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
-    async with (
-        raw_upstream(whole_answer(status, replied, answer)) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(whole_answer(status, replied, answer)) as (url, upstream):
         heard = await send_bytes(url, post_request(path, sent, *theirs))
         (request,) = upstream.received
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
@@ -102,10 +98,7 @@ async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
             await heard.acquire()
         writer.write(b"0\r\n\r\n")
 
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(answer) as (url, _):
         found = await send_bytes(
             url, post_request(path, b"{}"), chunked=lambda _: heard.release()
         )
@@ -118,10 +111,7 @@ async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
     said = whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
-    async with (
-        raw_upstream(said) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(said, manager) as (url, upstream):
         heard = await send_bytes(
             url, post_request(path, packed, *JSON, (b"content-encoding", b"gzip"))
         )
@@ -134,19 +124,6 @@ async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
     )
 
 
-async def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
-    manager = PassThroughManager()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
-        await send_bytes(
-            url, post_request("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br"))
-        )
-        assert upstream.received[0].body == b"\x0b\x02"
-    assert manager.prepared == []
-
-
 async def test_an_answer_that_breaks_off_breaks_off() -> None:
     """Half an answer must not look whole."""
 
@@ -155,10 +132,7 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
         await writer.drain()
         writer.close()
 
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(answer) as (url, _):
         with pytest.raises((asyncio.IncompleteReadError, ValueError)):
             await send_bytes(url, post_request("/v1/messages", b"{}"))
 
@@ -166,10 +140,7 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
 async def test_uploads_stream_through() -> None:
     """A path nobody looks into has no limit: its body is never held as a whole."""
     big = b"0123456789" * 300_000
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         await send_bytes(
             url,
             post_request("/v1/files", big, (b"content-type", b"multipart/form-data")),

@@ -10,7 +10,7 @@ import httpx2
 
 from examples.telegram_bot import Bot
 from examples.webhook import Webhook, signed_headers
-from tests.gateway.api.api_setup import open_api
+from tests.gateway.api.api_setup import ApiSetup
 
 SECRET = "both sides know it"
 NOW = 1_000_000.0
@@ -40,16 +40,13 @@ class Telegram:
         return httpx2.Response(200, json={"ok": True, "result": {}})
 
 
-async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
+async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> None:
     telegram = Telegram()
     transport = httpx2.MockTransport(telegram.answer)
-    async with (
-        open_api(f"sqlite:///{tmp_path / 's.db'}") as setup,
-        httpx2.AsyncClient(
-            transport=transport, base_url="https://telegram.example/botx/"
-        ) as client,
-    ):
-        bot = Bot(client, setup.of("ann"), {7, 8}, tmp_path / "bot.json")
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="https://telegram.example/botx/"
+    ) as client:
+        bot = Bot(client, api.of("ann"), {7, 8}, tmp_path / "bot.json")
         telegram.write(1, chat=70, user=7, text="Hello")
         telegram.write(2, chat=80, user=8, text="Good morning")
         telegram.write(3, chat=70, user=7, text="Again")
@@ -64,11 +61,11 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
         ]
         assert not [text for chat, text in telegram.sent if chat == 90]
         # Another process goes on, and what Telegram sends again is the same turn.
-        later = Bot(client, setup.of("ann"), {7}, tmp_path / "bot.json")
+        later = Bot(client, api.of("ann"), {7}, tmp_path / "bot.json")
         later._state["offset"] = 3
         await later.poll()
         threads = json.loads((tmp_path / "bot.json").read_text())["threads"]
-        assert await setup.history(threads["70"]) == [
+        assert await api.history(threads["70"]) == [
             "Hello",
             "re: Hello",
             "Again",
@@ -76,43 +73,38 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_signed_message_is_answered_once(tmp_path: Path) -> None:
-    async with open_api(f"sqlite:///{tmp_path / 's.db'}") as setup:
-        hook = Webhook(
-            setup.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW
-        )
-        transport = httpx2.ASGITransport(app=hook.app)
-        async with httpx2.AsyncClient(
-            transport=transport, base_url="http://hook.example"
-        ) as service:
-            body = json.dumps(
-                {"event": "e-1", "chat": "room-7", "text": "Hello"}
-            ).encode()
-            thread = ""
-            for _ in range(2):
-                answer = await service.post(
-                    "/", content=body, headers=signed_headers(SECRET, NOW, body)
-                )
-                assert (answer.status_code, answer.json()["text"]) == (200, "re: Hello")
-                expected = signed_headers(SECRET, NOW, answer.content)
-                assert expected.items() <= dict(answer.headers).items()
-                thread = answer.json()["thread"]
-            assert await setup.history(thread) == ["Hello", "re: Hello"]
-            good = signed_headers(SECRET, NOW, body)
-            for content, headers in [
-                (body, {}),
-                (body + b" ", good),
-                (body, signed_headers("another", NOW, body)),
-                (body, signed_headers(SECRET, NOW - 301, body)),
-                (body, signed_headers(SECRET, NOW + 301, body)),
-                (body, {**good, "x-everthread-timestamp": "soon"}),
-            ]:
-                assert (
-                    await service.post("/", content=content, headers=headers)
-                ).status_code == 401
-            none = b"[]"
+async def test_a_signed_message_is_answered_once(tmp_path: Path, api: ApiSetup) -> None:
+    hook = Webhook(api.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
+    transport = httpx2.ASGITransport(app=hook.app)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://hook.example"
+    ) as service:
+        body = json.dumps({"event": "e-1", "chat": "room-7", "text": "Hello"}).encode()
+        thread = ""
+        for _ in range(2):
+            answer = await service.post(
+                "/", content=body, headers=signed_headers(SECRET, NOW, body)
+            )
+            assert (answer.status_code, answer.json()["text"]) == (200, "re: Hello")
+            expected = signed_headers(SECRET, NOW, answer.content)
+            assert expected.items() <= dict(answer.headers).items()
+            thread = answer.json()["thread"]
+        assert await api.history(thread) == ["Hello", "re: Hello"]
+        good = signed_headers(SECRET, NOW, body)
+        for content, headers in [
+            (body, {}),
+            (body + b" ", good),
+            (body, signed_headers("another", NOW, body)),
+            (body, signed_headers(SECRET, NOW - 301, body)),
+            (body, signed_headers(SECRET, NOW + 301, body)),
+            (body, {**good, "x-everthread-timestamp": "soon"}),
+        ]:
             assert (
-                await service.post(
-                    "/", content=none, headers=signed_headers(SECRET, NOW, none)
-                )
-            ).status_code == 400
+                await service.post("/", content=content, headers=headers)
+            ).status_code == 401
+        none = b"[]"
+        assert (
+            await service.post(
+                "/", content=none, headers=signed_headers(SECRET, NOW, none)
+            )
+        ).status_code == 400

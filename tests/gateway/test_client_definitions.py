@@ -6,7 +6,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
-from everthread.gateway.json_slices import slice_body
+from everthread.gateway.request.json_slices import slice_body
 from everthread.thread.events import CompactionDone
 from tests.gateway.manager_setup import (
     CODECS,

@@ -2,75 +2,71 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import httpx2
 import pytest
 
-from everthread.core.types import Api, Reply
-from tests.gateway.gateway_setup import open_setup
-from tests.gateway.manager_setup import APIS, HistoryClient, make_text
+from everthread.core.types import Api
+from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.manager_setup import APIS, HistoryClient, numbered_text
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_conversation_comes_back_smaller_with_a_receipt(
-    api: Api, tmp_path: Path
+    api: Api, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
-        client.add_reply(
-            Reply({"role": "assistant", "content": f"Noted {turn}."}, "stop")
-        )
+        client.add_user_message(numbered_text(turn, 600, "ledger"))
+        client.add_answer(f"Noted {turn}.")
     client.add_user_message("And now?")
     field = "input" if api == "openai_responses" else "messages"
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        answer = await http.post(
-            f"{url}/v1/compact", json={**client.body(), "window": 8_000}
-        )
-        assert answer.status_code == 200, answer.text
-        made = answer.json()
-        assert made["receipt"]["changed"] is True
-        assert made["receipt"]["reason"] == ""
-        assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
-        assert len(made[field]) < len(client.messages)
-        assert made[field][-1] == client.messages[-1]
-        assert len(await setup.store.history(made["handle"])) == len(client.messages)
-        assert not setup.provider.log, "no provider is asked"
-        again = await http.post(
-            f"{url}/v1/compact", json={**client.body(), "window": 900_000}
-        )
-        receipt = again.json()["receipt"]
-        assert again.json()[field] == client.body()[field]
-        assert receipt["changed"] is False
-        assert receipt["reason"].startswith(
-            "the conversation is too short to compact: 25 messages"
-        )
-        assert "in a window of 900,000" in receipt["reason"]
+    url = await gateways.start("none", key=None)
+    answer = await http.post(
+        f"{url}/v1/compact", json={**client.body(), "window": 8_000}
+    )
+    assert answer.status_code == 200, answer.text
+    made = answer.json()
+    assert made["receipt"]["changed"] is True
+    assert made["receipt"]["reason"] == ""
+    assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
+    assert len(made[field]) < len(client.messages)
+    assert made[field][-1] == client.messages[-1]
+    assert len(await gateways.store.history(made["handle"])) == len(client.messages)
+    assert not gateways.provider.log, "no provider is asked"
+    again = await http.post(
+        f"{url}/v1/compact", json={**client.body(), "window": 900_000}
+    )
+    receipt = again.json()["receipt"]
+    assert again.json()[field] == client.body()[field]
+    assert receipt["changed"] is False
+    assert receipt["reason"].startswith(
+        "the conversation is too short to compact: 25 messages"
+    )
+    assert "in a window of 900,000" in receipt["reason"]
 
 
-async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> None:
+async def test_a_history_that_may_not_be_compacted_says_why(
+    gateways: GatewaySetup, http: httpx2.AsyncClient
+) -> None:
     kept = {
         "model": "gpt-5",
         "input": [{"role": "user", "content": "And now?"}],
         "previous_response_id": "resp_1",
     }
     chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        answer = await http.post(f"{url}/v1/compact", json=kept)
-        why = "the provider keeps or changes this history itself (previous_response_id)"
-        assert answer.json()["receipt"]["reason"] == why
-        refused = await http.post(f"{url}/v1/compact", content=b"[]")
-        assert refused.status_code == 400
-        many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
-        assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
-        off = await setup.gateway(
-            "none", key=None, settings="compression: {enabled: false}\n"
-        )
-        answer = await http.post(f"{off}/v1/compact", json=chat)
-        assert (
-            answer.json()["receipt"]["reason"]
-            == "compression is disabled (compression.enabled: false)"
-        )
+    url = await gateways.start("none", key=None)
+    answer = await http.post(f"{url}/v1/compact", json=kept)
+    why = "the provider keeps or changes this history itself (previous_response_id)"
+    assert answer.json()["receipt"]["reason"] == why
+    refused = await http.post(f"{url}/v1/compact", content=b"[]")
+    assert refused.status_code == 400
+    many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
+    assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
+    off = await gateways.start(
+        "none", key=None, settings="compression: {enabled: false}\n"
+    )
+    answer = await http.post(f"{off}/v1/compact", json=chat)
+    assert (
+        answer.json()["receipt"]["reason"]
+        == "compression is disabled (compression.enabled: false)"
+    )

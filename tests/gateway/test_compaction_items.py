@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.gateway.compaction_items import (
+from everthread.gateway.managed.compaction_items import (
     asks_compaction,
     expand_items,
     make_item,
@@ -21,7 +21,7 @@ from everthread.gateway.compaction_items import (
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import make_text, numbered_text
 
 KEY = b"secret"
 TRIGGER = {"type": "compaction_trigger"}
@@ -38,7 +38,7 @@ def history() -> list[Any]:
         items.append(
             {
                 "role": "user",
-                "content": f"Ledger {turn}: {make_text(600, f'ledger {turn}')}",
+                "content": numbered_text(turn, 600, "ledger"),
             }
         )
         items.append({"role": "assistant", "content": f"Noted {turn}."})
@@ -46,7 +46,7 @@ def history() -> list[Any]:
 
 
 @asynccontextmanager
-async def served(
+async def open_served(
     folder: Path, *, compacts: bool
 ) -> AsyncIterator[tuple[GatewaySetup, str, httpx2.AsyncClient]]:
     models = [ServedModel("gpt-5", 16_000, shows="max_model_len", compacts=compacts)]
@@ -56,11 +56,11 @@ async def served(
         httpx2.AsyncClient(timeout=120) as http,
     ):
         setup.provider = provider
-        yield setup, await setup.gateway("none", key=None), http
+        yield setup, await setup.start("none", key=None), http
 
 
 async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None:
-    async with served(tmp_path, compacts=True) as (place, url, http):
+    async with open_served(tmp_path, compacts=True) as (gateways, url, http):
         asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
         answer = await http.post(f"{url}/v1/responses", json=asked)
         assert (
@@ -68,18 +68,18 @@ async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None
             == "passed on unmanaged: compaction_trigger"
         )
         [item] = answer.json()["output"]
-        assert place.provider.log[-1].body == asked
+        assert gateways.provider.log[-1].body == asked
         at_path = await http.post(
             f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()}
         )
         assert at_path.json()["id"].startswith("resp_lab")
         thread = answer.headers["x-everthread-thread"]
-        while len(await place.store.usage(thread)) < 1:  # noqa: ASYNC110
+        while len(await gateways.store.usage(thread)) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # recorded after the client has the answer
         more = {"model": "gpt-5", "input": [item, {"role": "user", "content": "Go on"}]}
         following = await http.post(f"{url}/v1/responses", json=more)
         assert following.headers["x-everthread-thread"] == thread
-        sent = place.provider.log[-1].body
+        sent = gateways.provider.log[-1].body
         assert sent["input"] == more["input"]
         assert [tool["name"] for tool in sent["tools"]] == ["recall"], (
             "the model can look up what the item replaces"
@@ -90,7 +90,7 @@ async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None
 async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
     way: str, tmp_path: Path
 ) -> None:
-    async with served(tmp_path, compacts=False) as (place, url, http):
+    async with open_served(tmp_path, compacts=False) as (gateways, url, http):
         if way == "path":
             answer = await http.post(
                 f"{url}/v1/responses/compact",
@@ -116,14 +116,14 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
             made = answer.json()
         [item] = made["output"]
         assert item["type"] == "compaction"
-        thread = (await place.store.list_threads())[0].first.id
+        thread = (await gateways.store.list_threads())[0].first.id
         again: dict[str, Any] = {
             "model": "gpt-5",
             "input": [item, {"role": "user", "content": "What is the boat called?"}],
         }
         following = await http.post(f"{url}/v1/responses", json=again)
         assert following.status_code == 200, following.text
-        sent = place.provider.log[-1].body["input"]
+        sent = gateways.provider.log[-1].body["input"]
         assert "everthread1." not in json.dumps(sent)
         assert following.headers["x-everthread-thread"] == thread
         assert FACT in json.dumps(sent), "the first words of the user stay"
@@ -134,7 +134,7 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
             {"role": "user", "content": "Thanks"},
         ]
         last = await http.post(f"{url}/v1/responses", json=again)
-        assert place.provider.log[-1].body["input"][: len(sent)] == sent, (
+        assert gateways.provider.log[-1].body["input"][: len(sent)] == sent, (
             "the same each time"
         )
         assert (
@@ -148,7 +148,7 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
     path: str, tmp_path: Path
 ) -> None:
     """Codex keeps its instructions and the user's messages, and puts the item after them."""
-    async with served(tmp_path, compacts=False) as (place, url, http):
+    async with open_served(tmp_path, compacts=False) as (gateways, url, http):
         developer = {
             "type": "message",
             "role": "developer",
@@ -178,27 +178,12 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
             said = [item]
         said.append({"type": "message", "role": "user", "content": "The end."})
         threads.add((await ask()).headers["x-everthread-thread"])
-        sent = place.provider.log[-1].body["input"]
+        sent = gateways.provider.log[-1].body["input"]
         assert [one for one in sent if one.get("role") == "developer"] == [developer]
         assert [one.get("content") for one in sent].count(FACT) == 1
         assert len(threads) == 1
-        [row] = await place.store.list_threads()
+        [row] = await gateways.store.list_threads()
         assert row.compactions == 3
-
-
-async def test_a_websocket_is_answered_at_once_and_never_reaches_the_upstream(
-    tmp_path: Path,
-) -> None:
-    async with served(tmp_path, compacts=True) as (place, url, http):
-        asked = {
-            "connection": "upgrade",
-            "upgrade": "websocket",
-            "sec-websocket-version": "13",
-            "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-        }
-        for path in ("/v1/responses", "/responses"):
-            assert (await http.get(f"{url}{path}", headers=asked)).status_code == 426
-        assert place.provider.log == []
 
 
 def test_an_item_that_is_not_ours_is_left_alone() -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread import open_conversation
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
+from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.summary_lines import split_summary
@@ -23,7 +22,6 @@ from everthread.gateway.dashboard.trials import (
     TrialResult,
     TrialRun,
 )
-from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     CallRow,
     CompactionRecord,
@@ -48,16 +46,6 @@ from tests.gateway.dashboard_setup import (
 )
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 from tests.store.test_proxied import extend, point
-
-Work = Callable[[DashboardSetup, Browser], Awaitable[None]]
-
-
-def see(folder: Path, work: Work, **more: Any) -> None:
-    async def run() -> None:
-        async with open_dashboard_setup(folder, **more) as setup:
-            await work(setup, await setup.browser().enter())
-
-    asyncio.run(run())
 
 
 def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> (
@@ -96,24 +84,24 @@ def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_sma
     assert found.calls == 3
 
 
-def test_a_learnt_output_cap_is_not_taken_for_the_window(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store)
-        before = (await me.get(f"/dashboard/threads/{thread}")).words
-        await setup.store.learn_limit(
-            "http://lab.test", MODEL, 4_321, source="stated", kind="output"
-        )
-        assert (await me.get(f"/dashboard/threads/{thread}")).words == before
-        await setup.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
-        assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
+async def test_a_learnt_output_cap_is_not_taken_for_the_window(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store)
+    before = (await me.get(f"/dashboard/threads/{thread}")).words
+    await dashboard.store.learn_limit(
+        "http://lab.test", MODEL, 4_321, source="stated", kind="output"
+    )
+    assert (await me.get(f"/dashboard/threads/{thread}")).words == before
+    await dashboard.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
+    assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
 
-    see(tmp_path, work)
 
-
-def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
+async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
+    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+        me = await dashboard.browser().enter()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
-        async with open_conversation(model, store=setup.store) as talk:
+        async with open_conversation(model, store=dashboard.store) as talk:
             await talk.send("Keep the books.")
             page = (await me.get(f"/dashboard/threads/{talk.id}")).words
             assert "of 16,000 tokens" in page
@@ -126,12 +114,11 @@ def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
             page = (await me.get(f"/dashboard/threads/{talk.id}")).words
             assert "The window: 12,000 tokens, learnt from the provider." in page
 
-    see(tmp_path, work, window=128_000)
 
-
-def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        place = ManagerSetup(setup.store, window=16_000)
+async def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
+    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+        me = await dashboard.browser().enter()
+        place = ManagerSetup(dashboard.store, window=16_000)
         manager = place.manager()
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
@@ -145,109 +132,95 @@ def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
         assert "of 16,000 tokens" in page
         assert "The window: as the last call used it." in page
 
-    see(tmp_path, work, window=128_000)
+
+async def test_an_empty_store_has_pages_too(me: Browser) -> None:
+    assert "No conversation yet" in (await me.get("/")).words
+    assert "Nothing was found" in (await me.get("/?q=apple")).words
+    overview = await me.get("/dashboard/overview")
+    for page in (await me.get("/"), overview):
+        assert "everthread wrap claude" in page.words
+        assert "everthread replay --latest" in page.words
+    for path in (
+        "/dashboard/threads/nobody",
+        "/dashboard/threads/nobody/compactions/1",
+        "/dashboard/nowhere",
+    ):
+        assert (await me.get(path)).status == 404
+    assert (await me.http.get("/dashboard")).headers["location"] == "/"
 
 
-def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
-    async def work(_here: DashboardSetup, me: Browser) -> None:
-        assert "No conversation yet" in (await me.get("/")).words
-        assert "Nothing was found" in (await me.get("/?q=apple")).words
-        overview = await me.get("/dashboard/overview")
-        for page in (await me.get("/"), overview):
-            assert "everthread wrap claude" in page.words
-            assert "everthread replay --latest" in page.words
-        for path in (
-            "/dashboard/threads/nobody",
-            "/dashboard/threads/nobody/compactions/1",
-            "/dashboard/nowhere",
-        ):
-            assert (await me.get(path)).status == 404
-        assert (await me.http.get("/dashboard")).headers["location"] == "/"
-
-    see(tmp_path, work)
-
-
-def test_threads_are_listed_and_found(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        first = await make_thread(setup.store, title="The ledger")
-        other = await make_thread(setup.store, turns=1)
-        await compact_thread(setup.store, first)
-        listed = await me.get("/")
-        assert listed.links("/dashboard/threads/") == [
-            f"/dashboard/threads/{first}",
-            f"/dashboard/threads/{other}",
-        ] or (
-            set(listed.links("/dashboard/threads/"))
-            == {f"/dashboard/threads/{first}", f"/dashboard/threads/{other}"}
-        )
-        assert "The ledger" in listed.words
-        assert "Please mend src/ledger.py number 0" in listed.words, (
-            "without a title its first words name a thread"
-        )
-        assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
-        found = await me.get("/?q=line3x7")
-        assert found.links("/dashboard/threads/[0-9a-f]+$") == [
-            f"/dashboard/threads/{first}"
-        ]
-        assert "line3x7" in found.words
-        assert len(found.links("/messages/")) == 1
-        assert re.search(
-            r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words
-        ), found.words
-
-    see(tmp_path, work)
-
-
-def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store, title="The ledger")
-        tip = await compact_thread(setup.store, thread)
-        await setup.store.record_usage(
-            NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02"))
-        )
-        page = await me.get(f"/dashboard/threads/{thread}")
-        for words in (
-            "System prompt",
-            "Summary",
-            "User’s words",
-            "Recent conversation",
-            "Tool results",
-            "Free",
-        ):
-            assert words in page.words
-        assert "4,050 of 20,000 tokens, as the provider counted" in page.words
-        (chart,) = [
-            given for given in page.of("svg") if given.get("id") == "calls-chart"
-        ]
-        assert chart["data-count"] == "9"
-        assert (
-            '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>'
-            in page.text
-        )
-        assert "9k → 3k tokens" in page.words
-        assert (
-            "compaction"
-            in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
-        )
-        assert (
-            "pytest tests/test_part_7.py"
-            in page.words.split("Last outcome of each command")[1].split("Pinned")[0]
-        )
-        for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
-            assert fate in page.words, fate
-        assert page.text.count("<details id=") == len(
-            [tag for tag in page.of("li") if "left" in str(tag.get("class"))]
-        )
-
-    see(tmp_path, work)
-
-
-def test_a_compaction_is_opened_and_undone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_threads_are_listed_and_found(
+    dashboard: DashboardSetup, me: Browser
 ) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store)
-        await compact_thread(setup.store, thread)
+    first = await make_thread(dashboard.store, title="The ledger")
+    other = await make_thread(dashboard.store, turns=1)
+    await compact_thread(dashboard.store, first)
+    listed = await me.get("/")
+    assert set(listed.links("/dashboard/threads/")) == {
+        f"/dashboard/threads/{first}",
+        f"/dashboard/threads/{other}",
+    }
+    assert "The ledger" in listed.words
+    assert "Please mend src/ledger.py number 0" in listed.words, (
+        "without a title its first words name a thread"
+    )
+    assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
+    found = await me.get("/?q=line3x7")
+    assert found.links("/dashboard/threads/[0-9a-f]+$") == [
+        f"/dashboard/threads/{first}"
+    ]
+    assert "line3x7" in found.words
+    assert len(found.links("/messages/")) == 1
+    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), (
+        found.words
+    )
+
+
+async def test_a_thread_is_shown_with_all_its_parts(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store, title="The ledger")
+    tip = await compact_thread(dashboard.store, thread)
+    await dashboard.store.record_usage(
+        NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02"))
+    )
+    page = await me.get(f"/dashboard/threads/{thread}")
+    for words in (
+        "System prompt",
+        "Summary",
+        "User’s words",
+        "Recent conversation",
+        "Tool results",
+        "Free",
+    ):
+        assert words in page.words
+    assert "4,050 of 20,000 tokens, as the provider counted" in page.words
+    (chart,) = [given for given in page.of("svg") if given.get("id") == "calls-chart"]
+    assert chart["data-count"] == "9"
+    assert (
+        '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
+    )
+    assert "9k → 3k tokens" in page.words
+    assert (
+        "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
+    )
+    assert (
+        "pytest tests/test_part_7.py"
+        in page.words.split("Last outcome of each command")[1].split("Pinned")[0]
+    )
+    for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
+        assert fate in page.words, fate
+    assert page.text.count("<details id=") == len(
+        [tag for tag in page.of("li") if "left" in str(tag.get("class"))]
+    )
+
+
+async def test_a_compaction_is_opened_and_undone(
+    caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        thread = await make_thread(dashboard.store)
+        await compact_thread(dashboard.store, thread)
         (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
         page = await me.get(where)
         assert "Compaction 1: 9k → 3k tokens" in page.words
@@ -274,7 +247,7 @@ def test_a_compaction_is_opened_and_undone(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.words
-        assert (await setup.store.session(thread)).live
+        assert (await dashboard.store.session(thread)).live
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 409
@@ -286,170 +259,158 @@ def test_a_compaction_is_opened_and_undone(
         )
         assert branched.status == 303
         made = branched.headers["location"].split("/")[-1].split("?")[0]
-        assert (await setup.store.session(made)).kind == "branch"
+        assert (await dashboard.store.session(made)).kind == "branch"
         assert "A branch" in (await me.get(branched.headers["location"])).words
 
-    with caplog.at_level(logging.WARNING):
-        see(tmp_path, work)
     assert "was undone by this machine" in caplog.text
 
 
-def test_a_thread_in_a_turn_is_not_changed(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store)
-        tip = await compact_thread(setup.store, thread)
-        (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
-        form = (await me.get(where)).form("/undo")
-        lease = await setup.store.acquire(thread, "somebody", 60)
-        assert lease is not None
-        assert (
-            "a turn of this thread is under way"
-            in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+async def test_a_thread_in_a_turn_is_not_changed(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store)
+    tip = await compact_thread(dashboard.store, thread)
+    (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+    form = (await me.get(where)).form("/undo")
+    lease = await dashboard.store.acquire(thread, "somebody", 60)
+    assert lease is not None
+    assert (
+        "a turn of this thread is under way"
+        in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+    )
+    assert await dashboard.store.get_compression_tip(thread) == tip
+
+
+async def test_texts_and_messages_are_pinned(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store)
+    form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
+    where = f"/dashboard/threads/{thread}/pin"
+    said = await me.post(
+        where, form | {"text": "Never touch the audit log."}, follow_redirects=True
+    )
+    assert "Pinned: every later compaction" in said.words
+    assert [pin.text for pin in await dashboard.store.pins(thread)] == [
+        "Never touch the audit log."
+    ]
+    first = (await dashboard.store.history(thread, limit=1))[0]
+    page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
+    assert (await me.post(where, page.form("/pin"))).status == 303
+    assert len(await dashboard.store.pins(thread)) == 2
+    shown = await me.get(f"/dashboard/threads/{thread}")
+    assert (
+        await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))
+    ).status == 303
+    assert len(await dashboard.store.pins(thread)) == 1
+    assert (await me.post(where, form | {"text": " "})).status == 409
+    assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
+
+
+async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    for number in range(1, 5):
+        await extend(
+            dashboard.store,
+            point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
         )
-        assert await setup.store.get_compression_tip(thread) == tip
+    rewrite = Rewrite(
+        "t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}'
+    )
+    made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
+    summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
+    context = ProxiedContext(
+        [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
+    )
+    await dashboard.store.commit_rewrite(
+        NewRewrite(rewrite, made, context, scope="", digest="d4")
+    )
+    page = await me.get("/dashboard/threads/A")
+    assert [
+        tag for tag in page.of("span") if "view" in str(tag.get("class")).split()
+    ] != []
+    fates = [
+        str(tag["class"]).split()[1]
+        for tag in page.of("span")
+        if str(tag.get("class")).startswith("tag ")
+    ]
+    assert fates == ["view", "recall", "recall", "view"]
+    (where,) = page.links("/compactions/")
+    opened = await me.get(where)
+    assert "Undo this compaction" in opened.words
+    assert "2messages left the prompt" in opened.words.replace("\n", "")
 
-    see(tmp_path, work)
 
-
-def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store)
-        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
-        where = f"/dashboard/threads/{thread}/pin"
-        said = await me.post(
-            where, form | {"text": "Never touch the audit log."}, follow_redirects=True
+async def test_an_overview_adds_up(dashboard: DashboardSetup, me: Browser) -> None:
+    thread = await make_thread(dashboard.store, tenant="a")
+    tip = await compact_thread(dashboard.store, thread)
+    for _ in range(3):
+        used = CanonicalUsage(100, 50, 3_000)
+        await dashboard.store.record_usage(
+            NewUsage(tip, MODEL, used, cost=Decimal("0.002"))
         )
-        assert "Pinned: every later compaction" in said.words
-        assert [pin.text for pin in await setup.store.pins(thread)] == [
-            "Never touch the audit log."
-        ]
-        first = (await setup.store.history(thread, limit=1))[0]
-        page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
-        assert (await me.post(where, page.form("/pin"))).status == 303
-        assert len(await setup.store.pins(thread)) == 2
-        shown = await me.get(f"/dashboard/threads/{thread}")
-        assert (
-            await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))
-        ).status == 303
-        assert len(await setup.store.pins(thread)) == 1
-        assert (await me.post(where, form | {"text": " "})).status == 409
-        assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
-
-    see(tmp_path, work)
-
-
-def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        for number in range(1, 5):
-            await extend(
-                setup.store,
-                point(
-                    f"d{number}", f"d{number - 1}" if number > 1 else "", length=number
-                ),
-            )
-        rewrite = Rewrite(
-            "t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}'
-        )
-        made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
-        summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
-        context = ProxiedContext(
-            [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
-        )
-        await setup.store.commit_rewrite(
-            NewRewrite(rewrite, made, context, scope="", digest="d4")
-        )
-        page = await me.get("/dashboard/threads/A")
-        assert [
-            tag for tag in page.of("span") if "view" in str(tag.get("class")).split()
-        ] != []
-        fates = [
-            str(tag["class"]).split()[1]
-            for tag in page.of("span")
-            if str(tag.get("class")).startswith("tag ")
-        ]
-        assert fates == ["view", "recall", "recall", "view"]
-        (where,) = page.links("/compactions/")
-        opened = await me.get(where)
-        assert "Undo this compaction" in opened.words
-        assert "2messages left the prompt" in opened.words.replace("\n", "")
-
-    see(tmp_path, work)
+    other = await make_thread(dashboard.store, tenant="b", turns=1)
+    await dashboard.store.record_usage(
+        NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
+    )
+    page = await me.get("/dashboard/overview?days=1")
+    words = page.words.replace("\n", "")
+    assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
+    assert "stored, searchable1 compaction took 6k tokens" in words
+    assert "with the whole history" in words
+    for words in (
+        "By model",
+        "By client",
+        "By tenant",
+        "By day",
+        "Slowest compactions",
+        "nobodys-model",
+    ):
+        assert words in page.words
+    assert "1 call without a known price" in page.words
+    assert (await me.get("/dashboard/overview?days=x")).status == 200
 
 
-def test_an_overview_adds_up(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store, tenant="a")
-        tip = await compact_thread(setup.store, thread)
-        for _ in range(3):
-            used = CanonicalUsage(100, 50, 3_000)
-            await setup.store.record_usage(
-                NewUsage(tip, MODEL, used, cost=Decimal("0.002"))
-            )
-        other = await make_thread(setup.store, tenant="b", turns=1)
-        await setup.store.record_usage(
-            NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
-        )
-        page = await me.get("/dashboard/overview?days=1")
-        words = page.words.replace("\n", "")
-        assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
-        assert "stored, searchable1 compaction took 6k tokens" in words
-        assert "with the whole history" in words
-        for words in (
-            "By model",
-            "By client",
-            "By tenant",
-            "By day",
-            "Slowest compactions",
-            "nobodys-model",
-        ):
-            assert words in page.words
-        assert "1 call without a known price" in page.words
-        assert (await me.get("/dashboard/overview?days=x")).status == 200
-
-    see(tmp_path, work)
+async def test_calls_beyond_the_window_lead_with_or_without_a_price(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store, turns=8)
+    tip = await compact_thread(dashboard.store, thread)
+    for _ in range(3):
+        used = CanonicalUsage(18_000, 50)
+        await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+    used = CanonicalUsage(16_000, 50)
+    await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+    page = await me.get(f"/dashboard/threads/{thread}")
+    words = page.words.replace("\n", "")
+    assert "1 callbeyond the windowof 12 in all" in words
+    assert "24 left the prompt; search and recall find them" in words
+    assert "saved" not in words.partition("What fills the window")[0]
+    overview = await me.get("/dashboard/overview")
+    words = overview.words.replace("\n", "")
+    assert "1 callbeyond the window1 conversation continued" in words
+    assert "cli1" in words, "by client"
+    assert "unknowncost4 calls without a known price" in words
 
 
-def test_calls_beyond_the_window_lead_with_or_without_a_price(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store, turns=8)
-        tip = await compact_thread(setup.store, thread)
-        for _ in range(3):
-            used = CanonicalUsage(18_000, 50)
-            await setup.store.record_usage(NewUsage(tip, "nobodys-model", used))
-        used = CanonicalUsage(16_000, 50)
-        await setup.store.record_usage(NewUsage(tip, "nobodys-model", used))
-        page = await me.get(f"/dashboard/threads/{thread}")
-        words = page.words.replace("\n", "")
-        assert "1 callbeyond the windowof 12 in all" in words
-        assert "24 left the prompt; search and recall find them" in words
-        assert "saved" not in words.partition("What fills the window")[0]
-        overview = await me.get("/dashboard/overview")
-        words = overview.words.replace("\n", "")
-        assert "1 callbeyond the window1 conversation continued" in words
-        assert "cli1" in words, "by client"
-        assert "unknowncost4 calls without a known price" in words
-
-    see(tmp_path, work)
-
-
-def test_branches_are_listed_under_their_conversation(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store, turns=2, title="The `ledger` work")
-        first = (await setup.store.history(thread))[1]
-        branch = await setup.store.branch(thread, first.id)
-        twig = await setup.store.branch(branch.id, first.id)
-        page = await me.get("/")
-        assert page.text.count('<ol class="branches">') == 1
-        nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
-        assert branch.id in nested
-        assert twig.id in nested
-        shared = f"/dashboard/threads/{branch.id}/messages/{first.id}"
-        assert shared in page.links(r"/messages/\d+$"), "where it left"
-        assert (await me.get(shared)).status == 200
-        assert thread in page.text.partition('<ol class="branches">')[0]
-        assert "The <code>ledger</code> work" in page.text
-
-    see(tmp_path, work)
+async def test_branches_are_listed_under_their_conversation(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
+    first = (await dashboard.store.history(thread))[1]
+    branch = await dashboard.store.branch(thread, first.id)
+    twig = await dashboard.store.branch(branch.id, first.id)
+    page = await me.get("/")
+    assert page.text.count('<ol class="branches">') == 1
+    nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
+    assert branch.id in nested
+    assert twig.id in nested
+    shared = f"/dashboard/threads/{branch.id}/messages/{first.id}"
+    assert shared in page.links(r"/messages/\d+$"), "where it left"
+    assert (await me.get(shared)).status == 200
+    assert thread in page.text.partition('<ol class="branches">')[0]
+    assert "The <code>ledger</code> work" in page.text
 
 
 def test_days_are_drawn_without_gaps() -> None:
@@ -472,7 +433,7 @@ def test_days_are_drawn_without_gaps() -> None:
     assert draw_days(rows[:1], savings, since) == []
 
 
-def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
+async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
     asked: list[TrialRequest] = []
 
     async def trial(request: TrialRequest) -> TrialResult:
@@ -485,8 +446,9 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
             [*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"]
         )
 
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store)
+    async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
+        me = await dashboard.browser().enter()
+        thread = await make_thread(dashboard.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
         assert (form["threshold"], form["ratio"]) == ("50", "20")
         page = await me.post(
@@ -506,34 +468,26 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
             "compression.threshold 0.30",
         ):
             assert words in page.words
-        assert await setup.store.get_compression_tip(thread) == thread
-
-    see(tmp_path, work, trial=trial)
+        assert await dashboard.store.get_compression_tip(thread) == thread
 
 
-def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_dashboard_setup(tmp_path) as setup:
-            thread = await make_thread(setup.store, turns=1)
-            browser = await setup.browser().enter()
-            viewer = await setup.pages.access.find_viewer(dict(browser.http.cookies))
-            assert viewer is not None
-            told: asyncio.Queue[str] = asyncio.Queue()
+async def test_changes_are_told_while_they_happen(dashboard: DashboardSetup) -> None:
+    thread = await make_thread(dashboard.store, turns=1)
+    browser = await dashboard.browser().enter()
+    viewer = await dashboard.pages.access.find_viewer(dict(browser.http.cookies))
+    assert viewer is not None
+    told: asyncio.Queue[str] = asyncio.Queue()
 
-            async def listen() -> None:
-                async for words in setup.pages._watch_changes(viewer, thread):
-                    told.put_nowait(words)
+    async def listen() -> None:
+        async for words in dashboard.pages._watch_changes(viewer, thread):
+            told.put_nowait(words)
 
-            listening = asyncio.create_task(listen())
-            assert await told.get() == "retry: 2000\n\n"
-            await setup.store.record_usage(
-                NewUsage(thread, MODEL, CanonicalUsage(1, 1))
-            )
-            assert await told.get() == "event: changed\ndata: yes\n\n"
-            setup.pages.close()
-            await listening
-
-    asyncio.run(run())
+    listening = asyncio.create_task(listen())
+    assert await told.get() == "retry: 2000\n\n"
+    await dashboard.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
+    assert await told.get() == "event: changed\ndata: yes\n\n"
+    dashboard.pages.close()
+    await listening
 
 
 def test_a_line_names_the_message_it_came_from() -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from everthread.errors import NothingToUndoError
-from everthread.gateway.event_reports import REFUSED
+from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.store.records import (
     ContextEntry,
     NewCompaction,
@@ -20,44 +20,48 @@ from everthread.store.records import (
 )
 from tests.gateway.dashboard_setup import SUMMARY, make_thread, open_dashboard_setup
 from tests.gateway.gateway_setup import open_setup
-from tests.gateway.test_recall import FACT, talking
+from tests.gateway.test_recall import FACT, open_conversation
 
 
 async def test_the_next_requests_go_without_it_until_another_is_due(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        talking(tmp_path, "openai_chat", streams=False) as talk,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        await talk.fill()
-        [row] = await talk.house.store.list_threads()
+    async with open_conversation(
+        tmp_path, "openai_chat", streams=False
+    ) as conversation:
+        await conversation.fill()
+        [row] = await conversation.gateways.store.list_threads()
         thread = row.first.id
-        answer = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
+        answer = await http.post(
+            f"{conversation.url}/api/threads/{thread}/undo", json={}
+        )
         assert answer.status_code == 200, answer.text
         [receipt] = (
-            await http.get(f"{talk.url}/api/threads/{thread}/compactions")
+            await http.get(f"{conversation.url}/api/threads/{thread}/compactions")
         ).json()["items"]
         assert receipt["tokens_before"] > receipt["tokens_after"] > 0
         assert receipt["messages"] > 0
         assert receipt["reverted"]
         assert "taken back" in answer.json()["text"]
         for question in ("And now?", "And then?"):
-            await talk.ask(question)
-            assert talk.messages() == [
-                _as_parts(message) for message in talk.client.body()["messages"][:-1]
+            await conversation.ask(question)
+            assert conversation.messages() == [
+                _as_parts(message)
+                for message in conversation.client.body()["messages"][:-1]
             ]
-            assert talk.told["x-everthread-compactions"] == "0"
-            assert FACT in json.dumps(talk.sent())
-        again = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
+            assert conversation.told["x-everthread-compactions"] == "0"
+            assert FACT in json.dumps(conversation.sent())
+        again = await http.post(
+            f"{conversation.url}/api/threads/{thread}/undo", json={}
+        )
         assert again.status_code >= 400, "there is nothing left to take back"
-        records = await talk.house.store.compactions(thread)
+        records = await conversation.gateways.store.compactions(thread)
         assert [record.reverted is not None for record in records] == [True]
-        await talk.ask(
+        await conversation.ask(
             f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}"
         )
-        await talk.ask("And at last?")
-        assert talk.told["x-everthread-compactions"] == "1", (
+        await conversation.ask("And at last?")
+        assert conversation.told["x-everthread-compactions"] == "1", (
             "it has grown, and another one is due"
         )
 
@@ -74,8 +78,8 @@ def _as_parts(message: dict[str, object]) -> dict[str, object]:
 async def test_failures_that_were_passed_through_are_stored_and_shown(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
+    async with open_setup(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
+        url = await gateways.start("none", key=None)
         body = {
             "model": "nobody-knows-it",
             "messages": [{"role": "user", "content": "hi"}],
@@ -83,9 +87,9 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
         assert (
             await http.post(f"{url}/v1/chat/completions", json=body)
         ).status_code == 404
-        while not await place.store.failures():  # noqa: ASYNC110 - stored behind the answer
+        while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
-        assert await place.store.failures(tenant="default") == [(REFUSED, 1)]
+        assert await gateways.store.failures(tenant="default") == [(REFUSED, 1)]
     async with open_dashboard_setup(tmp_path) as here:
         await here.store.add_failures({("default", "", REFUSED): 3})
         me = await here.browser().enter()

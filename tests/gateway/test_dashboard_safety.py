@@ -7,7 +7,6 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.factory.gateways import open_gateway
+from everthread.gateway.access.issued_keys import issue_key
 from everthread.gateway.dashboard.text import clean
-from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import NewMessage, NewSession
+from tests.chat_messages import calls_message, function_call
 from tests.gateway.dashboard_setup import (
     Browser,
     DashboardSetup,
@@ -34,7 +34,6 @@ from tests.gateway.dashboard_setup import (
 )
 from tests.gateway.gateway_setup import CHAT, HELLO, open_setup
 
-Work = Callable[[DashboardSetup, Browser], Awaitable[None]]
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
     "</pre></details></li></main></body> javascript:alert(4)"
@@ -43,14 +42,6 @@ CONTROLS = "a\x00b\x1b[31mred\x7f\u202eevil\u2066\u200bnothing\x85\r\nend\ud800"
 SECRET = "sk-proj-" + "a1B2c3D4e5F6g7H8" * 3
 PAGES = 300_000
 """Bytes that no page exceeds."""
-
-
-def see(folder: Path, work: Work, **more: Any) -> None:
-    async def run() -> None:
-        async with open_dashboard_setup(folder, **more) as setup:
-            await work(setup, setup.browser())
-
-    asyncio.run(run())
 
 
 async def every_page(me: Browser, thread: str) -> list[Page]:
@@ -69,58 +60,38 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
     ]
 
 
-def test_hostile_words_stay_words(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        said: list[Any] = [
-            {"role": "user", "content": HOSTILE},
-            {
-                "role": "assistant",
-                "content": CONTROLS,
-                "tool_calls": [
-                    {
-                        "id": "x",
-                        "type": "function",
-                        "function": {
-                            "name": HOSTILE,
-                            "arguments": f'{{"a": "{HOSTILE}',
-                        },
-                    }
-                ],
-            },
-            {
-                "role": "tool",
-                "tool_call_id": "x",
-                "name": HOSTILE,
-                "content": [{"type": "text", "text": HOSTILE}],
-            },
-            {"role": "user", "content": None},
-            {"role": HOSTILE, "content": {"odd": HOSTILE}},
-        ]
-        thread = await make_thread(setup.store, title=HOSTILE, said=said, turns=4)
-        await compact_thread(setup.store, thread)
-        for page in await every_page(me, thread):
-            assert page.status == 200
-            assert not re.search(
-                r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text
-            )
-            assert not any(
-                name.startswith("on") or name == "style"
-                for _, given in page.tags
-                for name in given
-            )
-            assert all(
-                given.get("src") or given.get("type") == "application/json"
-                for given in page.of("script")
-            )
-            assert not any(
-                str(given.get("href")).startswith("javascript")
-                for given in page.of("a")
-            )
-            assert "49" not in page.words.split("7*7")[-1][:3]
-            assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
-
-    see(tmp_path, work)
+async def test_hostile_words_stay_words(dashboard: DashboardSetup, me: Browser) -> None:
+    said: list[Any] = [
+        {"role": "user", "content": HOSTILE},
+        calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
+        {
+            "role": "tool",
+            "tool_call_id": "x",
+            "name": HOSTILE,
+            "content": [{"type": "text", "text": HOSTILE}],
+        },
+        {"role": "user", "content": None},
+        {"role": HOSTILE, "content": {"odd": HOSTILE}},
+    ]
+    thread = await make_thread(dashboard.store, title=HOSTILE, said=said, turns=4)
+    await compact_thread(dashboard.store, thread)
+    for page in await every_page(me, thread):
+        assert page.status == 200
+        assert not re.search(r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text)
+        assert not any(
+            name.startswith("on") or name == "style"
+            for _, given in page.tags
+            for name in given
+        )
+        assert all(
+            given.get("src") or given.get("type") == "application/json"
+            for given in page.of("script")
+        )
+        assert not any(
+            str(given.get("href")).startswith("javascript") for given in page.of("a")
+        )
+        assert "49" not in page.words.split("7*7")[-1][:3]
+        assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
 
 
 def test_special_characters_are_named() -> None:
@@ -130,11 +101,10 @@ def test_special_characters_are_named() -> None:
     )
 
 
-def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
+    caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
 ) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
+    with caplog.at_level(logging.WARNING):
         said: list[Any] = [
             {
                 "role": "user",
@@ -143,12 +113,15 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
             }
         ]
         thread = await make_thread(
-            setup.store, said=said, turns=3, title=f"my key {SECRET}"
+            dashboard.store, said=said, turns=3, title=f"my key {SECRET}"
         )
-        await compact_thread(setup.store, thread)
-        for page in [*await every_page(me, thread), await me.get("/?q=OPENAI_API_KEY")]:
+        await compact_thread(dashboard.store, thread)
+        for page in [
+            *await every_page(me, thread),
+            await me.get("/?q=OPENAI_API_KEY"),
+        ]:
             assert SECRET[:20] not in page.text
-        message = (await setup.store.history(thread, limit=1))[0]
+        message = (await dashboard.store.history(thread, limit=1))[0]
         where = f"/dashboard/threads/{thread}/messages/{message.id}"
         hidden = await me.get(where)
         assert "[REDACTED]" in hidden.words
@@ -159,40 +132,38 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
             "nothing is revealed by an address"
         )
 
-    with caplog.at_level(logging.WARNING):
-        see(tmp_path, work)
     assert "was revealed to this machine" in caplog.text
     assert SECRET not in caplog.text
 
 
-def test_a_link_works_once(tmp_path: Path) -> None:
+async def test_a_link_works_once(tmp_path: Path) -> None:
     announced: list[str] = []
 
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        assert "opens by a link" in (await me.get("/")).words
+    async with open_dashboard_setup(tmp_path, announce=announced.append) as dashboard:
+        visitor = dashboard.browser()
+        assert "opens by a link" in (await visitor.get("/")).words
         assert len(announced) == 1, "who comes without one gets a fresh one printed"
-        await me.get("/")
+        await visitor.get("/")
         assert len(announced) == 1, "but not every time"
-        entered = await me.get(announced[0])
+        entered = await visitor.get(announced[0])
         cookie = entered.headers["set-cookie"]
         assert "HttpOnly; SameSite=Strict" in cookie
-        assert (await me.get("/")).words.find("Threads") > 0
-        again = await setup.browser().get(announced[0])
+        assert (await visitor.get("/")).words.find("Threads") > 0
+        again = await dashboard.browser().get(announced[0])
         assert again.status == 403
         assert "set-cookie" not in again.headers
-        assert (await setup.browser().get("/dashboard/login?code=")).status == 403
-        form = (await me.get("/")).form("/logout")
-        left = await me.post("/dashboard/logout", form)
+        assert (await dashboard.browser().get("/dashboard/login?code=")).status == 403
+        form = (await visitor.get("/")).form("/logout")
+        left = await visitor.post("/dashboard/logout", form)
         assert "Max-Age=0" in left.headers["set-cookie"]
-
-    see(tmp_path, work, announce=announced.append)
 
 
 @pytest.mark.parametrize("login", ["local", "keys", "operator", "off"])
-def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        thread = await make_thread(setup.store, title="Confidential")
-        first = (await setup.store.history(thread, limit=1))[0]
+async def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
+    async with open_dashboard_setup(tmp_path, login=login) as dashboard:
+        visitor = dashboard.browser()
+        thread = await make_thread(dashboard.store, title="Confidential")
+        first = (await dashboard.store.history(thread, limit=1))[0]
         paths = [
             "/?q=ledger",
             "/dashboard/overview",
@@ -202,36 +173,43 @@ def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {"cookie": f"{setup.pages.access.cookie}={forged}".encode()}
+            cookies = {"cookie": f"{dashboard.pages.access.cookie}={forged}".encode()}
             for path in paths:
-                page = await me.get(path, headers=cookies)
+                page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)
                 assert "ledger" not in page.words.replace("q=ledger", "")
                 assert "Confidential" not in page.text
         for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
             assert (
-                await me.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})
+                await visitor.post(
+                    f"/dashboard/threads/{thread}/{change}", {"text": "x"}
+                )
             ).status == 401
         assert (
-            await me.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})
+            await visitor.post(
+                "/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43}
+            )
         ).status == 403
 
-    see(tmp_path, work, login=login)
 
-
-def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        ours = await make_thread(setup.store, tenant="a")
-        theirs = await make_thread(setup.store, tenant="b", title="Secret plan")
-        await compact_thread(setup.store, theirs)
+async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
+    tmp_path: Path,
+) -> None:
+    async with open_dashboard_setup(tmp_path, login="keys") as dashboard:
+        visitor = dashboard.browser()
+        ours = await make_thread(dashboard.store, tenant="a")
+        theirs = await make_thread(dashboard.store, tenant="b", title="Secret plan")
+        await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
-        await setup.store.create_key(new)
-        assert (await me.post("/dashboard/login", {"key": f" {token} "})).status == 200
-        listed = await me.get("/")
+        await dashboard.store.create_key(new)
+        assert (
+            await visitor.post("/dashboard/login", {"key": f" {token} "})
+        ).status == 200
+        listed = await visitor.get("/")
         assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
         csrf = listed.form("/logout")
-        first = (await setup.store.history(theirs, limit=1))[0]
-        record = (await setup.store.compactions(theirs))[0]
+        first = (await dashboard.store.history(theirs, limit=1))[0]
+        record = (await dashboard.store.compactions(theirs))[0]
         for path in (
             f"/dashboard/threads/{theirs}",
             f"/dashboard/threads/{theirs}/compactions/{record.id}",
@@ -241,7 +219,7 @@ def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> No
             f"/dashboard/threads/{ours}/compactions/{record.id}",
             f"/dashboard/live?thread={theirs}",
         ):
-            assert (await me.get(path)).status == 404, path
+            assert (await visitor.get(path)).status == 404, path
         for change in (
             "undo",
             "pin",
@@ -256,170 +234,149 @@ def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> No
                 "message": str(first.id),
             }
             assert (
-                await me.post(f"/dashboard/threads/{theirs}/{change}", form)
+                await visitor.post(f"/dashboard/threads/{theirs}/{change}", form)
             ).status == 404, change
         assert (
-            await me.post(
+            await visitor.post(
                 f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)}
             )
         ).status == 404
-        assert (await me.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [
+        assert (await visitor.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [
             f"/dashboard/threads/{ours}"
         ]
-        overview = await me.get("/dashboard/overview?days=366")
+        overview = await visitor.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.words
         assert "Secret plan" not in overview.text
-        await setup.store.revoke_key(new.id)
-        assert (await me.get("/dashboard/overview")).status == 401
-
-    see(tmp_path, work, login="keys")
+        await dashboard.store.revoke_key(new.id)
+        assert (await visitor.get("/dashboard/overview")).status == 401
 
 
-def test_the_operators_key_sees_all(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
+async def test_the_operators_key_sees_all(tmp_path: Path) -> None:
+    async with open_dashboard_setup(
+        tmp_path, login="operator", operator_key="a-key-of-the-operator"
+    ) as dashboard:
+        visitor = dashboard.browser()
         for tenant in ("a", "b"):
-            await make_thread(setup.store, tenant=tenant)
-        assert (await me.post("/dashboard/login", {"key": "wrong"})).status == 403
+            await make_thread(dashboard.store, tenant=tenant)
+        assert (await visitor.post("/dashboard/login", {"key": "wrong"})).status == 403
         assert (
-            await me.post("/dashboard/login", {"key": "a-key-of-the-operator"})
+            await visitor.post("/dashboard/login", {"key": "a-key-of-the-operator"})
         ).status == 200
-        assert len((await me.get("/")).links("/dashboard/threads/")) == 2
-
-    see(tmp_path, work, login="operator", operator_key="a-key-of-the-operator")
+        assert len((await visitor.get("/")).links("/dashboard/threads/")) == 2
 
 
-def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        thread = await make_thread(setup.store)
-        where = f"/dashboard/threads/{thread}/pin"
-        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {
-            "text": "x"
-        }
-        other = await setup.browser().enter()
-        theirs = (await other.get("/")).form("/logout")["csrf"]
-        for token in ("", "0" * 64, theirs, "é"):
-            assert (await me.post(where, form | {"csrf": token})).status == 403
-        for headers in (
-            {"origin": "https://evil.example"},
-            {"sec-fetch-site": "cross-site"},
-            {"origin": "null"},
-        ):
-            assert (await me.post(where, form, headers=headers)).status == 403
-            assert (
-                await me.post("/dashboard/login", {"key": "x"}, headers=headers)
-            ).status == 403
+async def test_a_change_needs_our_own_page(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = await make_thread(dashboard.store)
+    where = f"/dashboard/threads/{thread}/pin"
+    form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
+    other = await dashboard.browser().enter()
+    theirs = (await other.get("/")).form("/logout")["csrf"]
+    for token in ("", "0" * 64, theirs, "é"):
+        assert (await me.post(where, form | {"csrf": token})).status == 403
+    for headers in (
+        {"origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "null"},
+    ):
+        assert (await me.post(where, form, headers=headers)).status == 403
         assert (
-            await me.post(where, form, headers={"origin": "http://127.0.0.1"})
-        ).status == 303
+            await me.post("/dashboard/login", {"key": "x"}, headers=headers)
+        ).status == 403
+    assert (
+        await me.post(where, form, headers={"origin": "http://127.0.0.1"})
+    ).status == 303
 
-    see(tmp_path, work)
+
+async def test_a_token_of_a_form_signs_no_cookie(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    token = (await me.get("/")).form("/logout")["csrf"]
+    [(name, value)] = me.http.cookies.items()
+    claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
+    forged = f'{name}="csrf {claims["nonce"]}.{token}"'
+    stranger = await dashboard.browser().get(
+        "/dashboard/overview", headers={"cookie": forged}
+    )
+    assert stranger.status == 401
 
 
-def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        token = (await me.get("/")).form("/logout")["csrf"]
-        [(name, value)] = me.http.cookies.items()
-        claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
-        forged = f'{name}="csrf {claims["nonce"]}.{token}"'
-        stranger = await setup.browser().get(
-            "/dashboard/overview", headers={"cookie": forged}
+async def test_another_name_that_leads_here_is_refused(me: Browser) -> None:
+    for name in (
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:80",
+        "",
+    ):
+        answer = await me.http.get("/", headers={"host": name})
+        assert answer.status_code == 403
+        assert "Threads" not in answer.text
+    for name in ("localhost:8484", "[::1]:80"):
+        assert (await me.http.get("/", headers={"host": name})).status_code == 200
+
+
+async def test_every_answer_has_a_strict_policy(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    stranger = await me.get("/")
+    thread = await make_thread(dashboard.store)
+    sheet = str((await me.get("/")).of("link")[-1]["href"])
+    for page in [
+        stranger,
+        *await every_page(me, thread),
+        await me.get("/nowhere"),
+        await me.get(sheet),
+    ]:
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["referrer-policy"] == "same-origin"
+    assert (await me.get(sheet)).headers["cache-control"].endswith("immutable")
+    assert (await me.get("/dashboard/static/x/style.css")).status == 404
+    assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404
+
+
+async def test_pages_stay_small_however_much_was_said(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    thread = (await dashboard.store.create_session(NewSession(title="long"))).id
+    bodies = [body for number in range(500) for body in make_turn(number, words=200)]
+    await dashboard.store.append(thread, [NewMessage(body) for body in bodies])
+    huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
+    await dashboard.store.append(thread, [NewMessage(huge)])
+    await compact_thread(dashboard.store, thread)
+    pages = await every_page(me, thread)
+    assert max(len(page.text.encode()) for page in pages) <= PAGES
+    first = await me.get(f"/dashboard/threads/{thread}?page=1")
+    assert "page 1 of 67" in first.words
+    last = (await dashboard.store.history(thread, start=2_000, limit=1))[0]
+    whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
+    assert len(whole.text.encode()) <= PAGES
+    assert "shown 900,000 to 1,000,000" in whole.words
+
+
+async def test_a_thousand_threads_are_listed_page_by_page(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
+    await asyncio.gather(
+        *(
+            dashboard.store.create_session(NewSession(title=f"thread {n}"))
+            for n in range(1_000)
         )
-        assert stranger.status == 401
-
-    see(tmp_path, work)
-
-
-def test_another_name_that_leads_here_is_refused(tmp_path: Path) -> None:
-    async def work(_here: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        for name in (
-            "evil.example",
-            "127.0.0.1.evil.example",
-            "localhost.evil.example:80",
-            "",
-        ):
-            answer = await me.http.get("/", headers={"host": name})
-            assert answer.status_code == 403
-            assert "Threads" not in answer.text
-        for name in ("localhost:8484", "[::1]:80"):
-            assert (await me.http.get("/", headers={"host": name})).status_code == 200
-
-    see(tmp_path, work)
-
-
-def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        stranger = await me.get("/")
-        await me.enter()
-        thread = await make_thread(setup.store)
-        sheet = str((await me.get("/")).of("link")[-1]["href"])
-        for page in [
-            stranger,
-            *await every_page(me, thread),
-            await me.get("/nowhere"),
-            await me.get(sheet),
-        ]:
-            policy = page.headers["content-security-policy"]
-            assert policy.startswith("default-src 'none'")
-            assert "unsafe" not in policy
-            assert "frame-ancestors 'none'" in policy
-            assert page.headers["x-content-type-options"] == "nosniff"
-            assert page.headers["referrer-policy"] == "same-origin"
-        assert (await me.get(sheet)).headers["cache-control"].endswith("immutable")
-        assert (await me.get("/dashboard/static/x/style.css")).status == 404
-        assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404
-
-    see(tmp_path, work)
-
-
-def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        thread = (await setup.store.create_session(NewSession(title="long"))).id
-        bodies = [
-            body for number in range(500) for body in make_turn(number, words=200)
-        ]
-        await setup.store.append(thread, [NewMessage(body) for body in bodies])
-        huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
-        await setup.store.append(thread, [NewMessage(huge)])
-        await compact_thread(setup.store, thread)
-        pages = await every_page(me, thread)
-        assert max(len(page.text.encode()) for page in pages) <= PAGES
-        first = await me.get(f"/dashboard/threads/{thread}?page=1")
-        assert "page 1 of 67" in first.words
-        last = (await setup.store.history(thread, start=2_000, limit=1))[0]
-        whole = await me.get(
-            f"/dashboard/threads/{thread}/messages/{last.id}?start=900000"
-        )
-        assert len(whole.text.encode()) <= PAGES
-        assert "shown 900,000 to 1,000,000" in whole.words
-
-    see(tmp_path, work)
-
-
-def test_a_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
-    async def work(setup: DashboardSetup, me: Browser) -> None:
-        await me.enter()
-        await asyncio.gather(
-            *(
-                setup.store.create_session(NewSession(title=f"thread {n}"))
-                for n in range(1_000)
-            )
-        )
-        first = await me.get("/")
-        last = await me.get("/?page=20")
-        assert (
-            len(first.links("/dashboard/threads/"))
-            == len(last.links("/dashboard/threads/"))
-            == 50
-        )
-        assert len(first.text.encode()) <= PAGES
-        assert last.links("page=21") == []
-        assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
-
-    see(tmp_path, work)
+    )
+    first = await me.get("/")
+    last = await me.get("/?page=20")
+    assert (
+        len(first.links("/dashboard/threads/"))
+        == len(last.links("/dashboard/threads/"))
+        == 50
+    )
+    assert len(first.text.encode()) <= PAGES
+    assert last.links("page=21") == []
+    assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
 
 
 def test_the_static_files_are_small() -> None:
@@ -427,64 +384,59 @@ def test_the_static_files_are_small() -> None:
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
 
 
-def test_a_gateway_serves_them_at_its_root(
+async def test_a_gateway_serves_them_at_its_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with open_setup(tmp_path) as setup:
-            url = await setup.gateway("keys")
-            key = await setup.key("acme")
-            async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-                assert (
-                    "Give a key of this gateway once"
-                    in read_page(await http.get("/")).words
+    async with open_setup(tmp_path) as setup:
+        url = await setup.start("keys")
+        key = await setup.key("acme")
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+            assert (
+                "Give a key of this gateway once"
+                in read_page(await http.get("/")).words
+            )
+            assert (await http.post("/", json={})).status_code == 401, (
+                "anything but reading goes on as it did"
+            )
+            signed = await http.post("/dashboard/login", data={"key": key})
+            assert signed.status_code == 200
+            page = read_page(await http.get("/"))
+            assert f"ANTHROPIC_BASE_URL={url}" in page.words
+            assert (
+                "No call in this period"
+                in read_page(await http.get("/dashboard/overview")).words
+            )
+            shown = {
+                "authorization": f"Bearer {key}",
+                "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
+            }
+            asked = {"model": CHAT, "messages": HELLO}
+            assert (
+                await http.post("/v1/chat/completions", json=asked, headers=shown)
+            ).status_code == 200
+            assert setup.provider.log[-1].headers["cookie"] == "a=1", (
+                "what opens the pages stays here"
+            )
+            (thread,) = await setup.store.list_threads(tenant="acme")
+            assert thread.first.client == "python-httpx2", (
+                "a client is known by its own name"
+            )
+        off = await setup.start("passthrough", key=None)
+        async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
+            assert "Its pages are off" in read_page(await http.get("/")).words
+        closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
+        lab = [Upstream("lab", setup.provider.url)]
+        async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
+            assert gateway.page() is None
+            async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
+                assert "text/html" not in (await http.get("/")).headers.get(
+                    "content-type", ""
                 )
-                assert (await http.post("/", json={})).status_code == 401, (
-                    "anything but reading goes on as it did"
-                )
-                signed = await http.post("/dashboard/login", data={"key": key})
-                assert signed.status_code == 200
-                page = read_page(await http.get("/"))
-                assert f"ANTHROPIC_BASE_URL={url}" in page.words
-                assert (
-                    "No call in this period"
-                    in read_page(await http.get("/dashboard/overview")).words
-                )
-                shown = {
-                    "authorization": f"Bearer {key}",
-                    "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
-                }
-                asked = {"model": CHAT, "messages": HELLO}
-                assert (
-                    await http.post("/v1/chat/completions", json=asked, headers=shown)
-                ).status_code == 200
-                assert setup.provider.log[-1].headers["cookie"] == "a=1", (
-                    "what opens the pages stays here"
-                )
-                (thread,) = await setup.store.list_threads(tenant="acme")
-                assert thread.first.client == "python-httpx2", (
-                    "a client is known by its own name"
-                )
-            off = await setup.gateway("passthrough", key=None)
-            async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
-                assert "Its pages are off" in read_page(await http.get("/")).words
-            closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
-            lab = [Upstream("lab", setup.provider.url)]
+        monkeypatch.setenv("PAGE_KEY", "short")
+        with pytest.raises(ConfigError, match="fewer than 16 characters"):
             async with open_gateway(
-                closed, store=setup.store, upstreams=lab
-            ) as gateway:
-                assert gateway.page() is None
-                async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
-                    assert "text/html" not in (await http.get("/")).headers.get(
-                        "content-type", ""
-                    )
-            monkeypatch.setenv("PAGE_KEY", "short")
-            with pytest.raises(ConfigError, match="fewer than 16 characters"):
-                async with open_gateway(
-                    parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"),
-                    store=setup.store,
-                    upstreams=lab,
-                ):
-                    pass
-
-    asyncio.run(run())
+                parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"),
+                store=setup.store,
+                upstreams=lab,
+            ):
+                pass

@@ -6,17 +6,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.log_lines import TerminalLines
+from everthread.gateway.monitoring.log_lines import TerminalLines
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -24,6 +23,7 @@ from tests.gateway.raw_http import (
     encode_chunk,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     read_message,
     send_bytes,
@@ -49,33 +49,27 @@ def code_of(body: bytes) -> str:
     "path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
 )
 async def test_a_model_name_that_is_too_long_is_refused_everywhere(
-    path: str, tmp_path: Path
+    path: str, gateways: GatewaySetup
 ) -> None:
     """The attack: the price of a name of many slashes was looked up for 23 seconds, and everybody waited."""
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = (
-            b"authorization",
-            f"Bearer {await setup.key(scopes=('proxy', 'threads'))}".encode(),
-        )
-        answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
-        fine = await send_bytes(
-            url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON)
-        )
+    url = await gateways.start()
+    key = (
+        b"authorization",
+        f"Bearer {await gateways.key(scopes=('proxy', 'threads'))}".encode(),
+    )
+    answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
+    fine = await send_bytes(url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON))
     assert (answer.status, code_of(answer.body)) == (400, "model_name_too_long")
     assert b"at most 300" in answer.body
     assert fine.status == 200
-    assert [record.body["model"] for record in setup.provider.log] == [CHAT_MODEL]
+    assert [record.body["model"] for record in gateways.provider.log] == [CHAT_MODEL]
 
 
 @pytest.mark.parametrize("mode", ["managed", "observe", "off"])
 async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
     mode: str,
 ) -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, mode=mode) as (url, _),  # type: ignore[arg-type]
-    ):
+    async with raw_gateway(mode=mode) as (url, upstream):
         named = await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
         listed = await send_bytes(
             url,
@@ -109,10 +103,7 @@ async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refuse
         return {}, 0
 
     manager = PassThroughManager()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager, make_item=make_item) as (url, _),
-    ):
+    async with raw_gateway(manager=manager, make_item=make_item) as (url, upstream):
         answer = await send_bytes(url, post_request(path, b"{}", *JSON))
         assert answer.status == 400
         assert b"means something else each time it is decoded" in answer.body
@@ -120,10 +111,7 @@ async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refuse
 
 
 async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         answer = await send_bytes(
             url, post_request("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
         )
@@ -143,10 +131,7 @@ async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
 async def test_an_upstream_gets_the_bytes_of_a_path_as_the_client_wrote_them(
     path: str,
 ) -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, upstream):
         assert (await send_bytes(url, post_request(path, b"{}", *JSON))).status == 200
     assert upstream.received[0].line.split()[1] == path.encode()
 
@@ -172,10 +157,7 @@ async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> Non
         + offer
         + b"Transfer-Encoding: chunked\r\n"
     )
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
-    ):
+    async with raw_gateway(authenticator=Keys()) as (url, upstream):
         hidden = (
             start
             + b"\r\n"
@@ -196,10 +178,7 @@ async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> Non
 
 async def test_two_credentials_in_one_header_are_refused() -> None:
     """Which of two counts each server decides for itself."""
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
-    ):
+    async with raw_gateway(authenticator=Keys()) as (url, _):
         two = await send_bytes(
             url,
             post_request(
@@ -227,15 +206,9 @@ async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
         await done.wait()
         await whole_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with (
-        raw_upstream(slowly) as upstream,
-        open_raw_gateway(
-            upstream.url, limits=Limits(concurrent=4), authenticator=Keys()
-        ) as (
-            url,
-            _,
-        ),
-    ):
+    async with raw_gateway(
+        slowly, limits=Limits(concurrent=4), authenticator=Keys()
+    ) as (url, upstream):
         places = [await connect(url) for _ in range(5)]
         for (_, writer), key in zip(
             places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
@@ -266,10 +239,7 @@ async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> N
         (b"x-content-type-options", b"sniff"),
         (b"x-ratelimit-remaining", b"7"),
     ]
-    async with (
-        raw_upstream(whole_answer(200, theirs, HTML)) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(whole_answer(200, theirs, HTML)) as (url, _):
         for path in (CHAT, FILES, "/v1/responses/compact"):
             answer = await send_bytes(url, post_request(path, b"{}", *JSON))
             assert answer.body == HTML
@@ -307,10 +277,7 @@ async def test_the_log_says_why_an_upstream_refused_a_request(
         b'{"error": {"message": "Unknown model gpt-99, key ' + key + b'", "type": "x"}}'
     )
     caplog.set_level(logging.INFO, "everthread.gateway")
-    async with (
-        raw_upstream(whole_answer(400, JSON, error)) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(whole_answer(400, JSON, error)) as (url, _):
         answer = await send_bytes(url, post_request(path, body_with("gpt-99"), *JSON))
     assert (answer.status, answer.body) == (400, error)
     assert reasons(caplog) == ["Unknown model gpt-99, key [REDACTED]"]
@@ -324,10 +291,7 @@ async def test_the_log_says_why_the_gateway_refused_a_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "everthread.gateway")
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway() as (url, _):
         await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
         await send_bytes(url, post_request("/v1/%2563hat/completions", b"{}", *JSON))
     assert [words.split()[1] for words in reasons(caplog)] == ["model's", "path"]
@@ -337,7 +301,7 @@ async def test_bodies_that_are_not_managed_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
+        raw_upstream() as upstream,
         open_raw_gateway(upstream.url) as (url, proxy),
     ):
         for _ in range(3):

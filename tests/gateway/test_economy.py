@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.policy import WINDOW_TOKENS_PER_CALL
+from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     NAMES,
     HistoryClient,
-    ManagerSetup,
+    ProviderSetup,
     make_text,
     open_manager_setup,
-    send_request,
     thread_of,
 )
 
@@ -29,14 +27,13 @@ TTL = 300.0
 
 
 async def fill(
-    setup: ManagerSetup, manager: ProxyManager, client: HistoryClient, share: float
+    setup: ProviderSetup, manager: ProxyManager, client: HistoryClient, share: float
 ) -> int:
     """Turns until the prompt has this share of the threshold; how many tokens it has then."""
-    assert setup.provider is not None
     tokens = 0
     while tokens < share * setup.window / 2:
         client.add_user_message(f"Note this: {make_text(200, 'ledger')}")
-        exchange = await send_request(manager, client, setup.provider)
+        exchange = await setup.send(manager, client)
         tokens = int(exchange.sent.headers["x-everthread-tokens"].split("/")[1])
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
     return tokens
@@ -47,18 +44,17 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall=wall, background=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(TTL - 10)
         client.add_user_message("Still there?")
-        soon = await send_request(manager, client, setup.provider)
+        soon = await setup.send(manager, client)
         assert soon.sent.headers["x-everthread-compactions"] == "0"
         assert "x-everthread-plan" not in soon.sent.headers
         wall.advance(TTL + 10)
         client.add_user_message("Back again.")
-        late = await send_request(manager, client, setup.provider)
+        late = await setup.send(manager, client)
         assert late.sent.headers["x-everthread-compactions"] == "1"
         assert (
             "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
@@ -72,9 +68,7 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
         )
 
         client.add_user_message("And on.")
-        other = await send_request(
-            setup.manager(wall=wall, background=False), client, setup.provider
-        )
+        other = await setup.send(setup.manager(wall=wall, background=False), client)
         assert other.sent.headers["x-everthread-compactions"] == "1", (
             "in every process, from then on"
         )
@@ -87,14 +81,13 @@ async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
     monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
     wall = SteppedClock(1_760_000_000.0)
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
-        assert setup.provider is not None
         asked = {"prompt_cache_options": {"ttl": ttl}}
         client = HistoryClient("openai_responses", extra=asked)
         manager = setup.manager(wall=wall, background=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(6 * 3_600)
         client.add_user_message("Back again.")
-        late = await send_request(manager, client, setup.provider)
+        late = await setup.send(manager, client)
         assert late.sent.headers["x-everthread-compactions"] == compactions
 
 
@@ -120,7 +113,6 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     wall = SteppedClock(1_760_000_000.0)
     alarm = Alarm()
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall=wall, background=False, idle=True, timer=alarm)
         await fill(setup, manager, client, 0.7)
@@ -130,7 +122,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
         alarm.then()
         await manager.settle()
         client.add_user_message("Back again.")
-        late = await send_request(manager, client, setup.provider)
+        late = await setup.send(manager, client)
         assert late.sent.headers["x-everthread-compactions"] == "1"
         (record,) = await setup.store.compactions(thread_of(late.sent))
         assert record.record.reason == "idle"
@@ -139,7 +131,6 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
 async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
     alarm = Alarm()
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(background=False, timer=alarm)
         await fill(setup, manager, client, 0.7)
@@ -149,13 +140,12 @@ async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
 async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
     wall = SteppedClock(1_760_000_000.0)
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall=wall, economics=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(2 * TTL)
         client.add_user_message("Back again.")
-        exchange = await send_request(manager, client, setup.provider)
+        exchange = await setup.send(manager, client)
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
 
@@ -166,13 +156,12 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
     async with open_manager_setup(
         tmp_path, lambda _: make_text(1_200, "answer"), window=40_000
     ) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 4_000})
         rewritten: list[int] = []
         while len(rewritten) < 2:
             manager = setup.manager(markers=True, background=False)
             client.add_user_message("Note this.")
-            sent = (await send_request(manager, client, setup.provider)).sent
+            sent = (await setup.send(manager, client)).sent
             if int(sent.headers["x-everthread-compactions"]) > len(rewritten):
                 rewritten.append(len(client.messages))
         assert (rewritten[1] - rewritten[0]) // 2 >= 40_000 // WINDOW_TOKENS_PER_CALL
@@ -181,7 +170,7 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
 @pytest.mark.parametrize(("window", "least"), [(12_000, 8), (64_000, 20)])
 async def test_one_compaction_buys_a_number_of_calls(
-    setup: ManagerSetup, model: str, window: int, least: int
+    setup: ProviderSetup, model: str, window: int, least: int
 ) -> None:
     """Whatever the model's cache costs: at 12,000 tokens every third call of gpt-4o compacted."""
     result = {12_000: 220, 64_000: 700}[window]
@@ -198,17 +187,7 @@ async def test_one_compaction_buys_a_number_of_calls(
         tokens = int(
             turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
         )
-        calls: Any = [
-            {
-                "id": f"c{number}",
-                "type": "function",
-                "function": {"name": "read", "arguments": "{}"},
-            }
-        ]
-        reply = Reply(
-            {"role": "assistant", "content": None, "tool_calls": calls},
-            "tool_calls",
-        )
+        reply = calls_reply(function_call(f"c{number}", "read"))
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20))
         )

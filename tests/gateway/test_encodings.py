@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.encoding import decode_body, decoder
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.encoding import decode_body, decoder
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -13,8 +13,9 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.store.store import Store
+from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, FILLER, open_setup
+from tests.gateway.gateway_setup import CHAT, CLAUDE, FILLER, GatewaySetup, open_setup
 
 __all__ = ["everthread", "home"]
 READ: Any = {
@@ -75,12 +76,7 @@ def answer_or_recall(request: Request) -> Any:
         return SUMMARY
     tools = [tool["function"]["name"] for tool in request.tools or ()]
     if "Where is the key" in asked and "recall" in tools:
-        function = {"name": "recall", "arguments": '{"query": "archive key"}'}
-        call: Any = {
-            "id": f"c{next(NUMBERS)}",
-            "type": "function",
-            "function": function,
-        }
+        call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
         return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
     results = [
         text_of(message) for message in request.messages if message["role"] == "tool"
@@ -105,14 +101,11 @@ class SlowStore:
 
 @pytest.mark.parametrize("seconds", [0, 0.3])
 async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reaches_what_came_before(
-    tmp_path: Path, seconds: float
+    tmp_path: Path, seconds: float, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, script=answer_or_recall) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        setup.store = cast("Store", SlowStore(setup.store, seconds))
-        url = await setup.gateway("none", key=None)
+    async with open_setup(tmp_path, script=answer_or_recall) as gateways:
+        gateways.store = cast("Store", SlowStore(gateways.store, seconds))
+        url = await gateways.start("none", key=None)
         session = Session(http, url)
         before = await session.say(SECRET_PLACE)
         await session.say("Read the importer. " + FILLER * 5)
@@ -125,15 +118,15 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
             f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report."
         )
         assert after != before
-        stored = await setup.store.session(after)
+        stored = await gateways.store.session(after)
         assert (stored.kind, stored.parent) == ("branch", before)
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
         history = [
-            text_of(message.body) for message in await setup.store.history(after)
+            text_of(message.body) for message in await gateways.store.history(after)
         ]
         assert history[0] == SECRET_PLACE
-        other = await setup.gateway("none", key=None)
+        other = await gateways.start("none", key=None)
         again = Session(http, other)
         again.messages = session.messages
         assert await again.say("Where is the key, once more?") == after, (
@@ -141,46 +134,44 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
         )
         tools = [
             tool["function"]["name"]
-            for tool in setup.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
+            for tool in gateways.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
         ]
         assert "recall" in tools
 
 
 async def test_another_conversation_of_the_session_is_not_taken_for_its_continuation(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        session = Session(http, url)
-        await session.say("Move the ledger into the archive. " + FILLER * 5)
-        session.messages = []
-        thread = await session.say(
-            "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
-            "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
-        )
-        assert (await setup.store.session(thread)).parent is None
+    url = await gateways.start("none", key=None)
+    session = Session(http, url)
+    await session.say("Move the ledger into the archive. " + FILLER * 5)
+    session.messages = []
+    thread = await session.say(
+        "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
+        "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
+    )
+    assert (await gateways.store.session(thread)).parent is None
 
 
-async def test_a_branch_recalls_what_only_its_parent_has(tmp_path: Path) -> None:
+async def test_a_branch_recalls_what_only_its_parent_has(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     """A client dropped one of two parallel calls when it resumed: its history branches off."""
 
-    async with (
-        open_setup(tmp_path, window=12_000, script=answer_or_recall) as setup,
-        httpx2.AsyncClient(timeout=120) as http,
-    ):
+    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
-        url = await setup.gateway("none", key=None, settings=settings)
+        url = await gateways.start("none", key=None, settings=settings)
         session = Session(http, url)
         await session.say("Begin. " + FILLER * 100)
         resumed = list(session.messages)
         before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
-        await setup.wait_for_texts(before, 4)
+        await gateways.wait_for_texts(before, 4)
         session.messages = resumed
         branch = await session.say("Another way. " + FILLER * 100)
         assert branch != before
-        while setup.provider.log[-1].request is not None and "recall" not in [
+        while gateways.provider.log[-1].request is not None and "recall" not in [
             tool["function"]["name"]
-            for tool in setup.provider.log[-1].request.tools or ()
+            for tool in gateways.provider.log[-1].request.tools or ()
         ]:
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")
@@ -201,14 +192,11 @@ def tool_result(number: int, text: str) -> dict[str, Any]:
 
 
 async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, window=12_000, script=answer_or_recall) as setup,
-        httpx2.AsyncClient(timeout=120) as http,
-    ):
+    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
-        url = await setup.gateway("none", key=None, settings=settings)
+        url = await gateways.start("none", key=None, settings=settings)
         session = Session(http, url)
         calls = [tool_use(1, "a.txt"), tool_use(2, "b.txt")]
         results = [
@@ -223,7 +211,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
         ]
         before = await session.send()
         await session.say("Thanks.")
-        await setup.wait_for_texts(before, 7)
+        await gateways.wait_for_texts(before, 7)
         session.messages = [
             opening,
             {"role": "assistant", "content": calls[:1]},
@@ -232,7 +220,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
         ]
         branch = await session.say("Go on. " + FILLER * 100)
         assert branch != before
-        assert before in await setup.store.family(branch)
+        assert before in await gateways.store.family(branch)
         for _ in range(8):
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")
@@ -240,48 +228,45 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
 
 
 async def test_state_and_search_reach_all_threads_of_a_session(
-    tmp_path: Path, everthread: Any
+    everthread: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        session = Session(http, url)
-        thread = await session.say("Mend the parser.")
-        helper = Session(http, url)
-        edit = {
-            "type": "tool_use",
-            "id": "toolu_7",
-            "name": "Edit",
-            "input": {
-                "file_path": "/src/parser.py",
-                "old_string": "a",
-                "new_string": "b",
-            },
-        }
-        helper.messages = [
-            {"role": "user", "content": "You mend the lexer beside the conversation."},
-            {"role": "assistant", "content": [edit]},
-            {"role": "user", "content": [tool_result(7, "The file was updated.")]},
-        ]
-        other = await helper.send()
-        await setup.wait_for_texts(other, 4)
-        assert other != thread
-        state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
-        assert "/src/parser.py" in [file["path"] for file in state["files"]]
-        found = await http.get(
-            f"{url}/api/threads/{thread}/search", params={"q": "lexer"}
-        )
-        assert [hit["thread"] for hit in found.json()["items"]] == [other]
-        stranger = await Session(http, url, "s-2").say("Mend something else.")
-        apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
-        assert apart["files"] == []
-    stored = ("--store", str(setup.file))
+    url = await gateways.start("none", key=None)
+    session = Session(http, url)
+    thread = await session.say("Mend the parser.")
+    helper = Session(http, url)
+    edit = {
+        "type": "tool_use",
+        "id": "toolu_7",
+        "name": "Edit",
+        "input": {
+            "file_path": "/src/parser.py",
+            "old_string": "a",
+            "new_string": "b",
+        },
+    }
+    helper.messages = [
+        {"role": "user", "content": "You mend the lexer beside the conversation."},
+        {"role": "assistant", "content": [edit]},
+        {"role": "user", "content": [tool_result(7, "The file was updated.")]},
+    ]
+    other = await helper.send()
+    await gateways.wait_for_texts(other, 4)
+    assert other != thread
+    state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
+    assert "/src/parser.py" in [file["path"] for file in state["files"]]
+    found = await http.get(f"{url}/api/threads/{thread}/search", params={"q": "lexer"})
+    assert [hit["thread"] for hit in found.json()["items"]] == [other]
+    stranger = await Session(http, url, "s-2").say("Mend something else.")
+    apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
+    assert apart["files"] == []
+    stored = ("--store", str(gateways.file))
     assert "parser.py" in everthread("sessions", "state", thread, *stored).stdout
     shown = everthread("sessions", "search", "lexer", "--thread", thread, *stored)
     assert "lexer" in shown.stdout
 
 
 async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     said = iter(range(1_000))
 
@@ -289,11 +274,8 @@ async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
         number = next(said)
         return f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
 
-    async with (
-        open_setup(tmp_path, script=script) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway("none", key=None)
+    async with open_setup(tmp_path, script=script) as gateways:
+        url = await gateways.start("none", key=None)
         messages: list[Any] = []
         threads = set()
         for turn in range(25):
@@ -316,11 +298,13 @@ async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
                 }
             )
         assert len(threads) == 1
-        stored = await setup.wait_for_texts(threads.pop(), 50)
+        stored = await gateways.wait_for_texts(threads.pop(), 50)
         assert stored[::2] == [f"Question {turn}" for turn in range(25)]
 
 
-async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
+async def test_another_answer_of_the_model_is_a_branch(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     said = iter(
         (
             "The office opens at nine on every day.",
@@ -328,11 +312,8 @@ async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
             "Noted.",
         )
     )
-    async with (
-        open_setup(tmp_path, script=lambda _: next(said)) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway("none", key=None)
+    async with open_setup(tmp_path, script=lambda _: next(said)) as gateways:
+        url = await gateways.start("none", key=None)
         asked = [{"role": "user", "content": "When does it open?"}]
         body = {"model": CHAT, "messages": asked}
         answers = [
@@ -347,26 +328,25 @@ async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
         branch = answer.headers["x-everthread-thread"]
         assert threads[0] == threads[1] != branch
         stored = [
-            text_of(message.body) for message in await setup.store.history(branch)
+            text_of(message.body) for message in await gateways.store.history(branch)
         ]
         assert stored[1] == "The office opens at ten on every day."
 
 
-async def test_two_sessions_and_two_tenants_share_nothing(tmp_path: Path) -> None:
-    async with (
-        open_setup(tmp_path, script=answer_or_recall) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway("none", key=None)
+async def test_two_sessions_and_two_tenants_share_nothing(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with open_setup(tmp_path, script=answer_or_recall) as gateways:
+        url = await gateways.start("none", key=None)
         first = Session(http, url, "s-1")
         second = Session(http, url, "s-2")
         threads = [await first.say(SECRET_PLACE), await second.say(SECRET_PLACE)]
         assert len(set(threads)) == 2
-        assert set(await setup.store.family(threads[0])) == {threads[0]}
-        keys = await setup.gateway("keys")
+        assert set(await gateways.store.family(threads[0])) == {threads[0]}
+        keys = await gateways.start("keys")
         for tenant in ("ann", "bob"):
-            http.headers["authorization"] = f"Bearer {await setup.key(tenant)}"
+            http.headers["authorization"] = f"Bearer {await gateways.key(tenant)}"
             thread = await Session(http, keys, "s-1").say(SECRET_PLACE)
             assert thread not in threads
-            assert await setup.store.family(thread) == [thread]
+            assert await gateways.store.family(thread) == [thread]
             threads.append(thread)

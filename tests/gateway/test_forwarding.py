@@ -10,15 +10,15 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER, Incoming, ProxyTurn
-from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.forwarded_turn import ForwardedTurn
-from everthread.gateway.known_bodies import BodyOrigin
-from everthread.gateway.managed_turn import ManagedTurn
-from everthread.gateway.manager import ProxyManager
-from everthread.gateway.metrics import Metrics
+from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import RecordFailed
@@ -27,6 +27,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     make_text,
+    text_reply,
 )
 
 WINDOW = 40_000
@@ -50,7 +51,7 @@ async def begin(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
 
 def outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Outcome:
     """Return an answer, which the client puts into its history."""
-    reply = Reply({"role": "assistant", "content": text}, "stop")
+    reply = text_reply(text)
     client.add_reply(reply)
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
@@ -203,7 +204,7 @@ async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
     client = HistoryClient("anthropic")
     for number in range(14):
         client.add_user_message(make_text(500, f"topic {number}"))
-        client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        client.add_answer("Yes.")
     turn = await send_and_record(manager, client, "Go on.")
     assert turn.sent.rewritten
     client.add_user_message("And now?")
@@ -233,7 +234,7 @@ async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -
     client = HistoryClient("anthropic", extra={"max_tokens": 100})
     for number in range(14):
         client.add_user_message(make_text(500, f"topic {number}"))
-        client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        client.add_answer("Yes.")
     await send_and_record(manager, client, "Go on.")
     client.add_user_message("And now?")
     turn = await begin(manager, client)

@@ -19,6 +19,7 @@ from everthread.core.types import Api
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.load_clients import NAMES, served_models
 from tests.gateway.manager_setup import PATHS
 
@@ -103,18 +104,8 @@ RIGHT: dict[Api, dict[str, Any]] = {
                     {"type": "text", "text": "there."},
                 ],
             },
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {
-                        "id": "call_1",
-                        "type": "function",
-                        "function": {"name": "look", "arguments": "{}"},
-                    }
-                ],
-            },
-            {"role": "tool", "tool_call_id": "call_1", "content": "A mirror."},
+            calls_message(function_call("call_1", "look")),
+            result_message("call_1", "A mirror."),
             {"role": "user", "content": "And then?"},
         ],
         "tools": [
@@ -275,9 +266,9 @@ async def test_no_body_is_a_fault_of_the_proxy(
 
 
 async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with running(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+    async with running(tmp_path) as (_, url):
         for said in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
                 listed = "input" if api == "openai_responses" else "messages"

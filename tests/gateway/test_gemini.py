@@ -17,8 +17,9 @@ from google.genai import types
 from everthread.core.messages import text_of
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Reply, Request
-from everthread.gateway.gemini import add_path, read_path, remove_path
+from everthread.gateway.request.gemini_path import add_path, read_path, remove_path
 from everthread.lab.provider import ServedModel
+from tests.chat_messages import function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
 
 pytestmark = pytest.mark.filterwarnings(
@@ -45,11 +46,9 @@ def script(request: Request) -> Any:
     """Answer what the user says by a call first, then by words."""
     last = request.messages[-1]
     if last["role"] == "user" and "look" in text_of(last):
-        function = {
-            "name": "read_file",
-            "arguments": json.dumps({"path": f"ledger_{len(request.messages)}.txt"}),
-        }
-        call: Any = {"id": "", "type": "function", "function": function}
+        call = function_call(
+            "", "read_file", json.dumps({"path": f"ledger_{len(request.messages)}.txt"})
+        )
         thoughts = "The file is named, so I read it."
         return Reply(
             {
@@ -63,23 +62,23 @@ def script(request: Request) -> Any:
 
 
 @asynccontextmanager
-async def gemini_house(
+async def open_gemini(
     folder: Path, answers: Any = script, window: int = WINDOW
 ) -> AsyncIterator[GatewaySetup]:
     async with open_setup_with_models(
         folder, [ServedModel(MODEL, window, shows="inputTokenLimit")], answers
-    ) as setup:
-        yield setup
+    ) as gateways:
+        yield gateways
 
 
-async def client_of(setup: GatewaySetup) -> genai.Client:
-    options = types.HttpOptions(base_url=await setup.gateway())
-    client = genai.Client(api_key=await setup.key(), http_options=options)
-    setup.stack.push_async_callback(client.aio.aclose)
+async def client_of(gateways: GatewaySetup) -> genai.Client:
+    options = types.HttpOptions(base_url=await gateways.start())
+    client = genai.Client(api_key=await gateways.key(), http_options=options)
+    gateways.stack.push_async_callback(client.aio.aclose)
     return client
 
 
-class Talk:
+class GeminiConversation:
     """A conversation that keeps its whole history, as an agent does."""
 
     def __init__(self, client: genai.Client, *, streams: bool) -> None:
@@ -137,10 +136,10 @@ class Talk:
             }
 
 
-async def stored_history(setup: GatewaySetup, thread: str, count: int) -> Any:
+async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any:
     """Wait until the thread has so many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
-        while len(history := await setup.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
+        while len(history := await gateways.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.02)
     return history
 
@@ -149,20 +148,20 @@ async def stored_history(setup: GatewaySetup, thread: str, count: int) -> Any:
 async def test_google_s_sdk_goes_on_far_past_the_window(
     tmp_path: Path, streams: bool
 ) -> None:
-    async with gemini_house(tmp_path) as house:
-        talk = Talk(await client_of(house), streams=streams)
+    async with open_gemini(tmp_path) as gateways:
+        conversation = GeminiConversation(await client_of(gateways), streams=streams)
         threads = set()
         for turn in range(TURNS):
-            assert "Noted" in await talk.say(
+            assert "Noted" in await conversation.say(
                 f"Please look at ledger {turn}. {FILLER * 6}"
             )
-            threads.add(talk.headers["x-everthread-thread"])
-        log = house.provider.log
+            threads.add(conversation.headers["x-everthread-thread"])
+        log = gateways.provider.log
         assert {record.status for record in log} == {200}, [
             record.error for record in log if record.error
         ]
         assert len(threads) == 1
-        assert int(talk.headers["x-everthread-compactions"]) >= 2
+        assert int(conversation.headers["x-everthread-compactions"]) >= 2
         assert max(record.prompt_tokens for record in log) < WINDOW
         last = log[-1].body
         assert SUMMARY_START in json.dumps(last)
@@ -176,19 +175,21 @@ async def test_google_s_sdk_goes_on_far_past_the_window(
         assert all(part["thoughtSignature"].startswith("bGFi") for part in signed), (
             "signatures come back as they were"
         )
-        history = await stored_history(house, threads.pop(), count=4 * TURNS)
+        history = await stored_history(gateways, threads.pop(), count=4 * TURNS)
         assert sum(message.body["role"] == "tool" for message in history) == TURNS
-        used = await house.store.usage(history[0].session)
+        used = await gateways.store.usage(history[0].session)
         assert sum(
             item.usage.total_tokens for item in used if item.task == "main"
         ) == sum(record.canonical_usage.total_tokens for record in log)
 
 
-async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -> None:
+async def test_a_request_that_needs_nothing_goes_byte_for_byte(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
-        headers = {"x-goog-api-key": await house.key()}
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         answer = await http.post(
             url + PATH,
             content=raw,
@@ -196,24 +197,25 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -
         )
         assert answer.status_code == 200
         assert answer.json()["usageMetadata"]["promptTokenCount"] > 0
-        body = house.provider.log[-1].body
+        body = gateways.provider.log[-1].body
         assert {
             key: value for key, value in body.items() if key != "model"
         } == json.loads(raw)
-        assert house.provider.log[-1].headers["content-length"] == str(len(raw))
+        assert gateways.provider.log[-1].headers["content-length"] == str(len(raw))
         assert (
-            house.provider.log[-1].headers["x-goog-api-key"].startswith("sk-upstream")
+            gateways.provider.log[-1]
+            .headers["x-goog-api-key"]
+            .startswith("sk-upstream")
         )
 
 
-async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> None:
+async def test_an_overflow_of_a_window_nobody_knew_is_mended(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     models = [ServedModel("gemini-unheard-of", 8_000)]
-    async with (
-        open_setup_with_models(tmp_path, models, lambda _: "Noted.") as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway()
-        headers = {"x-goog-api-key": await setup.key()}
+    async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         contents: list[Any] = []
         for turn in range(24):
             contents.append(
@@ -223,19 +225,18 @@ async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> 
             answer = await http.post(path, json={"contents": contents}, headers=headers)
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
-        assert [record.status for record in setup.provider.log].count(400) == 1
-        [limit] = await setup.store.limits()
+        assert [record.status for record in gateways.provider.log].count(400) == 1
+        [limit] = await gateways.store.limits()
         assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
 
 
-async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
+async def test_a_cap_over_the_model_s_own_is_lowered(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
-    async with (
-        open_setup_with_models(tmp_path, models) as setup,
-        httpx2.AsyncClient() as http,
-    ):
-        url = await setup.gateway()
-        headers = {"x-goog-api-key": await setup.key()}
+    async with open_setup_with_models(tmp_path, models) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         for settings in (
             {"maxOutputTokens": 900, "topK": 4},
             {"max_output_tokens": 900},
@@ -247,7 +248,7 @@ async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
             assert (
                 await http.post(url + PATH, json=body, headers=headers)
             ).status_code == 200
-        caps = [record.body["generationConfig"] for record in setup.provider.log]
+        caps = [record.body["generationConfig"] for record in gateways.provider.log]
         assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
         assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
 
@@ -256,11 +257,7 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
     def recalling(request: Request) -> Any:
         last = request.messages[-1]
         if last["role"] == "user" and text_of(last).endswith("What was the code word?"):
-            call: Any = {
-                "id": "",
-                "type": "function",
-                "function": {"name": "recall", "arguments": '{"query": "code word"}'},
-            }
+            call = function_call("", "recall", '{"query": "code word"}')
             return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
         if last["role"] == "tool":
             return (
@@ -271,15 +268,19 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
     for streams in (False, True):
         folder = tmp_path / str(streams)
         folder.mkdir()
-        async with gemini_house(folder, recalling, window=8_000) as house:
-            talk = Talk(await client_of(house), streams=streams)
-            await talk.say(f"The code word is marigold. {FILLER * 30}")
+        async with open_gemini(folder, recalling, window=8_000) as gateways:
+            conversation = GeminiConversation(
+                await client_of(gateways), streams=streams
+            )
+            await conversation.say(f"The code word is marigold. {FILLER * 30}")
             for turn in range(14):
-                await talk.say(f"Entry {turn}. {FILLER * 25}")
-            assert await talk.say("What was the code word?") == "It was marigold."
-            assert "recall" not in str(talk.contents)
-            await talk.say("Thanks.")
-            last = house.provider.log[-1].body
+                await conversation.say(f"Entry {turn}. {FILLER * 25}")
+            assert (
+                await conversation.say("What was the code word?") == "It was marigold."
+            )
+            assert "recall" not in str(conversation.contents)
+            await conversation.say("Thanks.")
+            last = gateways.provider.log[-1].body
             declared = [
                 tool["name"] for tool in last["tools"][0]["functionDeclarations"]
             ]
@@ -292,13 +293,15 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
                 )
                 == 1
             )
-            assert {record.status for record in house.provider.log} == {200}
+            assert {record.status for record in gateways.provider.log} == {200}
 
 
-async def test_what_is_left_alone_says_so(tmp_path: Path) -> None:
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
-        headers = {"x-goog-api-key": await house.key()}
+async def test_what_is_left_alone_says_so(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
+        headers = {"x-goog-api-key": await gateways.key()}
         contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
         cached = await http.post(
             url + PATH,
@@ -330,9 +333,11 @@ async def test_what_is_left_alone_says_so(tmp_path: Path) -> None:
             )
 
 
-async def test_errors_of_the_gateway_are_in_gemini_s_form(tmp_path: Path) -> None:
-    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
-        url = await house.gateway()
+async def test_errors_of_the_gateway_are_in_gemini_s_form(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with open_gemini(tmp_path) as gateways:
+        url = await gateways.start()
         answer = await http.post(
             url + PATH, json={}, headers={"x-goog-api-key": "et_no"}
         )

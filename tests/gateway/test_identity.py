@@ -8,6 +8,7 @@ import json
 import random
 import tempfile
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,26 @@ from hypothesis import strategies as st
 
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
-from everthread.errors import WireError
-from everthread.gateway.json_slices import slice_body, splice
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched
 from everthread.thread.history import build_history, identify, is_cleared
 from everthread.wire import openai_responses
+from tests.chat_messages import (
+    calls_message,
+    calls_reply,
+    function_call,
+    result_message,
+)
 from tests.digest_chains import canonical_chain
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
     ManagerSetup,
     answer_request,
+    ask,
     make_text,
     open_setup_without_provider,
+    text_reply,
     thread_of,
 )
 
@@ -50,10 +57,11 @@ async def test_a_longer_request_is_the_same_thread(
     client = HistoryClient(api)
     threads = set()
     for turn in range(6):
-        client.add_user_message(f"Question {turn}")
         threads.add(
             thread_of(
-                await answer_request(managers[turn % 2], client, f"Answer {turn}")
+                await ask(
+                    managers[turn % 2], client, f"Question {turn}", f"Answer {turn}"
+                )
             )
         )
     assert len(threads) == 1
@@ -64,8 +72,7 @@ async def test_a_longer_request_is_the_same_thread(
 async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
     manager = setup.manager()
     client = HistoryClient("anthropic")
-    client.add_user_message("Question")
-    first = await answer_request(manager, client)
+    first = await ask(manager, client, "Question")
     blocks: list[Any] = [
         {
             "type": "text",
@@ -84,8 +91,7 @@ async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
     }
     client.system = "Another system prompt"
     client.extra = {"temperature": 0}
-    client.add_user_message("Next")
-    assert thread_of(await answer_request(manager, client)) == thread_of(first)
+    assert thread_of(await ask(manager, client, "Next")) == thread_of(first)
     assert await stored(setup, thread_of(first)) == [
         "Question",
         "Yes.",
@@ -97,27 +103,18 @@ async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
 async def test_an_answer_may_come_back_without_its_thinking(
     setup: ManagerSetup,
 ) -> None:
-    for manager in (setup.manager(), setup.manager()):
-        client = HistoryClient(
-            "anthropic", tenant=f"t{len(setup.managers)}{id(manager)}"
-        )
-        client.add_user_message("Question")
-        incoming = client.incoming()
-        turn = await manager.prepare(incoming)
-        thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-        parts = [thought, {"type": "text", "text": "Yes."}]
-        reply = Reply({"role": "assistant", "content": parts}, "stop")
-        await turn.record(Outcome(200, reply))
-        client.messages.append({"role": "assistant", "content": "Yes."})
-        client.add_user_message("Next")
-        later = await answer_request(setup.manager(), client)
-        assert thread_of(later) == thread_of(turn)
-        assert await stored(setup, thread_of(turn)) == [
-            "Question",
-            "Yes.",
-            "Next",
-            "Yes.",
-        ]
+    client = HistoryClient("anthropic")
+    client.add_user_message("Question")
+    turn = await setup.manager().prepare(client.incoming())
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    parts = [thought, {"type": "text", "text": "Yes."}]
+    await turn.record(
+        Outcome(200, Reply({"role": "assistant", "content": parts}, "stop"))
+    )
+    client.add_assistant_message("Yes.")
+    later = await ask(setup.manager(), client, "Next")
+    assert thread_of(later) == thread_of(turn)
+    assert await stored(setup, thread_of(turn)) == ["Question", "Yes.", "Next", "Yes."]
 
 
 async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
@@ -125,18 +122,11 @@ async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    incoming = client.incoming()
-    only = type(incoming)(
-        "openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream
-    )
-    turn = await manager.prepare(only)
+    turn = await manager.prepare(replace(client.incoming(), raw=raw, body=raw))
     assert turn.sent.body is raw
-    await turn.record(
-        Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop"))
-    )
-    client.add_reply(Reply({"role": "assistant", "content": "Yes."}, "stop"))
-    client.add_user_message("Next")
-    assert thread_of(await answer_request(manager, client)) == thread_of(turn)
+    await turn.record(Outcome(200, text_reply("Yes.")))
+    client.add_answer("Yes.")
+    assert thread_of(await ask(manager, client, "Next")) == thread_of(turn)
 
 
 # Another conversation
@@ -148,16 +138,13 @@ async def test_changed_words_of_the_user_are_a_branch(
 ) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_chat")
-    client.add_user_message("Question 0")
-    first = await answer_request(manager, client, "Answer 0")
+    first = await ask(manager, client, "Question 0", "Answer 0")
     for turn in (1, 2):
-        client.add_user_message(f"Question {turn}")
-        await answer_request(manager, client, f"Answer {turn}")
+        await ask(manager, client, f"Question {turn}", f"Answer {turn}")
     other = copy.deepcopy(client)
     other.messages = other.messages[:4]
-    other.add_user_message("Something else")
-    branch = await answer_request(
-        setup.manager() if restarted else manager, other, "Fine."
+    branch = await ask(
+        setup.manager() if restarted else manager, other, "Something else", "Fine."
     )
     assert thread_of(branch) != thread_of(first)
     shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
@@ -173,8 +160,7 @@ async def test_changed_words_of_the_user_are_a_branch(
     ]
     [told] = setup.of(Branched)
     assert (told.parent, told.length) == (thread_of(first), 4)
-    client.add_user_message("Go on")
-    assert thread_of(await answer_request(manager, client)) == thread_of(first), (
+    assert thread_of(await ask(manager, client, "Go on")) == thread_of(first), (
         "the thread goes on beside its branch"
     )
 
@@ -185,68 +171,56 @@ async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_other
     manager = setup.manager()
     one = HistoryClient("openai_chat")
     two = HistoryClient("openai_chat")
-    one.add_user_message("Hi")
-    two.add_user_message("Hi")
-    threads = [
-        thread_of(await answer_request(manager, client, text))
-        for client, text in ((one, "Hello."), (two, "Hey."))
-    ]
-    assert threads[0] == threads[1]
-    one.add_user_message("I am one")
-    two.add_user_message("I am two")
-    threads = [
-        thread_of(await answer_request(manager, client)) for client in (two, one)
-    ]
-    assert threads[0] != threads[1]
-    assert await stored(setup, threads[0]) == ["Hi", "Hey.", "I am two", "Yes."]
-    assert await stored(setup, threads[1]) == ["Hi", "Hello.", "I am one", "Yes."]
+    first = await ask(manager, one, "Hi", "Hello.")
+    assert thread_of(await ask(manager, two, "Hi", "Hey.")) == thread_of(first)
+    branch = thread_of(await ask(manager, two, "I am two"))
+    thread = thread_of(await ask(manager, one, "I am one"))
+    assert branch != thread
+    assert await stored(setup, branch) == ["Hi", "Hey.", "I am two", "Yes."]
+    assert await stored(setup, thread) == ["Hi", "Hello.", "I am one", "Yes."]
 
 
-@pytest.mark.parametrize("differs", ["tenant", "header", "claude"])
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"tenant": "other"},
+        {"headers": {"x-session-id": "2"}},
+        {"headers": {"x-claude-code-session-id": "2"}},
+        {"extra": {"prompt_cache_key": "2"}},
+    ],
+    ids=["tenant", "session", "session of Claude Code", "cache key"],
+)
 async def test_tenants_and_client_sessions_are_apart(
-    differs: str, setup: ManagerSetup
+    differs: dict[str, Any], setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
-    one = HistoryClient("openai_chat")
-    two = HistoryClient("openai_chat")
-    if differs == "tenant":
-        two.tenant = "other"
-    else:
-        name = {"header": "x-session-id", "claude": "x-claude-code-session-id"}[differs]
-        one.headers = {name: "1"}
-        two.headers = {name: "2"}
-    threads = []
-    for client in (one, two):
-        client.add_user_message("Hi")
-        threads.append(thread_of(await answer_request(manager, client)))
-    assert threads[0] != threads[1]
-    assert (await setup.store.session(threads[1])).tenant == two.tenant
+    names = differs.get("headers", {})
+    one = HistoryClient(
+        "openai_chat",
+        headers=dict.fromkeys(names, "1"),
+        extra=dict.fromkeys(differs.get("extra", {}), "1"),
+    )
+    two = HistoryClient("openai_chat", **differs)
+    first = await ask(manager, one, "Hi")
+    second = await ask(manager, two, "Hi")
+    assert thread_of(first) != thread_of(second)
+    assert (await setup.store.session(thread_of(second))).tenant == two.tenant
 
 
 async def test_a_named_session_is_one_thread_whatever_is_sent(
     setup: ManagerSetup,
 ) -> None:
+    def client_of(session: str, **more: Any) -> HistoryClient:
+        headers = {"x-everthread-session": session}
+        return HistoryClient("openai_chat", headers=headers, **more)
+
     manager = setup.manager()
-    client = HistoryClient("openai_chat", headers={"x-everthread-session": "mine"})
-    client.add_user_message("Hi")
-    first = await answer_request(manager, client)
-    client.messages = []
-    client.add_user_message("Afresh")
-    second = await answer_request(setup.manager(), client)
-    assert thread_of(second) == thread_of(first)
-    assert await stored(setup, thread_of(first)) == ["Hi", "Yes.", "Afresh", "Yes."]
-    stranger = HistoryClient(
-        "openai_chat",
-        headers={"x-everthread-session": thread_of(first)},
-        tenant="other",
-    )
-    stranger.add_user_message("Let me in")
-    assert thread_of(await answer_request(manager, stranger)) != thread_of(first)
-    again = HistoryClient(
-        "openai_chat", headers={"x-everthread-session": thread_of(first)}
-    )
-    again.add_user_message("By its own id")
-    assert thread_of(await answer_request(manager, again)) == thread_of(first)
+    thread = thread_of(await ask(manager, client_of("mine"), "Hi"))
+    assert thread_of(await ask(setup.manager(), client_of("mine"), "Afresh")) == thread
+    assert await stored(setup, thread) == ["Hi", "Yes.", "Afresh", "Yes."]
+    stranger = client_of(thread, tenant="other")
+    assert thread_of(await ask(manager, stranger, "Let me in")) != thread
+    assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
 
 
 async def test_of_two_processes_with_different_continuations_one_branches(
@@ -268,8 +242,7 @@ async def test_of_two_processes_with_different_continuations_one_branches(
         )
     )
     for manager, each in zip(managers, clients, strict=True):
-        each.add_user_message("Next")
-        thread = thread_of(await answer_request(manager, each))
+        thread = thread_of(await ask(manager, each, "Next"))
         assert await stored(setup, thread) == [
             str(message["content"]) for message in each.messages
         ]
@@ -334,22 +307,17 @@ async def test_a_reminder_behind_the_last_message_moves_along(
         sent = await answer_request(
             managers[number % 2], Reminded(client, reminder), f"Answer {number}"
         )
-        client.add_reply(
-            Reply({"role": "assistant", "content": f"Answer {number}"}, "stop")
-        )
+        client.add_answer(f"Answer {number}")
         assert json.loads(sent.body)["messages"][-1] == reminder
         threads.add(thread_of(sent))
     assert len(threads) == 1
 
 
 class Reminded(HistoryClient):
-    """A client that puts a reminder behind what is said, for each request anew."""
+    """A client that adds a reminder after the newest message, a new one in each request."""
 
     def __init__(self, client: HistoryClient, reminder: dict[str, Any]) -> None:
         super().__init__(client.api, messages=[*client.messages, reminder])
-
-    def hears(self, reply: Reply) -> None:
-        """The client itself keeps the answer."""
 
 
 RULES = "\n\n# Rules\n\n1. Answer in full.\n\n2. Reply in English.\n"
@@ -395,22 +363,22 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
     threads = set()
     client.as_block = as_block
     for number in range(5):
-        client.add_user_message(f"Question {number}\n\nwith a second part")
-        sent = await answer_request(
-            manager if remembered else setup.manager(), client, f"Answer {number}"
+        sent = await ask(
+            manager if remembered else setup.manager(),
+            client,
+            f"Question {number}\n\nwith a second part",
+            f"Answer {number}",
         )
         threads.add(thread_of(sent))
     if remembered:  # some leave it away once the history is long
         client.rules = ""
-        client.add_user_message("No reminder any more")
-        threads.add(thread_of(await answer_request(manager, client)))
+        threads.add(thread_of(await ask(manager, client, "No reminder any more")))
     (thread,) = threads
     assert not setup.of(Branched)
     assert len(await stored(setup, thread)) == 10 + 2 * remembered
     client.rules = RULES
     client.messages[2:] = []
-    client.add_user_message("Another question")
-    assert thread_of(await answer_request(manager, client)) != thread
+    assert thread_of(await ask(manager, client, "Another question")) != thread
     assert [event.length for event in setup.of(Branched)] == [2]
 
 
@@ -435,22 +403,13 @@ async def test_words_that_only_begin_alike_are_not_the_same_conversation(
     differs: str, setup: ManagerSetup
 ) -> None:
     first = HistoryClient("openai_chat")
-    first.add_user_message(f"Question{RULES}")
-    thread = thread_of(await answer_request(setup.manager(), first, "Answer"))
+    thread = thread_of(await ask(setup.manager(), first, f"Question{RULES}", "Answer"))
     other = HistoryClient("openai_chat", tenant="u" if differs == "tenant" else "t")
     other.headers = {"x-session-id": "another"} if differs == "session" else {}
     other.add_user_message("Question")
-    other.add_reply(
-        Reply(
-            {
-                "role": "assistant",
-                "content": "No" if differs == "answer" else "Answer",
-            },
-            "stop",
-        )
-    )
-    other.add_user_message("Go on" if differs == "end" else f"Go on{RULES}")
-    assert thread_of(await answer_request(setup.manager(), other)) != thread
+    other.add_answer("No" if differs == "answer" else "Answer")
+    following = "Go on" if differs == "end" else f"Go on{RULES}"
+    assert thread_of(await ask(setup.manager(), other, following)) != thread
 
 
 @pytest.mark.parametrize("remembered", [True, False])
@@ -466,15 +425,15 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
             client.incoming()
         )
         threads.add(thread_of(turn))
-        function = {"name": "weather", "arguments": '{"in": "Rome"}'}
-        call: Any = {"id": f"c{number}", "type": "function", "function": function}
-        reply = Reply(
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            "tool_calls",
+        await turn.record(
+            Outcome(
+                200,
+                calls_reply(function_call(f"c{number}", "weather", '{"in": "Rome"}')),
+            )
         )
-        await turn.record(Outcome(200, reply))
-        text = f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
-        client.messages.append({"role": "assistant", "content": text})
+        client.add_assistant_message(
+            f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
+        )
         client.add_user_message(f"Observation: sunny, {number}")
     assert len(threads) == 1
     assert not setup.of(Branched)
@@ -495,16 +454,14 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
             client.incoming()
         )
         threads.add(thread_of(turn))
-        function = {"name": "shell", "arguments": f'{{"in": {number}}}'}
-        call: Any = {"id": f"c{number}", "type": "function", "function": function}
+        call = function_call(f"c{number}", "shell", f'{{"in": {number}}}')
         text = f"Round {number}: next."
-        whole: Any = {"role": "assistant", "content": text, "tool_calls": [call]}
-        await turn.record(Outcome(200, Reply(whole, "tool_calls")))
+        await turn.record(Outcome(200, calls_reply(call, text=text)))
         note = f"<info-msg>\nIt is currently 12:0{number}\n</info-msg>"
         parts: list[Any] = [
             {"role": "assistant", "content": text},
             {"role": "user", "content": note},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
+            calls_message(call),
         ]
         merged = [
             message
@@ -515,7 +472,7 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
             if merged[index]["role"] == merged[index - 1]["role"] == "assistant":
                 rest = merged.pop(index)
                 merged[index - 1] = {**rest, **merged[index - 1]}
-        result = {"role": "tool", "tool_call_id": f"c{number}", "content": "done"}
+        result = result_message(f"c{number}", "done")
         client.messages = [*merged, *parts, result]
     assert len(threads) == 1
     assert not setup.of(Branched)
@@ -527,41 +484,34 @@ async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the files.")
     turn = await setup.manager().prepare(client.incoming())
-    function = {"name": "shell", "arguments": "{}"}
-    call: Any = {"id": "c1", "type": "function", "function": function}
-    whole: Any = {"role": "assistant", "content": "Reading", "tool_calls": [call]}
-    await turn.record(Outcome(200, Reply(whole, "tool_calls")))
+    call = function_call("c1", "shell", "{}")
+    await turn.record(Outcome(200, calls_reply(call, text="Reading")))
     client.messages += [
         {"role": "assistant", "content": "No, I refuse to."},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        calls_message(call),
+        result_message("c1", "done"),
     ]
-    assert thread_of(await setup.manager().prepare(client.incoming())) != thread_of(
-        turn
-    )
+    other = await setup.manager().prepare(client.incoming())
+    assert thread_of(other) != thread_of(turn)
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_same"),
+    [
+        ("The ledger has four parts, namely item … [shortened]", True),
+        ("There is no ledger at all, I am afraid.", False),
+    ],
+    ids=["shortened", "another"],
+)
 async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(
-    setup: ManagerSetup,
+    answer: str, is_same: bool, setup: ManagerSetup
 ) -> None:
-    told = f"The ledger has four parts, namely {make_text(60, 'part')}"
     client = HistoryClient("anthropic")
-    client.add_user_message("What is in the ledger?")
-    first = await answer_request(setup.manager(), client, told)
-    short = deepcopy(client)
-    other = deepcopy(client)
-    short.messages[1] = {
-        "role": "assistant",
-        "content": "The ledger has four parts, namely item … [shortened]",
-    }
-    short.add_user_message("And then?")
-    assert thread_of(await answer_request(setup.manager(), short)) == thread_of(first)
-    other.messages[1] = {
-        "role": "assistant",
-        "content": "There is no ledger at all, I am afraid.",
-    }
-    other.add_user_message("And then?")
-    assert thread_of(await answer_request(setup.manager(), other)) != thread_of(first)
+    whole = f"The ledger has four parts, namely {make_text(60, 'part')}"
+    first = await ask(setup.manager(), client, "What is in the ledger?", whole)
+    client.messages[1] = {"role": "assistant", "content": answer}
+    second = await ask(setup.manager(), client, "And then?")
+    assert (thread_of(second) == thread_of(first)) is is_same
 
 
 async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(
@@ -586,14 +536,12 @@ async def test_a_beginning_of_what_is_stored_is_known(setup: ManagerSetup) -> No
     """Its longer form was stored first, in one go: it is no branch, and no thread of its own."""
 
     client = HistoryClient("openai_chat")
-    client.add_user_message("One")
-    first = await answer_request(setup.manager(), client, "Eins")
+    first = await ask(setup.manager(), client, "One", "Eins")
     longer = deepcopy(client)
     for text, reply in (("Two", "Zwei"), ("Three", "Drei")):
         longer.add_user_message(text)
-        longer.add_reply(Reply({"role": "assistant", "content": reply}, "stop"))
-    longer.add_user_message("Four")
-    assert thread_of(await answer_request(setup.manager(), longer)) == thread_of(first)
+        longer.add_answer(reply)
+    assert thread_of(await ask(setup.manager(), longer, "Four")) == thread_of(first)
     late = deepcopy(client)
     late.add_user_message("Two")
     turn = await setup.manager().prepare(late.incoming())
@@ -648,8 +596,9 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                     f"step {step}: another client's words went upstream"
                 )
             for index, client in enumerate(clients):
-                client.add_user_message(f"Last words of {index}")
-                sent = await answer_request(dice.choice(managers), client, "Bye.")
+                sent = await ask(
+                    dice.choice(managers), client, f"Last words of {index}", "Bye."
+                )
                 assert (
                     await setup.store.session(thread_of(sent))
                 ).tenant == client.tenant
@@ -657,56 +606,10 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                 assert await stored(setup, thread_of(sent)) == said
 
 
-# How a body is read
-
-
-@given(st.lists(st.text(max_size=20), max_size=5), st.sampled_from([None, 0, 2]))
-def test_a_body_is_sliced_where_its_messages_are(
-    texts: list[str], indent: int | None
-) -> None:
-    values = [{"role": "user", "content": text} for text in texts]
-    body = {
-        "model": "m",
-        "tools": [{"messages": ["no"]}],
-        "messages": values,
-        "stream": True,
-    }
-    raw = json.dumps(body, indent=indent).encode()
-    sliced = slice_body(raw, "openai_chat")
-    assert [element.value for element in sliced.elements] == values
-    assert [json.loads(element.raw) for element in sliced.elements] == values
-    assert {**sliced.fields, "messages": values} == body
-    whole = splice(sliced.body, [(*sliced.spans["model"], '"n"')])
-    assert json.loads(whole) == {**body, "model": "n"}
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"messages":[]',
-        b'{"messages":[1,]}',
-        b'{"messages":[]} x',
-        b'{"messages":[],"messages":[]}',
-        b'{"messages":"text"}',
-        b'{"messages":[] "a":1}',
-        b'{"a":1,}',
-        b"{1:2}",
-    ],
-)
-def test_what_is_no_request_is_refused_in_a_sentence(raw: bytes) -> None:
-    with pytest.raises(WireError, match="the request"):
-        slice_body(raw, "openai_chat")
-
-
 def test_the_chain_is_the_canonical_one() -> None:
     client = HistoryClient("anthropic")
     client.add_user_message("One")
-    client.messages.append(
-        {"role": "assistant", "content": [{"type": "text", "text": "Two"}]}
-    )
+    client.add_assistant_message([{"type": "text", "text": "Two"}])
     client.add_result("call_1", "three")
     found = build_history(identify("anthropic", value) for value in client.messages)
     assert list(found.digests) == canonical_chain(client.messages)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import WireError
-from everthread.gateway.json_slices import KnownParts, slice_body, splice
+from everthread.gateway.request.json_slices import KnownParts, slice_body, splice
 
 TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
 VALUES: Any = st.recursive(
@@ -92,6 +92,12 @@ def test_everything_is_where_it_stands(
         b'{"messages": {}}',
         b'{"model": "m"}',
         b'{"messages": [nan]}',
+        b"{}",
+        b'{"messages": []',
+        b'{"messages": "text"}',
+        b'{"messages": [] "a": 1}',
+        b'{"a": 1,}',
+        b"{1: 2}",
     ],
 )
 def test_what_is_no_request_is_refused_in_a_sentence(body: bytes) -> None:

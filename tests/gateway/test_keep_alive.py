@@ -22,6 +22,7 @@ from tests.gateway.raw_http import (
     encode_chunk,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     response_head,
     send_bytes,
@@ -195,10 +196,7 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
         await manager.go.wait()
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, limits=LATER) as (url, _),
-    ):
+    async with raw_gateway(answer, manager, limits=LATER) as (url, upstream):
         found = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
         )
@@ -224,10 +222,7 @@ async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
         await manager.go.wait()
         writer.write(encode_chunk(BLOCK) + b"0\r\n\r\n")
 
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, limits=LATER) as (url, _),
-    ):
+    async with raw_gateway(answer, manager, limits=LATER) as (url, _):
         found = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
         )

@@ -19,10 +19,10 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import upstreams_of, with_own_key
-from everthread.gateway import auth
-from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator
+from everthread.gateway.access import auth
+from everthread.gateway.access.auth import KEY_CACHE_SECONDS, KeyAuthenticator
+from everthread.gateway.access.issued_keys import issue_key
 from everthread.gateway.contracts import Auth
-from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery
 from tests.gateway.gateway_setup import (
@@ -32,6 +32,7 @@ from tests.gateway.gateway_setup import (
     HELLO,
     UPSTREAM_KEY,
     Clock,
+    GatewaySetup,
     ask_chat,
     ask_claude,
     open_setup,
@@ -39,103 +40,99 @@ from tests.gateway.gateway_setup import (
 
 
 async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = await setup.key()
-        await ask_chat(setup.chat(url, key))
-        await ask_claude(setup.claude(url, key))
-        asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
-        async with httpx2.AsyncClient(timeout=60) as http:
-            assert (
-                await http.post(
-                    f"{url}/v1/messages", json=asked, headers={"x-api-key": key}
-                )
-            ).is_success
-        shown = [
-            (one.headers.get("authorization"), one.headers.get("x-api-key"))
-            for one in setup.provider.log
-        ]
-        assert shown == [
-            (f"Bearer {UPSTREAM_KEY}", None),
-            (None, UPSTREAM_KEY),
-            (None, UPSTREAM_KEY),
-        ]
-        assert {thread.first.tenant for thread in await setup.store.list_threads()} == {
-            "acme"
-        }
-        off = await ask_chat(setup.chat(url, await setup.key("quiet", mode="off")))
-        assert off.choices[0].message.content
-        assert not await setup.store.list_threads(tenant="quiet"), (
-            "the key's mode stands before the upstream's"
-        )
+    url = await gateways.start()
+    key = await gateways.key()
+    await ask_chat(gateways.chat(url, key))
+    await ask_claude(gateways.claude(url, key))
+    asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
+    assert (
+        await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})
+    ).is_success
+    shown = [
+        (one.headers.get("authorization"), one.headers.get("x-api-key"))
+        for one in gateways.provider.log
+    ]
+    assert shown == [
+        (f"Bearer {UPSTREAM_KEY}", None),
+        (None, UPSTREAM_KEY),
+        (None, UPSTREAM_KEY),
+    ]
+    assert {thread.first.tenant for thread in await gateways.store.list_threads()} == {
+        "acme"
+    }
+    off = await ask_chat(gateways.chat(url, await gateways.key("quiet", mode="off")))
+    assert off.choices[0].message.content
+    assert not await gateways.store.list_threads(tenant="quiet"), (
+        "the key's mode stands before the upstream's"
+    )
 
 
 async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(
-    tmp_path: Path,
+    gateways: GatewaySetup,
 ) -> None:
     clock = Clock()
-    async with open_setup(tmp_path) as setup:
-        door = KeyAuthenticator(setup.store, clock=clock)
-        setup.stack.push_async_callback(door.close)
-        url = await setup.gateway(authenticator=door)
-        revoked = await setup.key()
-        known = await setup.key()
-        await ask_chat(setup.chat(url, revoked))
-        await setup.store.revoke_key(revoked.split("_")[1])
-        clock.now += KEY_CACHE_SECONDS
-        almost = known[:-1] + ("A" if known[-1] != "A" else "B")
-        for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
-            with pytest.raises(openai.AuthenticationError) as chat:
-                await ask_chat(setup.chat(url, wrong))
-            assert chat.value.code == "invalid_api_key"
-            with pytest.raises(anthropic.AuthenticationError) as claude:
-                await ask_claude(setup.claude(url, wrong))
-            body: Any = claude.value.body
-            assert (body["type"], body["error"]["type"]) == (
-                "error",
-                "authentication_error",
-            )
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            for path in ("/v1/models", "/metrics", "/v1/files"):
-                assert (await http.get(path)).status_code == 401
-            assert (await http.post("/v1/messages", json={})).json()["error"][
-                "type"
-            ] == "authentication_error"
-            assert (await http.get("/healthz")).status_code == 200
-            other = {"authorization": f"Bearer {await setup.key(scopes=('threads',))}"}
-            assert (await http.get("/v1/models", headers=other)).status_code == 403
-        assert len(setup.provider.log) == 1
-        await ask_chat(setup.chat(url, known))
-
-
-async def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        other = open_store(tmp_path / "closed.db")
-        await other.close()
-        url = await setup.gateway(authenticator=KeyAuthenticator(other))
-        key = await setup.key()
-        with pytest.raises(openai.InternalServerError) as told:
-            await ask_chat(setup.chat(url, key))
-        assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
-            503,
-            "1",
+    door = KeyAuthenticator(gateways.store, clock=clock)
+    gateways.stack.push_async_callback(door.close)
+    url = await gateways.start(authenticator=door)
+    revoked = await gateways.key()
+    known = await gateways.key()
+    await ask_chat(gateways.chat(url, revoked))
+    await gateways.store.revoke_key(revoked.split("_")[1])
+    clock.now += KEY_CACHE_SECONDS
+    almost = known[:-1] + ("A" if known[-1] != "A" else "B")
+    for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
+        with pytest.raises(openai.AuthenticationError) as chat:
+            await ask_chat(gateways.chat(url, wrong))
+        assert chat.value.code == "invalid_api_key"
+        with pytest.raises(anthropic.AuthenticationError) as claude:
+            await ask_claude(gateways.claude(url, wrong))
+        body: Any = claude.value.body
+        assert (body["type"], body["error"]["type"]) == (
+            "error",
+            "authentication_error",
         )
-        assert not setup.provider.log
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        for path in ("/v1/models", "/metrics", "/v1/files"):
+            assert (await http.get(path)).status_code == 401
+        assert (await http.post("/v1/messages", json={})).json()["error"][
+            "type"
+        ] == "authentication_error"
+        assert (await http.get("/healthz")).status_code == 200
+        other = {"authorization": f"Bearer {await gateways.key(scopes=('threads',))}"}
+        assert (await http.get("/v1/models", headers=other)).status_code == 403
+    assert len(gateways.provider.log) == 1
+    await ask_chat(gateways.chat(url, known))
+
+
+async def test_when_the_store_does_not_answer_nobody_is_let_in(
+    tmp_path: Path, gateways: GatewaySetup
+) -> None:
+    other = open_store(tmp_path / "closed.db")
+    await other.close()
+    url = await gateways.start(authenticator=KeyAuthenticator(other))
+    key = await gateways.key()
+    with pytest.raises(openai.InternalServerError) as told:
+        await ask_chat(gateways.chat(url, key))
+    assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
+        503,
+        "1",
+    )
+    assert not gateways.provider.log
 
 
 async def test_tenants_never_cross(tmp_path: Path) -> None:
-    async with open_setup(tmp_path, window=6_000) as setup:
-        url = await setup.gateway(settings="compression: {background: false}\n")
-        ours = await setup.key("ann")
-        other = await setup.key("bob")
+    async with open_setup(tmp_path, window=6_000) as gateways:
+        url = await gateways.start(settings="compression: {background: false}\n")
+        ours = await gateways.key("ann")
+        other = await gateways.key("bob")
         secret = "The harbour password is zebrafish-seven."
         history: list[Any] = [{"role": "user", "content": secret}]
         thread = ""
         compactions = ""
         for number in range(14):
-            raw = await setup.claude(url, ours).messages.with_raw_response.create(
+            raw = await gateways.claude(url, ours).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=history
             )
             thread, compactions = (
@@ -151,25 +148,25 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             if int(compactions) >= 1:
                 break
         assert int(compactions) >= 1
-        before = [one.body for one in await setup.store.history(thread)]
+        before = [one.body for one in await gateways.store.history(thread)]
 
         # The same words are another's own thread, with a rewrite of its own.
-        raw = await setup.claude(url, other).messages.with_raw_response.create(
+        raw = await gateways.claude(url, other).messages.with_raw_response.create(
             model=CLAUDE, max_tokens=100, messages=history[:-1]
         )
         assert raw.headers["x-everthread-thread"] != thread
         # Another's thread by its name is a new one of the client's own.
         for name in (thread, thread[:8]):
             named = {"x-everthread-session": name}
-            raw = await setup.claude(url, other).messages.with_raw_response.create(
+            raw = await gateways.claude(url, other).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
             )
             assert raw.headers["x-everthread-thread"] != thread
-            sent = setup.provider.log[-1].body
+            sent = gateways.provider.log[-1].body
             assert "zebrafish" not in str(sent)
         # The same name by the owner is the thread itself.
-        raw = await setup.claude(
-            url, await setup.key("ann")
+        raw = await gateways.claude(
+            url, await gateways.key("ann")
         ).messages.with_raw_response.create(
             model=CLAUDE,
             max_tokens=100,
@@ -177,90 +174,90 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             extra_headers={"x-everthread-session": thread},
         )
         assert raw.headers["x-everthread-thread"] == thread
-        assert [one.body for one in await setup.store.history(thread)][
+        assert [one.body for one in await gateways.store.history(thread)][
             : len(before)
         ] == before
-        assert (await setup.store.session(thread)).tenant == "ann"
+        assert (await gateways.store.session(thread)).tenant == "ann"
         for tenant in ("ann", "bob"):
-            hits = await setup.store.search(SearchQuery("zebrafish", tenant=tenant))
+            hits = await gateways.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
             assert {
-                (await setup.store.session(hit.session)).tenant for hit in hits
+                (await gateways.store.session(hit.session)).tenant for hit in hits
             } == {tenant}
-        assert not await setup.store.search(SearchQuery("zebrafish", tenant="default"))
+        assert not await gateways.store.search(
+            SearchQuery("zebrafish", tenant="default")
+        )
 
 
-async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        urls = [await setup.gateway("passthrough", key=None) for _ in range(2)]
-        threads = []
-        for credential in ("sk-ann-1", "sk-bob-2"):
-            # The first one goes as it came.
-            await ask_claude(setup.claude(urls[0], credential))
-            for url in urls:
-                raw = await setup.claude(
-                    url, credential
-                ).messages.with_raw_response.create(
-                    model=CLAUDE, max_tokens=100, messages=HELLO
-                )
-                threads.append(raw.headers["x-everthread-thread"])
-                assert (
-                    setup.provider.log[-1].headers["authorization"]
-                    == f"Bearer {credential}"
-                )
-        assert threads[0] == threads[1] != threads[2] == threads[3]
-        tenants = {thread.first.tenant for thread in await setup.store.list_threads()}
-        assert len(tenants) == 2
-        assert all(tenant.startswith("up_") for tenant in tenants)
-        async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
-            for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
-                refused = await http.post("/v1/messages", json={}, headers=headers)
-                assert (refused.status_code, refused.json()["error"]["type"]) == (
-                    401,
-                    "authentication_error",
-                )
-        assert len(setup.provider.log) == 6
+async def test_passed_through_credentials_are_the_tenants(
+    gateways: GatewaySetup,
+) -> None:
+    urls = [await gateways.start("passthrough", key=None) for _ in range(2)]
+    threads = []
+    for credential in ("sk-ann-1", "sk-bob-2"):
+        # The first one goes as it came.
+        await ask_claude(gateways.claude(urls[0], credential))
+        for url in urls:
+            raw = await gateways.claude(
+                url, credential
+            ).messages.with_raw_response.create(
+                model=CLAUDE, max_tokens=100, messages=HELLO
+            )
+            threads.append(raw.headers["x-everthread-thread"])
+            assert (
+                gateways.provider.log[-1].headers["authorization"]
+                == f"Bearer {credential}"
+            )
+    assert threads[0] == threads[1] != threads[2] == threads[3]
+    tenants = {thread.first.tenant for thread in await gateways.store.list_threads()}
+    assert len(tenants) == 2
+    assert all(tenant.startswith("up_") for tenant in tenants)
+    async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
+        for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
+            refused = await http.post("/v1/messages", json={}, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (
+                401,
+                "authentication_error",
+            )
+    assert len(gateways.provider.log) == 6
 
 
 async def test_without_keys_the_clients_own_goes_and_none_of_ours(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway("none", key=UPSTREAM_KEY)
-        assert "lab" in caplog.text
-        assert "api_key_env" in caplog.text
-        await ask_chat(setup.chat(url, "sk-theirs"))
-        async with httpx2.AsyncClient(timeout=60) as http:
-            for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
-                await http.post(
-                    f"{url}{path}",
-                    json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO},
-                )
-        sent = [one.headers for one in setup.provider.log]
-        assert sent[0]["authorization"] == "Bearer sk-theirs"
-        assert not [headers for headers in sent if UPSTREAM_KEY in str(headers)]
+    url = await gateways.start("none", key=UPSTREAM_KEY)
+    assert "lab" in caplog.text
+    assert "api_key_env" in caplog.text
+    await ask_chat(gateways.chat(url, "sk-theirs"))
+    for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
+        await http.post(
+            f"{url}{path}",
+            json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO},
+        )
+    sent = [one.headers for one in gateways.provider.log]
+    assert sent[0]["authorization"] == "Bearer sk-theirs"
+    assert not [headers for headers in sent if UPSTREAM_KEY in str(headers)]
     assert UPSTREAM_KEY not in caplog.text
 
 
-async def test_where_it_may_listen(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        for auth, reason in (
-            ("none", "without API keys"),
-            ("keys", "everthread keys create"),
-        ):
-            with pytest.raises(InputError, match=reason):
-                await setup.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
-        with pytest.raises(InputError, match="api_key_env"):
-            await setup.gateway("passthrough")
-        token = await setup.key()
-        revoked = token.split("_")[1]
-        await setup.store.revoke_key(revoked)
-        with pytest.raises(InputError, match="everthread keys create"):
-            await setup.gateway(host="0.0.0.0")  # noqa: S104
-        key = await setup.key()
-        url = await setup.gateway(host="0.0.0.0")  # noqa: S104  the rule is about it
-        await ask_chat(setup.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
-        await setup.gateway("passthrough", key=None, host="0.0.0.0")  # noqa: S104
+async def test_where_it_may_listen(gateways: GatewaySetup) -> None:
+    for mode, reason in (
+        ("none", "without API keys"),
+        ("keys", "everthread keys create"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            await gateways.start(mode, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
+    with pytest.raises(InputError, match="api_key_env"):
+        await gateways.start("passthrough")
+    token = await gateways.key()
+    revoked = token.split("_")[1]
+    await gateways.store.revoke_key(revoked)
+    with pytest.raises(InputError, match="everthread keys create"):
+        await gateways.start(host="0.0.0.0")  # noqa: S104
+    key = await gateways.key()
+    url = await gateways.start(host="0.0.0.0")  # noqa: S104  the rule is about it
+    await ask_chat(gateways.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
+    await gateways.start("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
 @pytest.mark.parametrize("auth", ["keys", "passthrough"])
@@ -270,15 +267,15 @@ async def test_a_credential_is_found_nowhere_afterwards(
     seen: list[str] = []
 
     async def run() -> str:
-        async with open_setup(tmp_path) as setup:
+        async with open_setup(tmp_path) as gateways:
             key = (
-                await setup.key(tokens=10_000, requests=7)
+                await gateways.key(tokens=10_000, requests=7)
                 if auth == "keys"
                 else "recognisable-credential-4711"
             )
             own = UPSTREAM_KEY if auth == "keys" else None
-            url = await setup.gateway(auth, key=own)
-            gone = await setup.gateway(
+            url = await gateways.start(auth, key=own)
+            gone = await gateways.start(
                 auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)]
             )
             async with httpx2.AsyncClient(timeout=120) as http:
@@ -313,12 +310,12 @@ async def test_a_credential_is_found_nowhere_afterwards(
                 )
             assert [
                 one
-                for one in setup.provider.log
+                for one in gateways.provider.log
                 if one.headers.get("x-api-key") == (own or key)
             ]
             assert not [
                 one
-                for one in setup.provider.log
+                for one in gateways.provider.log
                 if auth == "keys" and key in str(one.headers)
             ]
             return key

@@ -15,7 +15,9 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     answer_request,
+    ask,
     make_text,
+    numbered_text,
     thread_of,
 )
 
@@ -36,13 +38,8 @@ OTHERS = [tool("mcp__files__search"), tool("bash")]
 def client(api: Api, tools: list[dict[str, Any]], turns: int) -> HistoryClient:
     made = HistoryClient(api, tools=tools)
     for turn in range(turns):
-        made.add_user_message(f"Question {turn}: {make_text(300, f'entry {turn}')}")
-        made.messages.append(
-            {
-                "role": "assistant",
-                "content": f"Answer {turn}: {make_text(300, f'reply {turn}')}",
-            }
-        )
+        made.add_user_message(numbered_text(turn, 300, "entry"))
+        made.add_assistant_message(numbered_text(turn, 300, "reply"))
     made.add_user_message("And now?")
     return made
 
@@ -82,10 +79,9 @@ async def test_what_was_pinned_stands_in_the_next_rewrite(setup: ManagerSetup) -
     await add_pin(setup.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
-            talk.add_user_message(
-                f"More: {make_text(900, f'page {len(talk.messages)}')}"
+            sent = await ask(
+                manager, talk, f"More: {make_text(900, f'page {len(talk.messages)}')}"
             )
-            sent = await answer_request(manager, talk)
             if (
                 sent.rewritten
                 and int(sent.headers["x-everthread-compactions"]) == depth

@@ -23,14 +23,13 @@ from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.log_lines import JsonLines
+from everthread.gateway.monitoring.log_lines import JsonLines
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
-    open_raw_gateway,
     post_request,
-    raw_upstream,
+    raw_gateway,
     send_bytes,
     whole_answer,
 )
@@ -63,10 +62,7 @@ def lines() -> Iterator[list[dict[str, Any]]]:
 async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
     """The upstream's own stays; ours is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
-    async with (
-        raw_upstream(whole_answer(200, theirs, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(whole_answer(200, theirs, b"{}")) as (url, _):
         passed = await send_bytes(url, post_request("/v1/messages", b"{}", *JSON))
         ours = await send_bytes(
             url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -170,11 +166,9 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
         (429, b'{"error": {"message": "slow down"}}'),
     ):
         async with (
-            raw_upstream(whole_answer(status, JSON, body)) as upstream,
-            open_raw_gateway(upstream.url, Compacted(), telemetry=telemetry) as (
-                url,
-                _,
-            ),
+            raw_gateway(
+                whole_answer(status, JSON, body), Compacted(), telemetry=telemetry
+            ) as (url, upstream),
             openai.AsyncOpenAI(
                 base_url=f"{url}/v1", api_key=KEY, max_retries=0
             ) as client,

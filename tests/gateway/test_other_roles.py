@@ -11,7 +11,8 @@ import httpx2
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.store.store import Store
-from tests.gateway.gateway_setup import CHAT, open_setup
+from tests.chat_messages import function_call, result_message
+from tests.gateway.gateway_setup import CHAT, GatewaySetup, open_setup
 
 RULES = "\n".join(
     f"- Rule {number}: keep the ledger of branch {number} in order."
@@ -58,7 +59,7 @@ class Agent:
         message, thread = await self.ask(asked, KEEPER, [tool("write")])
         if message.get("tool_calls"):
             call = message["tool_calls"][0]["id"]
-            result = {"role": "tool", "tool_call_id": call, "content": "Written."}
+            result = result_message(call, "Written.")
             _, again = await self.ask(
                 [*asked, message, result], KEEPER, [tool("write")]
             )
@@ -82,8 +83,7 @@ def write_memory_once(request: Request) -> Any:
     """Answer; a request for memories first calls a tool."""
     last = request.messages[-1]
     if text_of(last) == EXTRACT:
-        function = {"name": "write", "arguments": "{}"}
-        call: Any = {"id": "w1", "type": "function", "function": function}
+        call = function_call("w1", "write")
         return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
     return f"Noted: {text_of(last)[:40]}"
 
@@ -99,13 +99,10 @@ async def wait_for_rows(store: Store, thread: str, messages: int) -> list[Any]:
 
 
 async def test_a_call_in_another_role_is_beside_the_conversation(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, script=write_memory_once) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        agent = Agent(http, await setup.gateway("none", key=None))
+    async with open_setup(tmp_path, script=write_memory_once) as gateways:
+        agent = Agent(http, await gateways.start("none", key=None))
         thread = await agent.say("Mend the parser.")
         beside = set()
         for turn in range(1, 5):
@@ -113,72 +110,66 @@ async def test_a_call_in_another_role_is_beside_the_conversation(
             assert await agent.say(f"Now part {turn}.") == thread
         beside.add(await agent.remember(recent=5))
         assert await agent.say("The end.") == thread
-        [row] = await wait_for_rows(setup.store, thread, messages=12)
+        [row] = await wait_for_rows(gateways.store, thread, messages=12)
         assert (len(beside), row.side_calls) == (5, 5)
         assert thread not in beside
-        history = [text_of(one.body) for one in await setup.store.history(thread)]
+        history = [text_of(one.body) for one in await gateways.store.history(thread)]
         assert EXTRACT not in history
-        side = await setup.store.session(sorted(beside)[0])
+        side = await gateways.store.session(sorted(beside)[0])
         assert (side.kind, side.parent) == ("side", thread)
-        assert thread in await setup.store.family(side.id)
+        assert thread in await gateways.store.family(side.id)
 
 
-async def test_another_process_tells_the_roles_apart_too(tmp_path: Path) -> None:
-    async with (
-        open_setup(tmp_path, script=write_memory_once) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        agent = Agent(http, await setup.gateway("none", key=None))
+async def test_another_process_tells_the_roles_apart_too(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    async with open_setup(tmp_path, script=write_memory_once) as gateways:
+        agent = Agent(http, await gateways.start("none", key=None))
         thread = await agent.say("Mend the parser.")
-        await wait_for_rows(setup.store, thread, messages=2)
-        other = Agent(http, await setup.gateway("none", key=None))
+        await wait_for_rows(gateways.store, thread, messages=2)
+        other = Agent(http, await gateways.start("none", key=None))
         other.messages = list(agent.messages)
         assert await other.remember() != thread
         assert await agent.say("Go on.") == thread
 
 
 async def test_a_changed_prompt_of_the_same_client_is_no_other_role(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        agent = Agent(http, await setup.gateway("none", key=None))
-        thread = await agent.say("Mend the parser.")
-        planner = CODER.replace("You are a coding agent.", "You plan. Write nothing.")
-        assert await agent.say("Plan it.", system=planner) == thread
-        agent.messages.append({"role": "user", "content": "With fewer tools."})
-        assert await agent.send(tools=[tool("read")]) == thread
-        assert await agent.say("Short prompt.", system="Answer in French.") == thread
+    agent = Agent(http, await gateways.start("none", key=None))
+    thread = await agent.say("Mend the parser.")
+    planner = CODER.replace("You are a coding agent.", "You plan. Write nothing.")
+    assert await agent.say("Plan it.", system=planner) == thread
+    agent.messages.append({"role": "user", "content": "With fewer tools."})
+    assert await agent.send(tools=[tool("read")]) == thread
+    assert await agent.say("Short prompt.", system="Answer in French.") == thread
 
 
 async def test_a_role_in_which_the_user_goes_on_is_a_conversation(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        agent = Agent(http, await setup.gateway("none", key=None))
-        thread = await agent.say("Mend the parser.")
-        agent.messages.append({"role": "user", "content": "Who are you now?"})
-        other = await agent.send(system=KEEPER, tools=[tool("write")])
-        assert other != thread
-        agent.messages.append({"role": "user", "content": "Go on like this."})
-        assert await agent.send(system=KEEPER, tools=[tool("write")]) == other
-        rows = await wait_for_rows(setup.store, other, messages=4)
-        assert {row.first.id for row in rows} == {thread, other}
-        assert thread in await setup.store.family(other)
+    agent = Agent(http, await gateways.start("none", key=None))
+    thread = await agent.say("Mend the parser.")
+    agent.messages.append({"role": "user", "content": "Who are you now?"})
+    other = await agent.send(system=KEEPER, tools=[tool("write")])
+    assert other != thread
+    agent.messages.append({"role": "user", "content": "Go on like this."})
+    assert await agent.send(system=KEEPER, tools=[tool("write")]) == other
+    rows = await wait_for_rows(gateways.store, other, messages=4)
+    assert {row.first.id for row in rows} == {thread, other}
+    assert thread in await gateways.store.family(other)
 
 
 async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, script=write_memory_once) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        agent = Agent(http, await setup.gateway("none", key=None))
+    async with open_setup(tmp_path, script=write_memory_once) as gateways:
+        agent = Agent(http, await gateways.start("none", key=None))
         threads = set()
         for turn in range(8):
             agent.messages = agent.messages[-6:]
             threads.add(await agent.say(f"Entry {turn}."))
         assert len(threads) == 1
-        [row] = await wait_for_rows(setup.store, threads.pop(), messages=16)
-        said = [text_of(one.body) for one in await setup.store.history(row.first.id)]
+        [row] = await wait_for_rows(gateways.store, threads.pop(), messages=16)
+        said = [text_of(one.body) for one in await gateways.store.history(row.first.id)]
         assert said[::2] == [f"Entry {turn}." for turn in range(8)]

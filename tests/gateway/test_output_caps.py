@@ -19,7 +19,7 @@ Ask = Callable[[list[Any]], Awaitable[str]]
 
 
 async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
-    client = setup.chat(await setup.gateway(), await setup.key())
+    client = setup.chat(await setup.start(), await setup.key())
 
     async def ask(messages: list[Any]) -> str:
         reply = await client.chat.completions.create(
@@ -31,7 +31,7 @@ async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
 
 
 async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask:
-    client = setup.claude(await setup.gateway(), await setup.key())
+    client = setup.claude(await setup.start(), await setup.key())
     more: Any = (
         {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
     )
@@ -133,7 +133,7 @@ async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
     async with open_setup_with_models(
         tmp_path, served, script=lambda _: "Seen."
     ) as setup:
-        client = setup.chat(await setup.gateway(), await setup.key())
+        client = setup.chat(await setup.start(), await setup.key())
         messages: list[Any] = []
         for turn in range(14):
             image = {

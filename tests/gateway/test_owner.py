@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from tests.gateway.gateway_setup import CHAT, open_setup
+from tests.gateway.gateway_setup import CHAT, GatewaySetup
 
 FORWARDED = [
     {"forwarded": "for=192.0.2.1"},
@@ -40,52 +39,49 @@ class Talk:
 
 
 async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        talk = Talk(http, await setup.gateway("none", key=None))
-        threads = [
-            await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
-        ]
-        assert len(set(threads)) == 1
-        stored = await setup.wait_for_texts(threads[0], 6)
-        assert stored == [text_of(message) for message in talk.messages]
-        assert (await setup.store.session(threads[0])).tenant == "default"
-        assert {record.headers["authorization"] for record in setup.provider.log} == {
-            f"Bearer sk-login-{turn}" for turn in range(3)
-        }, "each goes upstream"
+    talk = Talk(http, await gateways.start("none", key=None))
+    threads = [
+        await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
+    ]
+    assert len(set(threads)) == 1
+    stored = await gateways.wait_for_texts(threads[0], 6)
+    assert stored == [text_of(message) for message in talk.messages]
+    assert (await gateways.store.session(threads[0])).tenant == "default"
+    assert {record.headers["authorization"] for record in gateways.provider.log} == {
+        f"Bearer sk-login-{turn}" for turn in range(3)
+    }, "each goes upstream"
 
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
 async def test_people_behind_another_server_have_a_tenant_each(
-    headers: dict[str, str], tmp_path: Path
+    headers: dict[str, str], gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        person = Talk(http, url)
-        one = Talk(http, url)
-        other = Talk(http, url)
-        threads = [
-            await person.say("Hello", "sk-one"),
-            await one.say("Hello", "sk-one", **headers),
-            await other.say("Hello", "sk-two", **headers),
-        ]
-        assert len(set(threads)) == 3
-        assert await one.say("Go on", "sk-one", **headers) == threads[1]
-        tenants = {(await setup.store.session(thread)).tenant for thread in threads}
-        assert len(tenants) == 3
-        assert "default" in tenants
+    url = await gateways.start("none", key=None)
+    person = Talk(http, url)
+    one = Talk(http, url)
+    other = Talk(http, url)
+    threads = [
+        await person.say("Hello", "sk-one"),
+        await one.say("Hello", "sk-one", **headers),
+        await other.say("Hello", "sk-two", **headers),
+    ]
+    assert len(set(threads)) == 3
+    assert await one.say("Go on", "sk-one", **headers) == threads[1]
+    tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
+    assert len(tenants) == 3
+    assert "default" in tenants
 
 
 async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        talk = Talk(http, await setup.gateway("passthrough", key=None))
-        before = await talk.say("Hello", "sk-one")
-        after = await talk.say("Go on", "sk-two")
-        assert before != after
-        tenants = {
-            (await setup.store.session(thread)).tenant for thread in (before, after)
-        }
-        assert len(tenants) == 2
+    talk = Talk(http, await gateways.start("passthrough", key=None))
+    before = await talk.say("Hello", "sk-one")
+    after = await talk.say("Go on", "sk-two")
+    assert before != after
+    tenants = {
+        (await gateways.store.session(thread)).tenant for thread in (before, after)
+    }
+    assert len(tenants) == 2

@@ -12,7 +12,7 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.gateway.auth import AcceptedCredentials, PassthroughAuthenticator
+from everthread.gateway.access.auth import AcceptedCredentials, PassthroughAuthenticator
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.store.store import Store
@@ -23,9 +23,8 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     encode_chunk,
-    open_raw_gateway,
     post_request,
-    raw_upstream,
+    raw_gateway,
     response_head,
     send_bytes,
     whole_answer,
@@ -96,10 +95,7 @@ async def test_a_made_up_credential_causes_nothing(
     store: Store, auth: PassthroughAuthenticator
 ) -> None:
     manager = PassThroughManager()
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
-    ):
+    async with raw_gateway(answer, manager, authenticator=auth) as (url, upstream):
         for key in (b"made-up", b"forbidden", b"made-up"):
             assert (await send_bytes(url, shown(key))).status in (401, 403)
     assert len(upstream.received) == 3
@@ -111,10 +107,7 @@ async def test_an_accepted_one_is_managed_from_its_second_request_on(
     auth: PassthroughAuthenticator,
 ) -> None:
     manager = PassThroughManager()
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
-    ):
+    async with raw_gateway(answer, manager, authenticator=auth) as (url, upstream):
         for _ in range(2):
             heard = await send_bytes(url, shown(b"good"))
             assert (heard.status, heard.body) == (200, FINE)
@@ -138,10 +131,7 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(
         await enough.wait()
         writer.write(encode_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    async with (
-        raw_upstream(slowly) as upstream,
-        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
-    ):
+    async with raw_gateway(slowly, manager, authenticator=auth) as (url, _):
         seen: list[list[str]] = []
 
         def look(_piece: bytes) -> None:
@@ -156,10 +146,7 @@ async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without
     auth: PassthroughAuthenticator,
 ) -> None:
     manager = Smaller()
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, authenticator=auth) as (url, _),
-    ):
+    async with raw_gateway(answer, manager, authenticator=auth) as (url, _):
         assert (await send_bytes(url, shown(b"good-large"))).status == 200
         assert manager.may_spend == [False], (
             "it counts as accepted only after the answer"
@@ -207,12 +194,12 @@ async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
         "model": "gpt-5",
         "input": [{"role": "user", "content": "Hi"}, {"type": "compaction_trigger"}],
     }
-    async with (
-        raw_upstream(whole_answer(status, JSON, body)) as upstream,
-        open_raw_gateway(
-            upstream.url, manager, authenticator=auth, make_item=manager.make_item
-        ) as (url, _),
-    ):
+    async with raw_gateway(
+        whole_answer(status, JSON, body),
+        manager,
+        authenticator=auth,
+        make_item=manager.make_item,
+    ) as (url, upstream):
         for number in range(3):
             key = (b"authorization", b"Bearer made-up-%d" % number)
             for path, sent in (
@@ -247,9 +234,6 @@ async def test_it_is_remembered_for_thirty_days_by_every_process(store: Store) -
 async def test_without_a_credential_nobody_is_let_in(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, authenticator=auth) as (url, _),
-    ):
+    async with raw_gateway(answer, authenticator=auth) as (url, upstream):
         heard = await send_bytes(url, post_request(CHAT, BODY, (b"x-other", broken)))
     assert (heard.status, upstream.received) == (401, [])

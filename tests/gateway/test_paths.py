@@ -9,17 +9,16 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.factory.gateways import upstreams_of, with_keys
-from everthread.gateway.issued_keys import issue_key
-from everthread.gateway.log_lines import JsonLines, TerminalLines, TextLines
+from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (
-    JSON,
     PassThroughManager,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     send_bytes,
-    whole_answer,
 )
 from tests.gateway.test_proxy_safety import Keys
 
@@ -56,10 +55,7 @@ async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_pa
     None
 ):
     manager = PassThroughManager()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(manager=manager) as (url, upstream):
         for path in (
             "/chat/completions",
             "//v1/chat/completions",
@@ -82,7 +78,7 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
     key = token.encode()
 
     async def run() -> None:
-        async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
+        async with raw_upstream() as upstream:
             known = [Upstream("only", upstream.url, api_key="sk-upstream")]
             async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
                 fields = (
@@ -129,8 +125,8 @@ def test_a_path_forges_no_line_of_the_log() -> None:
 
 async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() -> None:
     async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as keys,
-        raw_upstream(whole_answer(200, JSON, b"{}")) as logins,
+        raw_upstream() as keys,
+        raw_upstream() as logins,
     ):
         known = [
             Upstream("openai", keys.url, family="openai"),

@@ -19,12 +19,14 @@ from everthread.lab.provider import Fault
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.compaction_pause import CompactionPause
 from everthread.thread.events import CompactionDone, Notice, Slimmed
+from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
     APIS,
     CODECS,
     HistoryClient,
     ManagerSetup,
     make_text,
+    numbered_text,
     open_manager_setup,
     send_request,
     thread_of,
@@ -83,18 +85,10 @@ async def test_too_many_bytes_lose_old_images_then_big_results(
 
 async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, limited, window=100_000) as setup:
-        assert setup.provider is not None
         client = HistoryClient("openai_chat")
         manager = setup.manager()
         client.add_user_message("Read it.")
-        call: Any = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "read", "arguments": "{}"},
-        }
-        client.messages.append(
-            {"role": "assistant", "content": None, "tool_calls": [call]}
-        )
+        client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", make_text(16_000, "line"))
         exchange = await send_request(manager, client, setup.provider)
         assert exchange.reply is not None
@@ -123,10 +117,10 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
     notes: list[str] = []
     body: dict[str, Any] = {}
     for turn in range(16):
-        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        client.add_user_message(numbered_text(turn, 700, "note"))
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(Outcome(200))
         body = json.loads(sent.body)
         prompt = (
@@ -166,7 +160,7 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(
     async def turn(text: str) -> None:
         client.add_user_message(text)
         asked = await manager.prepare(incoming := client.incoming())
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(
             Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
         )
@@ -227,11 +221,11 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     sent = Outgoing(b"")
     thread = ""
     for turn in range(12):
-        client.add_user_message(f"Turn {turn}: {make_text(700, f'note {turn}')}")
+        client.add_user_message(numbered_text(turn, 700, "note"))
         asked = await manager.prepare(client.incoming())
         sent = asked.sent
         thread = thread_of(asked)
-        client.messages.append({"role": "assistant", "content": "Yes."})
+        client.add_assistant_message("Yes.")
         await asked.record(Outcome(200))
     assert SUMMARY_START in sent.body.decode()
     made = setup.of(CompactionDone)

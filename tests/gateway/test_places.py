@@ -14,8 +14,12 @@ from typing import cast
 
 import pytest
 
+from everthread.gateway.access.auth import (
+    AcceptedCredentials,
+    Caller,
+    PassthroughCredential,
+)
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import AcceptedCredentials, Caller, PassthroughCredential
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import Admission
@@ -23,16 +27,14 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from tests.gateway.raw_http import (
-    JSON,
     PassThroughManager,
     RawMessage,
     connect,
-    open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     read_message,
     send_bytes,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -41,10 +43,7 @@ CHAT = "/v1/chat/completions"
 @pytest.mark.parametrize("path", [CHAT, "/v1/files"])
 async def test_slow_bodies_take_no_places(path: str) -> None:
     limits = Limits(concurrent=3)
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, limits=limits) as (url, _),
-    ):
+    async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(6)]
         for _, writer in slow:
             writer.write(
@@ -102,13 +101,7 @@ class Credentials:
 async def test_made_up_credentials_share_half_of_the_places() -> None:
     """The attack: each slow body has another credential, so that no share per key ends it."""
     limits = Limits(concurrent=2)
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, limits=limits, authenticator=Credentials()) as (
-            url,
-            _,
-        ),
-    ):
+    async with raw_gateway(limits=limits, authenticator=Credentials()) as (url, _):
         slow = [await connect(url) for _ in range(12)]
         for number, (_, writer) in enumerate(slow):
             writer.write(SLOW % (b"made-up-%d" % number))
@@ -134,10 +127,7 @@ async def test_the_bytes_of_all_bodies_are_bounded() -> None:
         b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
         % CHAT.encode()
     )
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, limits=limits) as (url, _),
-    ):
+    async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(40)]
         for _, writer in slow:
             writer.write(head + b"x" * 99_000)
@@ -155,7 +145,7 @@ async def test_the_bytes_of_all_bodies_are_bounded() -> None:
 
 
 async def test_idle_connections_give_way_to_new_ones() -> None:
-    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
+    async with raw_upstream() as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
         async with Gateway(GatewayApp(proxy), patience=1.0, connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
@@ -197,10 +187,7 @@ async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
             return client.recv(65_536)
 
     limits = Limits(body_bytes=10_000)
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, limits=limits) as (url, _),
-    ):
+    async with raw_gateway(limits=limits) as (url, _):
         answer = await asyncio.to_thread(send, url)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"gateway.limits" in answer
@@ -221,7 +208,7 @@ async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
         (max(soft, 4_096) if soft != resource.RLIM_INFINITY else soft, hard),
     )
     log = tmp_path / "log"
-    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
+    async with raw_upstream() as upstream:
         command = [
             sys.executable,
             "-m",

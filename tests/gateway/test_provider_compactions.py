@@ -74,9 +74,9 @@ class Caller:
         return answer
 
 
-async def wait_for_record(setup: GatewaySetup, thread: str) -> None:
+async def wait_for_record(gateways: GatewaySetup, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
-    while len(await setup.store.usage(thread)) < len(setup.provider.log):  # noqa: ASYNC110
+    while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
@@ -85,25 +85,24 @@ SUMMARIZE = {"compaction": {"type": "summarize"}}
 
 @pytest.mark.parametrize("way", ["at once", "in the background", "another process"])
 async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_thread(
-    way: str, tmp_path: Path
+    way: str, tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, window=16_000, script=summarize_if_asked) as setup,
-        httpx2.AsyncClient(timeout=120) as http,
-    ):
+    async with open_setup(
+        tmp_path, window=16_000, script=summarize_if_asked
+    ) as gateways:
         settings = "compression: {background: false, economics: false}\n"
-        url = await setup.gateway("none", key=None, settings=settings)
+        url = await gateways.start("none", key=None, settings=settings)
         caller = Caller(http, url)
         thread = ""
         for turn in range(12):
             thread = await caller.say(f"Entry {turn}. {FILLER * 40}")
-        assert len(setup.provider.log[-1].body["messages"]) < len(caller.messages), (
+        assert len(gateways.provider.log[-1].body["messages"]) < len(caller.messages), (
             "a compaction of ours is in use"
         )
         count = len(caller.messages)
-        await setup.wait_for_texts(thread, count)
+        await gateways.wait_for_texts(thread, count)
         asked = await caller.send(**SUMMARIZE)
-        sent = setup.provider.log[-1].body
+        sent = gateways.provider.log[-1].body
         assert sent["messages"] == caller.messages
         assert (sent["compaction"], sent["tools"]) == (SUMMARIZE["compaction"], [TOOL])
         assert asked.headers["x-everthread-notice"] == "passed on unmanaged: compaction"
@@ -112,21 +111,21 @@ async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_t
         if way == "in the background":
             assert await caller.say("Meanwhile.") == thread
             later = caller.messages[count:]
-        await wait_for_record(setup, thread)
+        await wait_for_record(gateways, thread)
         if way == "another process":
             caller = Caller(
-                http, await setup.gateway("none", key=None, settings=settings)
+                http, await gateways.start("none", key=None, settings=settings)
             )
         block = {"role": "assistant", "content": asked.json()["content"]}
         caller.messages = [block, *later]
         assert await caller.say("Go on.") == thread
-        assert setup.provider.log[-1].body["messages"][0] == block
+        assert gateways.provider.log[-1].body["messages"][0] == block
         assert await caller.say("And on.") == thread
-        texts = await setup.wait_for_texts(thread, count + len(later) + 4)
+        texts = await gateways.wait_for_texts(thread, count + len(later) + 4)
         assert texts[count + len(later) :: 2] == ["Go on.", "And on."]
         for _ in range(12):
             assert await caller.say(f"More. {FILLER * 40}") == thread
-        last = setup.provider.log[-1].body["messages"]
+        last = gateways.provider.log[-1].body["messages"]
         assert last[0] == block, "a block of the provider is never covered"
         assert len(last) < len(caller.messages)
-        assert [row.first.id for row in await setup.store.list_threads()] == [thread]
+        assert [row.first.id for row in await gateways.store.list_threads()] == [thread]

@@ -22,8 +22,9 @@ from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from tests.gateway.manager_setup import HistoryClient, make_text
-from tests.gateway.test_recall import Talk, talking
+from tests.chat_messages import calls_message, function_call, result_message
+from tests.gateway.manager_setup import HistoryClient, numbered_text
+from tests.gateway.test_recall import ProxiedConversation, open_conversation
 
 MODEL = "gpt-4o"
 WINDOW = 12_000
@@ -34,22 +35,24 @@ RUN = {
 
 
 @asynccontextmanager
-async def compacted(folder: Path) -> AsyncIterator[tuple[Talk, Any, str]]:
+async def compacted(
+    folder: Path,
+) -> AsyncIterator[tuple[ProxiedConversation, Any, str]]:
     """A client whose history was compacted once, the API of its thread, and the thread."""
     async with (
-        talking(folder, "openai_chat", streams=False) as talk,
+        open_conversation(folder, "openai_chat", streams=False) as conversation,
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        await talk.fill()
-        await talk.wait_until_recorded()
-        [row] = await talk.house.store.list_threads()
-        http.base_url = httpx2.URL(f"{talk.url}/api/threads/{row.first.id}")
-        yield talk, http, row.first.id
+        await conversation.fill()
+        await conversation.wait_until_recorded()
+        [row] = await conversation.gateways.store.list_threads()
+        http.base_url = httpx2.URL(f"{conversation.url}/api/threads/{row.first.id}")
+        yield conversation, http, row.first.id
 
 
 async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
-    async with compacted(tmp_path) as (talk, _, thread):
-        store = talk.house.store
+    async with compacted(tmp_path) as (conversation, _, thread):
+        store = conversation.gateways.store
         tip = await store.session(await store.get_compression_tip(thread))
         first = await store.session(thread)
         assert (tip.kind, tip.parent, tip.thread) == ("continuation", thread, thread)
@@ -57,8 +60,8 @@ async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
         shown = await store.messages(tip.id)
         assert [message.kind for message in shown].count("summary") == 1
         assert len(shown) < len(await store.history(thread))
-        await talk.ask("And now?")
-        await talk.wait_until_recorded()
+        await conversation.ask("And now?")
+        await conversation.wait_until_recorded()
         said = [text_of(message.body) for message in await store.messages(tip.id)]
         assert "And now?" in said, "what comes since is in the continuation"
 
@@ -66,25 +69,25 @@ async def test_it_continues_the_thread_in_a_new_session(tmp_path: Path) -> None:
 async def test_it_is_previewed_without_a_model_and_nothing_changes(
     tmp_path: Path,
 ) -> None:
-    async with compacted(tmp_path) as (talk, http, thread):
+    async with compacted(tmp_path) as (conversation, http, thread):
         for turn in range(4):
-            await talk.ask(f"More {turn}: {make_text(1_500, f'more {turn}')}")
-        await talk.wait_until_recorded()
-        before = await talk.house.store.history(thread)
+            await conversation.ask(numbered_text(turn, 1_500, "more"))
+        await conversation.wait_until_recorded()
+        before = await conversation.gateways.store.history(thread)
         answer = await http.post("/compress", json={"preview": True})
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"]["covered"] > 0
         assert "Nothing was changed." in answer.json()["text"]
-        assert len(await talk.house.store.compactions(thread)) == 1
-        assert await talk.house.store.history(thread) == before
+        assert len(await conversation.gateways.store.compactions(thread)) == 1
+        assert await conversation.gateways.store.history(thread) == before
         refused = await http.post("/compress", json={})
         assert refused.status_code == 409
         assert refused.json()["error"]["code"] == "kept_by_client"
 
 
 async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> None:
-    async with compacted(tmp_path) as (talk, http, thread):
-        store = talk.house.store
+    async with compacted(tmp_path) as (conversation, http, thread):
+        store = conversation.gateways.store
         made = await http.post("/branch", json={"title": "Another way"})
         assert made.status_code == 201, made.text
         branch = made.json()["id"]
@@ -92,40 +95,34 @@ async def test_a_branch_begins_with_the_compacted_context(tmp_path: Path) -> Non
         assert [message.id for message in await store.messages(branch)] == [
             message.id for message in await store.messages(tip)
         ]
-        await talk.ask("And now?")
-        await wait_for(store, thread, talk.client.messages)
+        await conversation.ask("And now?")
+        await wait_for(store, thread, conversation.client.messages)
         said = [text_of(message.body) for message in await store.messages(branch)]
         assert "And now?" not in said, "the client's own thread goes its own way"
-        assert talk.told["x-everthread-thread"] == thread
+        assert conversation.told["x-everthread-thread"] == thread
         assert (await http.post("/undo", json={})).status_code == 200
         assert len(await store.messages(branch)) == len(said)
 
 
-async def test_the_state_is_that_of_the_whole_thread(tmp_path: Path) -> None:
+async def test_the_state_is_that_of_the_whole_thread(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     """A command whose call and result were compacted is still in the state, before and after an undo."""
-    async with (
-        talking(tmp_path, "openai_chat", streams=False) as talk,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        talk.client.tools = [RUN]
-        talk.client.add_user_message("Run the tests.")
-        call = {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "run", "arguments": '{"command": "pytest -q tests"}'},
-        }
-        talk.client.messages += [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {
-                "role": "tool",
-                "tool_call_id": "call_1",
-                "content": "3 failed, 10 passed\nexit code 1",
-            },
+    async with open_conversation(
+        tmp_path, "openai_chat", streams=False
+    ) as conversation:
+        conversation.client.tools = [RUN]
+        conversation.client.add_user_message("Run the tests.")
+        conversation.client.messages += [
+            calls_message(
+                function_call("call_1", "run", '{"command": "pytest -q tests"}')
+            ),
+            result_message("call_1", "3 failed, 10 passed\nexit code 1"),
         ]
-        await talk.fill()
-        await talk.wait_until_recorded()
-        [row] = await talk.house.store.list_threads()
-        at = f"{talk.url}/api/threads/{row.first.id}"
+        await conversation.fill()
+        await conversation.wait_until_recorded()
+        [row] = await conversation.gateways.store.list_threads()
+        at = f"{conversation.url}/api/threads/{row.first.id}"
         state = (await http.get(f"{at}/state")).json()
         assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
         assert (await http.post(f"{at}/undo", json={})).status_code == 200
@@ -188,7 +185,7 @@ class Client:
     async def fill(self, url: str) -> None:
         """Until the first compaction."""
         for turn in range(40):
-            await self.ask(url, f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+            await self.ask(url, numbered_text(turn, 600, "ledger"))
             if self.compactions != "0":
                 return
         raise AssertionError("nothing was compacted")

@@ -18,6 +18,7 @@ from tests.gateway.raw_http import (
     encode_chunk,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     response_head,
     send_bytes,
@@ -118,10 +119,7 @@ async def test_observing_never_sends_again() -> None:
             + TOO_LONG
         )
 
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager, mode="observe") as (url, _),
-    ):
+    async with raw_gateway(answer, manager, mode="observe") as (url, upstream):
         heard = await send_bytes(url, post_request("/v1/messages", b'{"a": 1}', *JSON))
         assert [request.body for request in upstream.received] == [b'{"a": 1}']
     assert heard.body == TOO_LONG
@@ -136,10 +134,7 @@ async def test_a_stream_is_held_only_so_long() -> None:
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     limits = Limits(hold_seconds=0.05)
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, Shrinking(), limits=limits) as (url, _),
-    ):
+    async with raw_gateway(answer, Shrinking(), limits=limits) as (url, _):
         found = await send_bytes(
             url,
             post_request("/v1/messages", b"{}", *JSON),
@@ -168,10 +163,7 @@ async def test_an_upstream_without_stream_options_is_asked_without() -> None:
 
     manager = PassThroughManager()
     sent = b'{"stream": true, "messages": []}'
-    async with (
-        raw_upstream(answer) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(answer, manager) as (url, upstream):
         for _ in range(2):
             assert (
                 await send_bytes(url, post_request("/v1/chat/completions", sent, *JSON))

@@ -19,11 +19,11 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
-from everthread.gateway.auth import KeyAuthenticator
+from everthread.gateway.access.auth import KeyAuthenticator
+from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.issued_keys import issue_key
-from everthread.gateway.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, KeyUse
 from everthread.store.store import Store
@@ -34,6 +34,7 @@ from tests.gateway.gateway_setup import (
     MIDNIGHT,
     UPSTREAM_KEY,
     Clock,
+    GatewaySetup,
     ask_chat,
     ask_claude,
     open_setup,
@@ -51,58 +52,54 @@ from tests.gateway.raw_http import (
 
 
 async def test_requests_a_day_are_counted_by_all_gateways_together(
-    tmp_path: Path,
+    gateways: GatewaySetup,
 ) -> None:
     wall = Clock()
-    async with open_setup(tmp_path) as setup:
-        doors = [
-            KeyAuthenticator(
-                setup.store, ledger=KeyLedger(setup.store, wall=wall), ttl=0
-            )
-            for _ in range(2)
-        ]
-        key = await setup.key(requests=4)
-        free = await setup.key()
-        urls = [await setup.gateway(authenticator=door) for door in doors]
-        for url in urls * 2:
-            await ask_chat(setup.chat(url, key))
-            for door in doors:
-                await door.close()  # what was counted is written
-        for url in urls:
-            with pytest.raises(openai.RateLimitError) as chat:
-                await ask_chat(setup.chat(url, key))
-            assert chat.value.code == "requests_per_day_exceeded"
-            assert "4 of 4 requests" in chat.value.message
-            assert chat.value.response.headers["retry-after"] == "400"
-        with pytest.raises(anthropic.RateLimitError) as claude:
-            await ask_claude(setup.claude(urls[0], key))
-        body: Any = claude.value.body
-        assert body["error"]["type"] == "rate_limit_error"
-        await ask_chat(setup.chat(urls[0], free))
-        assert len(setup.provider.log) == 5
-        wall.now = MIDNIGHT + 86_400
-        await ask_chat(setup.chat(urls[0], key))
-        await doors[0].close()
-        days = [
-            await setup.store.list_keys(day, tenant="acme")
-            for day in ("2024-10-04", "2024-10-05")
-        ]
-        limited = [next(one for one in day if one.key.limits.requests) for day in days]
-        assert [one.today.requests for one in limited] == [4, 1]
+    doors = [
+        KeyAuthenticator(
+            gateways.store, ledger=KeyLedger(gateways.store, wall=wall), ttl=0
+        )
+        for _ in range(2)
+    ]
+    key = await gateways.key(requests=4)
+    free = await gateways.key()
+    urls = [await gateways.start(authenticator=door) for door in doors]
+    for url in urls * 2:
+        await ask_chat(gateways.chat(url, key))
+        for door in doors:
+            await door.close()  # what was counted is written
+    for url in urls:
+        with pytest.raises(openai.RateLimitError) as chat:
+            await ask_chat(gateways.chat(url, key))
+        assert chat.value.code == "requests_per_day_exceeded"
+        assert "4 of 4 requests" in chat.value.message
+        assert chat.value.response.headers["retry-after"] == "400"
+    with pytest.raises(anthropic.RateLimitError) as claude:
+        await ask_claude(gateways.claude(urls[0], key))
+    body: Any = claude.value.body
+    assert body["error"]["type"] == "rate_limit_error"
+    await ask_chat(gateways.chat(urls[0], free))
+    assert len(gateways.provider.log) == 5
+    wall.now = MIDNIGHT + 86_400
+    await ask_chat(gateways.chat(urls[0], key))
+    await doors[0].close()
+    days = [
+        await gateways.store.list_keys(day, tenant="acme")
+        for day in ("2024-10-04", "2024-10-05")
+    ]
+    limited = [next(one for one in day if one.key.limits.requests) for day in days]
+    assert [one.today.requests for one in limited] == [4, 1]
 
 
-async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = await setup.key(requests=10)
-        client = setup.chat(url, key)
-        answers = await asyncio.gather(
-            *(ask_chat(client) for _ in range(30)), return_exceptions=True
-        )
-        assert (
-            sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
-        )
-        assert len(setup.provider.log) == 10
+async def test_a_burst_in_one_gateway_passes_no_limit(gateways: GatewaySetup) -> None:
+    url = await gateways.start()
+    key = await gateways.key(requests=10)
+    client = gateways.chat(url, key)
+    answers = await asyncio.gather(
+        *(ask_chat(client) for _ in range(30)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
+    assert len(gateways.provider.log) == 10
 
 
 @pytest.mark.parametrize(
@@ -114,33 +111,33 @@ async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
     ],
 )
 async def test_tokens_and_dollars_a_day(
-    mode: Mode, limit: dict[str, Any], tmp_path: Path
+    mode: Mode, limit: dict[str, Any], gateways: GatewaySetup
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        url = await setup.gateway()
-        key = await setup.key(mode=mode, **limit)
-        client = setup.chat(url, key)
-        long: Any = [{"role": "user", "content": FILLER * 3}]
-        async for _ in await ask_chat(client, long, stream=True):
-            pass
-        with pytest.raises(openai.RateLimitError) as told:
-            await ask_chat(client)
-        (what,) = limit
-        assert told.value.code == f"{what}_per_day_exceeded"
-        assert 0 < int(told.value.response.headers["retry-after"]) <= 86_400
-        assert len(setup.provider.log) == 1
+    url = await gateways.start()
+    key = await gateways.key(mode=mode, **limit)
+    client = gateways.chat(url, key)
+    long: Any = [{"role": "user", "content": FILLER * 3}]
+    async for _ in await ask_chat(client, long, stream=True):
+        pass
+    with pytest.raises(openai.RateLimitError) as told:
+        await ask_chat(client)
+    (what,) = limit
+    assert told.value.code == f"{what}_per_day_exceeded"
+    assert 0 < int(told.value.response.headers["retry-after"]) <= 86_400
+    assert len(gateways.provider.log) == 1
 
 
 async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path, window=6_000) as setup, AsyncExitStack() as serving:
-        writer = (
-            f"{{provider: custom, base_url: '{setup.provider.url}/v1', model: {CHAT}}}"
-        )
+    async with (
+        open_setup(tmp_path, window=6_000) as gateways,
+        AsyncExitStack() as serving,
+    ):
+        writer = f"{{provider: custom, base_url: '{gateways.provider.url}/v1', model: {CHAT}}}"
         settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
-        url = await replace(setup, stack=serving).gateway(settings=settings)
-        client = setup.claude(url, await setup.key(tokens=10**9))
+        url = await replace(gateways, stack=serving).start(settings=settings)
+        client = gateways.claude(url, await gateways.key(tokens=10**9))
         history = list(HELLO)
         for number in range(12):
             said = await ask_claude(client, history)
@@ -151,14 +148,14 @@ async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
         await serving.aclose()
         reported = [
             normalize_usage(one.usage, api=one.api).total_tokens
-            for one in setup.provider.log
+            for one in gateways.provider.log
             if one.usage
         ]
-        assert {one.api for one in setup.provider.log} == {
+        assert {one.api for one in gateways.provider.log} == {
             "anthropic",
             "openai_chat",
         }, "summaries were written"
-        (key,) = await setup.store.list_keys(utc_day(time.time()))
+        (key,) = await gateways.store.list_keys(utc_day(time.time()))
         assert (key.today.requests, key.today.tokens) == (12, sum(reported))
         assert key.today.dollars > 0
 
@@ -167,16 +164,17 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
     tmp_path: Path,
 ) -> None:
     """The first prompt of an unknown credential is too long: the journal shortens it, and no model is paid for that."""
-    async with open_setup(tmp_path, window=6_000) as setup, AsyncExitStack() as serving:
-        writer = (
-            f"{{provider: custom, base_url: '{setup.provider.url}/v1', model: {CHAT}}}"
-        )
+    async with (
+        open_setup(tmp_path, window=6_000) as gateways,
+        AsyncExitStack() as serving,
+    ):
+        writer = f"{{provider: custom, base_url: '{gateways.provider.url}/v1', model: {CHAT}}}"
         settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
-        known = [Upstream("lab", setup.provider.url)]
-        url = await replace(setup, stack=serving).gateway(
+        known = [Upstream("lab", gateways.provider.url)]
+        url = await replace(gateways, stack=serving).start(
             "passthrough", upstreams=known, settings=settings
         )
-        client = setup.claude(url, "sk-ant-unknown")
+        client = gateways.claude(url, "sk-ant-unknown")
         history = list(HELLO)
         for number in range(14):
             history += [
@@ -184,8 +182,8 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
                 {"role": "user", "content": f"Entry {number}: {FILLER * 24}"},
             ]
         await ask_claude(client, history)
-        assert [one.status for one in setup.provider.log] == [400, 200]
-        assert {one.api for one in setup.provider.log} == {"anthropic"}, (
+        assert [one.status for one in gateways.provider.log] == [400, 200]
+        assert {one.api for one in gateways.provider.log} == {"anthropic"}, (
             "no summary was paid"
         )
         for number in range(14):
@@ -194,34 +192,35 @@ async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was
                 {"role": "user", "content": f"Later {number}: {FILLER * 24}"},
             ]
         await ask_claude(client, history)
-        assert "openai_chat" in {one.api for one in setup.provider.log}, "now one is"
+        assert "openai_chat" in {one.api for one in gateways.provider.log}, "now one is"
 
 
 async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
-    tmp_path: Path,
+    gateways: GatewaySetup,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        token = await setup.key(tokens=1_000, dollars=Decimal("0.01"))
-        caller = await KeyAuthenticator(setup.store).authenticate({"x-api-key": token})
-        await caller.authorize(CanonicalUsage(900), CHAT)
-        await caller.authorize(CanonicalUsage(900), CHAT)
-        with pytest.raises(Refused, match="tokens"):
-            await caller.authorize(CanonicalUsage(1_001), CHAT)
-        with pytest.raises(Refused, match=r"\$0"):
-            await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
-        permit = spending_permit(caller.authorize)
-        await permit(Request(CHAT, [{"role": "user", "content": "x" * 3_000}]))
-        with pytest.raises(SummaryError, match="of 1,000 tokens"):
-            await permit(
-                Request(
-                    CHAT,
-                    [{"role": "user", "content": "x" * 3_000}],
-                    params={"max_tokens": 300},
-                )
+    token = await gateways.key(tokens=1_000, dollars=Decimal("0.01"))
+    caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
+    await caller.authorize(CanonicalUsage(900), CHAT)
+    await caller.authorize(CanonicalUsage(900), CHAT)
+    with pytest.raises(Refused, match="tokens"):
+        await caller.authorize(CanonicalUsage(1_001), CHAT)
+    with pytest.raises(Refused, match=r"\$0"):
+        await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
+    permit = spending_permit(caller.authorize)
+    await permit(Request(CHAT, [{"role": "user", "content": "x" * 3_000}]))
+    with pytest.raises(SummaryError, match="of 1,000 tokens"):
+        await permit(
+            Request(
+                CHAT,
+                [{"role": "user", "content": "x" * 3_000}],
+                params={"max_tokens": 300},
             )
+        )
 
 
-async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None:
+async def test_what_broke_off_or_is_no_conversation_counts_too(
+    gateways: GatewaySetup,
+) -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"embeddings" in request.line:
             await whole_answer(
@@ -241,12 +240,12 @@ async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -
         await writer.drain()
         writer.close()
 
-    async with open_setup(tmp_path) as setup, raw_upstream(answer) as upstream:
-        url = await setup.gateway(
+    async with raw_upstream(answer) as upstream:
+        url = await gateways.start(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
         for path, tokens in (("/v1/chat/completions", 100), ("/v1/embeddings", 70)):
-            token = await setup.key(path[4:8], tokens=tokens)
+            token = await gateways.key(path[4:8], tokens=tokens)
             body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
             request = post_request(
                 path, body, (b"Authorization", b"Bearer " + token.encode())
@@ -281,18 +280,15 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
     ],
 )
 async def test_streams_and_long_answers_of_other_endpoints_are_charged(
-    tmp_path: Path, kind: bytes, answer: bytes
+    kind: bytes, answer: bytes, gateways: GatewaySetup
 ) -> None:
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
     headers = [(b"content-type", kind)]
-    async with (
-        open_setup(tmp_path) as setup,
-        raw_upstream(whole_answer(200, headers, answer)) as upstream,
-    ):
-        url = await setup.gateway(
+    async with raw_upstream(whole_answer(200, headers, answer)) as upstream:
+        url = await gateways.start(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
-        token = await setup.key(tokens=70)
+        token = await gateways.key(tokens=70)
         request = post_request(
             "/v1/completions",
             b'{"prompt": "Go"}',
@@ -301,17 +297,14 @@ async def test_streams_and_long_answers_of_other_endpoints_are_charged(
         assert [(await send_bytes(url, request)).status for _ in range(2)] == [200, 429]
 
 
-async def test_a_slash_at_the_end_evades_no_limit(tmp_path: Path) -> None:
+async def test_a_slash_at_the_end_evades_no_limit(gateways: GatewaySetup) -> None:
     """Some upstreams take it, so it is the conversation that it is there: read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
-    async with (
-        open_setup(tmp_path) as setup,
-        raw_upstream(whole_answer(200, JSON, answer)) as upstream,
-    ):
-        url = await setup.gateway(
+    async with raw_upstream(whole_answer(200, JSON, answer)) as upstream:
+        url = await gateways.start(
             upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         )
-        token = await setup.key(tokens=1)
+        token = await gateways.key(tokens=1)
         body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
         request = post_request(
             "/v1/chat/completions/",

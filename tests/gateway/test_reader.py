@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.gateway.json_slices import slice_body
-from everthread.gateway.known_bodies import BodyOrigin, count_shared_bytes
-from everthread.gateway.request_reader import (
+from everthread.gateway.request.json_slices import slice_body
+from everthread.gateway.request.known_bodies import BodyOrigin, count_shared_bytes
+from everthread.gateway.request.request_reader import (
     BodyOutline,
     ParsedRequest,
     RequestReader,

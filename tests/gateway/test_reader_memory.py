@@ -6,8 +6,8 @@ import json
 import tracemalloc
 
 from everthread.gateway.identify import scope_of
-from everthread.gateway.known_bodies import BodyOrigin, ByteCache
-from everthread.gateway.request_reader import RequestReader
+from everthread.gateway.request.known_bodies import BodyOrigin, ByteCache
+from everthread.gateway.request.request_reader import RequestReader
 from everthread.thread.caller.message_caches import SizeCache
 
 

@@ -13,16 +13,16 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.filters.charging import rough_tokens
-from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
-from everthread.gateway.reading import (
+from everthread.gateway.request.body_reading import (
     MAX_BYTES_ON_LOOP,
     BodyLocator,
     read_request,
     run_in_thread_if_large,
 )
-from everthread.gateway.request_reader import (
+from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.request.request_reader import (
     MIN_BYTES_ELSEWHERE,
     RequestReader,
     read_body,
@@ -33,9 +33,8 @@ from tests.core.test_pattern_growth import cpu_limit
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
-    open_raw_gateway,
     post_request,
-    raw_upstream,
+    raw_gateway,
     send_bytes,
     whole_answer,
 )
@@ -77,10 +76,7 @@ async def test_a_large_body_is_read_in_another_thread(
     body: bytes, encoding: bytes, *, is_apart: bool
 ) -> None:
     manager = Watched()
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, manager) as (url, _),
-    ):
+    async with raw_gateway(manager=manager) as (url, upstream):
         assert (
             await send_bytes(
                 url, post_request(CHAT, body, *JSON, (b"content-encoding", encoding))
@@ -227,9 +223,6 @@ async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
     body = json.dumps(
         {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
     ).encode()
-    async with (
-        raw_upstream(reply) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys(), mode=mode) as (url, _),
-    ):
+    async with raw_gateway(reply, authenticator=Keys(), mode=mode) as (url, _):
         assert (await send_bytes(url, post_request(CHAT, body, *JSON))).status == 200
     assert account.spent == [len(body) // 4]

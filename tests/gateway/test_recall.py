@@ -14,20 +14,21 @@ from typing import Any
 import httpx2
 import pytest
 
+from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.claude_cache_marks import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.manager import ProxyManager
-from everthread.gateway.recall_watch import RecallWatch
-from everthread.gateway.stream_merge import is_recall
-from everthread.lab.provider import Provider, ServedModel
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.recall.recall_watch import RecallWatch
+from everthread.gateway.recall.stream_merge import is_recall
+from everthread.lab.provider import Provider, Record, ServedModel
 from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
-from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller import recall_rounds
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.chat_messages import function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
@@ -38,6 +39,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     make_text,
+    numbered_text,
 )
 
 FACT = "The harbour master's boat is called Wilhelmina."
@@ -45,11 +47,7 @@ BOTH = [(api, streams) for api in APIS for streams in (False, True)]
 
 
 def call(name: str, number: int, **arguments: Any) -> Any:
-    return {
-        "id": f"call_{name}_{number}",
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments)},
-    }
+    return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
 
 
 def names(request: Request) -> list[str]:
@@ -104,10 +102,10 @@ def script(request: Request) -> Any:
 
 
 @dataclass
-class Talk:
+class ProxiedConversation:
     """A client over HTTP, whole or streaming."""
 
-    house: GatewaySetup
+    gateways: GatewaySetup
     url: str
     client: HistoryClient
     streams: bool
@@ -115,6 +113,11 @@ class Talk:
     headers: dict[str, str] = field(default_factory=dict)
     raw: bytes = b""
     told: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> list[Record]:
+        """The requests that reached the provider."""
+        return self.gateways.provider.log
 
     async def ask(self, text: str = "", **more: Any) -> Reply:
         if text:
@@ -152,9 +155,9 @@ class Talk:
 
     async def wait_until_recorded(self) -> None:
         """Wait until all calls are recorded: that is done after the client has the answer."""
-        [row] = await self.house.store.list_threads()
-        while len(await self.house.store.usage(row.first.id)) < len(  # noqa: ASYNC110
-            self.house.provider.log
+        [row] = await self.gateways.store.list_threads()
+        while len(await self.gateways.store.usage(row.first.id)) < len(  # noqa: ASYNC110
+            self.log
         ):
             await asyncio.sleep(0.02)
 
@@ -162,11 +165,8 @@ class Talk:
         """Until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
-            await self.ask(f"Ledger {turn}: {make_text(3_000, f'ledger {turn}')}")
-            if (
-                self.house.provider.log[-1].prompt_tokens
-                < self.house.provider.log[-2].prompt_tokens
-            ):
+            await self.ask(numbered_text(turn, 3_000, "ledger"))
+            if self.log[-1].prompt_tokens < self.log[-2].prompt_tokens:
                 return
         raise AssertionError("nothing was compacted")
 
@@ -175,7 +175,7 @@ class Talk:
 
     def sent(self, back: int = 1) -> dict[str, Any]:
         """The body of one of the last requests that went upstream."""
-        body: dict[str, Any] = self.house.provider.log[-back].body
+        body: dict[str, Any] = self.log[-back].body
         return body
 
     def messages(self, back: int = 1) -> list[Any]:
@@ -196,23 +196,23 @@ def _unmarked(message: Any) -> Any:
 
 
 @asynccontextmanager
-async def talking(
+async def open_conversation(
     folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
-) -> AsyncIterator[Talk]:
+) -> AsyncIterator[ProxiedConversation]:
     models = [
         ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()
     ]
     async with open_setup(folder) as setup, Provider(models, script) as provider:
         setup.provider = provider
         settings += "compression: {background: false}\n"
-        url = await setup.gateway("none", key=None, settings=settings)
+        url = await setup.start("none", key=None, settings=settings)
         client = HistoryClient(
             api,
             tools=[TOOL],
             extra={"max_tokens": 500} if api == "anthropic" else {},
             **more,
         )
-        yield Talk(setup, url, client, streams)
+        yield ProxiedConversation(setup, url, client, streams)
 
 
 def has_usage(api: Api, streams: bool) -> bool:
@@ -228,25 +228,25 @@ def shown(reply: Reply) -> tuple[str, list[str]]:
 async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
     api: Api, streams: bool, tmp_path: Path
 ) -> None:
-    async with talking(tmp_path, api, streams=streams) as talk:
-        await talk.fill()
-        assert talk.told["x-everthread-receipt"].startswith("compaction 1: ")
-        asked = len(talk.house.provider.log)
-        reply = await talk.ask("What is the boat called?")
-        assert "x-everthread-receipt" not in talk.told
+    async with open_conversation(tmp_path, api, streams=streams) as conversation:
+        await conversation.fill()
+        assert conversation.told["x-everthread-receipt"].startswith("compaction 1: ")
+        asked = len(conversation.log)
+        reply = await conversation.ask("What is the boat called?")
+        assert "x-everthread-receipt" not in conversation.told
         text, calls = shown(reply)
         assert "Let me look that up." in text
         assert "Wilhelmina" in text
         assert calls == []
         assert reply.stop == "stop"
-        assert len(talk.house.provider.log) == asked + 2
-        assert b"call_recall" not in talk.raw
-        first = talk.messages(2)
-        second = talk.messages(1)
+        assert len(conversation.log) == asked + 2
+        assert b"call_recall" not in conversation.raw
+        first = conversation.messages(2)
+        second = conversation.messages(1)
         assert second[: len(first)] == first, "the second round goes on from the first"
         rounds = [
             normalize_usage(record.usage or {}, api=api)
-            for record in talk.house.provider.log[-2:]
+            for record in conversation.log[-2:]
         ]
         told = (
             normalize_usage(reply.usage or {}, api=api)
@@ -257,14 +257,14 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
             assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
             assert told.prompt_tokens == rounds[-1].prompt_tokens
 
-        await talk.ask("Thank you.")
-        third = talk.messages(1)
+        await conversation.ask("Thank you.")
+        third = conversation.messages(1)
         assert third[: len(second)] == second, "the hidden round stands there again"
-        assert all(record.status == 200 for record in talk.house.provider.log)
-        threads = await talk.house.store.list_threads(limit=10)
+        assert all(record.status == 200 for record in conversation.log)
+        threads = await conversation.gateways.store.list_threads(limit=10)
         assert len(threads) == 1
-        while len(await talk.house.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
-            talk.house.provider.log
+        while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
+            conversation.log
         ):
             await asyncio.sleep(0.05)  # written behind the answer
 
@@ -273,24 +273,26 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
 async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_results(
     api: Api, streams: bool, tmp_path: Path
 ) -> None:
-    async with talking(tmp_path, api, streams=streams) as talk:
-        await talk.fill()
-        reply = await talk.ask("What is the boat called? I want that and the date.")
+    async with open_conversation(tmp_path, api, streams=streams) as conversation:
+        await conversation.fill()
+        reply = await conversation.ask(
+            "What is the boat called? I want that and the date."
+        )
         found = calls_of(reply.message)
         assert [one.name for one in found] == ["terminal"]
         assert reply.stop == "tool_calls"
-        before = talk.messages()
-        talk.client.add_result(found[0].id, "Monday")
-        reply = await talk.ask()
+        before = conversation.messages()
+        conversation.client.add_result(found[0].id, "Monday")
+        reply = await conversation.ask()
         assert "Wilhelmina" in text_of(reply.message)
-        after = talk.messages()
+        after = conversation.messages()
         assert after[: len(before)] == before
         told = json.dumps(after[len(before) :])
         assert "Monday" in told
         assert "call_recall" in told
-        await talk.ask("Thank you.")
-        assert talk.messages()[: len(after)] == after
-        assert all(record.status == 200 for record in talk.house.provider.log)
+        await conversation.ask("Thank you.")
+        assert conversation.messages()[: len(after)] == after
+        assert all(record.status == 200 for record in conversation.log)
 
 
 @pytest.mark.parametrize(
@@ -300,14 +302,14 @@ async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_resul
 async def test_after_three_rounds_the_model_answers_without(
     api: Api, streams: bool, tmp_path: Path
 ) -> None:
-    async with talking(tmp_path, api, streams=streams) as talk:
-        talk.client.messages.clear()
-        await talk.fill()
-        asked = len(talk.house.provider.log)
-        reply = await talk.ask("Search without end: what is the boat called?")
+    async with open_conversation(tmp_path, api, streams=streams) as conversation:
+        conversation.client.messages.clear()
+        await conversation.fill()
+        asked = len(conversation.log)
+        reply = await conversation.ask("Search without end: what is the boat called?")
         assert shown(reply)[1] == []
-        assert len(talk.house.provider.log) <= asked + 4
-        assert all(record.status == 200 for record in talk.house.provider.log)
+        assert len(conversation.log) <= asked + 4
+        assert all(record.status == 200 for record in conversation.log)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -316,26 +318,30 @@ async def test_a_round_that_the_provider_refuses_is_not_seen_by_the_client(
     streams: bool, is_compacted: bool, tmp_path: Path
 ) -> None:
     """With thinking on, Claude refuses a continued turn that has no thoughts, with or without results."""
-    async with talking(tmp_path, "anthropic", streams=streams) as talk:
-        await talk.ask(FACT)
+    async with open_conversation(
+        tmp_path, "anthropic", streams=streams
+    ) as conversation:
+        await conversation.ask(FACT)
         if is_compacted:
-            await talk.fill()
-        asked = len(talk.house.provider.log)
+            await conversation.fill()
+        asked = len(conversation.log)
         thinking = {"type": "enabled", "budget_tokens": 1_024}
-        talk.client.extra = {"max_tokens": 2_000, "thinking": thinking}
-        reply = await talk.ask("What is the boat called?")
+        conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
+        reply = await conversation.ask("What is the boat called?")
         text, calls = shown(reply)
         assert calls == []
         assert "Let me look that up." in text
         assert "I do not know." in text
-        log = talk.house.provider.log
+        log = conversation.log
         assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
-        assert not talk.offered()
-        assert "call_recall" not in json.dumps(talk.messages())
-        assert talk.messages() == talk.messages(4), "what the first round was asked"
+        assert not conversation.offered()
+        assert "call_recall" not in json.dumps(conversation.messages())
+        assert conversation.messages() == conversation.messages(4), (
+            "what the first round was asked"
+        )
 
-        await talk.ask("Thank you.")
-        assert "call_recall" not in json.dumps(talk.messages())
+        await conversation.ask("Thank you.")
+        assert "call_recall" not in json.dumps(conversation.messages())
         assert log[-1].status == 200
 
 
@@ -363,45 +369,51 @@ async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_
     settings: str,
     tmp_path: Path,
 ) -> None:
-    async with talking(tmp_path, api, streams=False, settings=settings) as talk:
-        talk.headers = headers
-        await talk.fill()
-        assert talk.offered() is not bool(headers or settings)
-        await talk.ask("And now?", **more)
-        assert not talk.offered()
+    async with open_conversation(
+        tmp_path, api, streams=False, settings=settings
+    ) as conversation:
+        conversation.headers = headers
+        await conversation.fill()
+        assert conversation.offered() is not bool(headers or settings)
+        await conversation.ask("And now?", **more)
+        assert not conversation.offered()
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
 async def test_a_client_with_tools_gets_it_from_its_first_request(
     api: Api, streams: bool, tmp_path: Path
 ) -> None:
-    async with talking(tmp_path, api, streams=streams) as talk:
-        await talk.ask(FACT)
-        assert talk.offered()
-        reply = await talk.ask("What is the boat called?")
+    async with open_conversation(tmp_path, api, streams=streams) as conversation:
+        await conversation.ask(FACT)
+        assert conversation.offered()
+        reply = await conversation.ask("What is the boat called?")
         assert "Wilhelmina" in text_of(reply.message)
-        told = json.dumps(talk.messages())
+        told = json.dumps(conversation.messages())
         assert "Nothing has left this conversation yet" in told
         assert told.count("Wilhelmina") >= 2, "it names where the text is"
-        before = talk.messages()
-        await talk.ask("Thank you.")
-        assert talk.messages()[: len(before)] == before, "the round is put back"
-        other = await talk.house.gateway("none", key=None)
-        await talk.wait_until_recorded()
-        talk.url = other
-        await talk.ask("And again.")
-        assert talk.messages()[: len(before)] == before, "by another process too"
+        before = conversation.messages()
+        await conversation.ask("Thank you.")
+        assert conversation.messages()[: len(before)] == before, "the round is put back"
+        other = await conversation.gateways.start("none", key=None)
+        await conversation.wait_until_recorded()
+        conversation.url = other
+        await conversation.ask("And again.")
+        assert conversation.messages()[: len(before)] == before, (
+            "by another process too"
+        )
 
 
 async def test_a_client_without_tools_gets_it_at_the_first_compaction(
     tmp_path: Path,
 ) -> None:
-    async with talking(tmp_path, "openai_chat", streams=False) as talk:
-        talk.client.tools = []
-        await talk.ask(FACT)
-        assert "tools" not in talk.sent()
-        await talk.fill()
-        assert talk.offered()
+    async with open_conversation(
+        tmp_path, "openai_chat", streams=False
+    ) as conversation:
+        conversation.client.tools = []
+        await conversation.ask(FACT)
+        assert "tools" not in conversation.sent()
+        await conversation.fill()
+        assert conversation.offered()
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -410,9 +422,11 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
 ) -> None:
     """And the call after it reads all but what is new."""
     system = "You keep the ledger. " + make_text(2_000, "rules")
-    async with talking(tmp_path, api, streams=False, system=system) as talk:
-        await talk.fill()
-        first = talk.house.provider.log[-1]
+    async with open_conversation(
+        tmp_path, api, streams=False, system=system
+    ) as conversation:
+        await conversation.fill()
+        first = conversation.log[-1]
         reader = PromptReader(first.body["model"])
         assert first.request is not None
         prompt = reader.read(api, first.request, first.body)
@@ -422,21 +436,21 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
             if block.path.startswith(("tools.", "system.0"))
         )
         assert first.cached_tokens >= fixed - 256, "a cache has steps"
-        await talk.ask("Go on.")
-        second = talk.house.provider.log[-1]
+        await conversation.ask("Go on.")
+        second = conversation.log[-1]
         assert second.cached_tokens >= 0.9 * first.prompt_tokens
 
 
 async def test_an_answer_without_a_call_passes_byte_for_byte(tmp_path: Path) -> None:
-    async with talking(tmp_path, "anthropic", streams=True) as talk:
-        await talk.ask("I recall a boat with the name of a queen.")
-        assert talk.offered()
-        with_tool = talk.raw
-        talk.headers = {"x-everthread-recall": "off"}
-        talk.client.messages[:] = talk.client.messages[:1]
-        await talk.ask()
-        assert not talk.offered()
-        assert _masked(with_tool) == _masked(talk.raw)
+    async with open_conversation(tmp_path, "anthropic", streams=True) as conversation:
+        await conversation.ask("I recall a boat with the name of a queen.")
+        assert conversation.offered()
+        with_tool = conversation.raw
+        conversation.headers = {"x-everthread-recall": "off"}
+        conversation.client.messages[:] = conversation.client.messages[:1]
+        await conversation.ask()
+        assert not conversation.offered()
+        assert _masked(with_tool) == _masked(conversation.raw)
 
 
 def _masked(raw: bytes) -> bytes:
@@ -469,7 +483,7 @@ def test_a_stream_is_watched_for_the_tools_name(
 async def compacted(manager: ProxyManager, client: HistoryClient) -> None:
     """Until the client's history is rewritten, without a provider."""
     for turn in range(20):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
+        client.add_user_message(numbered_text(turn, 600, "ledger"))
         if (await answer_request(manager, client)).rewritten:
             client.add_user_message("And now?")
             return
@@ -545,21 +559,23 @@ async def test_no_round_begins_after_the_time_limit(setup: ManagerSetup) -> None
 
 async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
-    async with talking(tmp_path, "openai_chat", streams=False) as talk:
-        talk.client.tools = [own]
-        await talk.fill()
-        assert [tool["function"]["description"] for tool in talk.sent()["tools"]] == [
-            "Run a command"
-        ]
+    async with open_conversation(
+        tmp_path, "openai_chat", streams=False
+    ) as conversation:
+        conversation.client.tools = [own]
+        await conversation.fill()
+        assert [
+            tool["function"]["description"] for tool in conversation.sent()["tools"]
+        ] == ["Run a command"]
 
 
 async def test_events_of_a_response_of_two_rounds_are_numbered_on(
     tmp_path: Path,
 ) -> None:
-    async with talking(tmp_path, "anthropic", streams=True) as talk:
-        await talk.fill()
-        await talk.ask("What is the boat called?")
-        data = [json.loads(event.data) for event in talk.events]
+    async with open_conversation(tmp_path, "anthropic", streams=True) as conversation:
+        await conversation.fill()
+        await conversation.ask("What is the boat called?")
+        data = [json.loads(event.data) for event in conversation.events]
         kinds = [event["type"] for event in data]
         assert [
             kinds.count(kind)
@@ -579,16 +595,18 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
-        if key == hidden_rounds.STATE:
+        if key == recall_rounds.STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 
     monkeypatch.setattr(Store, "put_state", wait)
-    async with talking(tmp_path, "openai_chat", streams=False) as talk:
-        await talk.fill()
+    async with open_conversation(
+        tmp_path, "openai_chat", streams=False
+    ) as conversation:
+        await conversation.fill()
         assert "Wilhelmina" in text_of(
-            (await talk.ask("What is the boat called?")).message
+            (await conversation.ask("What is the boat called?")).message
         )
-        await talk.ask("Thank you.")
+        await conversation.ask("Thank you.")
         stored.set()
-        assert "call_recall" in json.dumps(talk.messages())
+        assert "call_recall" in json.dumps(conversation.messages())

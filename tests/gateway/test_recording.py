@@ -14,12 +14,12 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.factory.stores import open_store
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed_turn import ManagedTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller import recorder
@@ -29,6 +29,8 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     answer_request,
+    ask,
+    text_reply,
     thread_of,
 )
 
@@ -87,8 +89,7 @@ async def gateway_alone(
     place = ManagerSetup(cast("Store", watched))
     manager = place.manager(alone=True)
     client = HistoryClient("anthropic")
-    client.add_user_message("Where do we go?")
-    await answer_request(manager, client, "Left or right.")
+    await ask(manager, client, "Where do we go?", "Left or right.")
     assert watched.written == [["user"], ["assistant"]], (
         "a new thread is stored before it is told"
     )
@@ -108,7 +109,7 @@ async def test_a_gateway_alone_stores_a_request_with_its_answer(tmp_path: Path) 
         assert store.written == [], (
             "the client is told its thread before anything is stored"
         )
-        reply = Reply({"role": "assistant", "content": "Done."}, "stop")
+        reply = text_reply("Done.")
         await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=7)))
         assert store.written == [["user", "assistant"]]
         stored = [
@@ -131,7 +132,8 @@ async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(
         try:
             await answer_request(manager, client, "Done.")
             await asyncio.sleep(0)
-            assert not [one for one in gc.get_objects() if isinstance(one, ManagedTurn)]
+            new = gc.get_objects(generation=0)  # nothing was collected since
+            assert not [found for found in new if isinstance(found, ManagedTurn)]
         finally:
             gc.enable()
 
@@ -159,7 +161,7 @@ async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(
         client.add_user_message("Left.")
         other.add_user_message("Left.")
         first = await manager.prepare(client.incoming())
-        other.messages.append({"role": "assistant", "content": "In another window."})
+        other.add_assistant_message("In another window.")
         other.add_user_message("And on.")
         second = await manager.prepare(other.incoming())
         await manager.threads.store(cast("ManagedTurn", second).call)
@@ -174,11 +176,9 @@ async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_requ
     async with gateway_alone(tmp_path) as (store, manager, client):
         whole = store._store
         store._store = FailingStore(store._store, {1})
-        client.add_user_message("Left.")
-        await answer_request(manager, client, "Done.")
+        await ask(manager, client, "Left.", "Done.")
         store._store = whole
-        client.add_user_message("Further.")
-        sent = await answer_request(manager, client, "There.")
+        sent = await ask(manager, client, "Further.", "There.")
         stored = [
             text_of(message.body)
             for message in await store.history(sent.headers[THREAD_HEADER])
@@ -209,7 +209,7 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
         incoming = client.incoming()
         asked = await manager.prepare(incoming)
         threads.add(thread_of(asked))
-        reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+        reply = text_reply(f"Answer {turn}")
         client.add_reply(reply)
         telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
         await asyncio.sleep(0)  # the client has its answer, and goes on at once
@@ -246,7 +246,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
     telling = []
     for turn in range(12):
         client.add_user_message(f"Question {turn}")
-        reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
+        reply = text_reply(f"Answer {turn}")
         # A client that lost its answer asks again.
         for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:
             asked = await manager.prepare(client.incoming())
@@ -272,7 +272,7 @@ async def test_nobody_is_told_a_thread_that_is_another_s(setup: ManagerSetup) ->
     managers = [setup.manager(), setup.manager()]
     client = HistoryClient("anthropic")
     client.add_user_message("Where do we go?")
-    reply = Reply({"role": "assistant", "content": "Left or right."}, "stop")
+    reply = text_reply("Left or right.")
     for manager in managers:
         await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
     client.add_reply(reply)
@@ -329,7 +329,7 @@ async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store
     manager = setup.manager()
     client = HistoryClient("anthropic")
     client.add_user_message("Once more, please.")
-    reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
+    reply = text_reply("Gladly.")
     first = await manager.prepare(client.incoming())
     await first.record(Outcome(200, reply))
     before = counted.searches

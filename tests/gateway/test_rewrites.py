@@ -15,8 +15,8 @@ from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import persisted_block
 from everthread.core.transcript import SUMMARY_START
-from everthread.core.types import Api, Reply
-from everthread.gateway.json_slices import slice_body
+from everthread.core.types import Api
+from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
 from everthread.thread.caller.replacement import Cover, name_tool
@@ -28,14 +28,18 @@ from everthread.thread.events import (
     Unmanaged,
 )
 from everthread.thread.history import build_history, identify
+from tests.chat_messages import calls_reply, function_call, result_message
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
     ManagerSetup,
     answer_request,
+    ask,
     make_text,
+    numbered_text,
     open_manager_setup,
     send_request,
+    text_reply,
     thread_of,
 )
 
@@ -43,31 +47,27 @@ from tests.gateway.manager_setup import (
 def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
     """A history that never went through the gateway."""
     for turn in range(turns):
-        client.add_user_message(f"Question {turn}: {make_text(size, f'entry {turn}')}")
-        client.messages.append(
-            {
-                "role": "assistant",
-                "content": f"Answer {turn}: {make_text(size, f'reply {turn}')}",
-            }
-        )
+        client.add_user_message(numbered_text(turn, size, "entry"))
+        client.add_assistant_message(numbered_text(turn, size, "reply"))
     client.add_user_message("And now?")
 
 
 async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("openai_chat")
-    client.add_user_message("Hello")
-    sent = await answer_request(manager, client)
+    sent = await ask(manager, client, "Hello")
     while not sent.rewritten:
-        client.add_user_message(
-            f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}"
+        sent = await ask(
+            manager,
+            client,
+            f"Ledger: {make_text(600, f'ledger {len(client.messages)}')}",
         )
-        sent = await answer_request(manager, client)
     receipt = sent.headers["x-everthread-receipt"]
     assert receipt.startswith("compaction 1: ")
     assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
-    client.add_user_message("And now?")
-    assert "x-everthread-receipt" not in (await answer_request(manager, client)).headers
+    assert (
+        "x-everthread-receipt" not in (await ask(manager, client, "And now?")).headers
+    )
 
 
 async def test_what_fits_goes_as_the_bytes_that_came(setup: ManagerSetup) -> None:
@@ -243,10 +243,8 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     await manager.settle()
     asked = len(writer.requests)
     assert asked
-    client.add_user_message("Short.")
-    assert not (await answer_request(manager, client)).rewritten, "not due yet"
-    client.add_user_message(make_text(700, "more"))
-    assert (await answer_request(manager, client)).rewritten
+    assert not (await ask(manager, client, "Short.")).rewritten, "not due yet"
+    assert (await ask(manager, client, make_text(700, "more"))).rewritten
     [made] = setup.of(CompactionDone)
     assert made.background
     assert len(writer.requests) == asked, "the prepared summary was used"
@@ -264,34 +262,14 @@ async def test_messages_since_a_prepared_summary_are_shortened(
     manager = setup.manager(summarizer=writer)
     client = HistoryClient(api)
     for turn in range(5):
-        client.add_user_message(f"Question {turn}: {make_text(490, f'entry {turn}')}")
-        client.add_reply(
-            Reply(
-                {
-                    "role": "assistant",
-                    "content": f"Reply {turn}: {make_text(490, f'reply {turn}')}",
-                },
-                "stop",
-            )
-        )
-    client.add_user_message("And now read all of it.")
-    assert not (await answer_request(manager, client)).rewritten
+        client.add_user_message(numbered_text(turn, 490, "entry"))
+        client.add_answer(numbered_text(turn, 490, "reply"))
+    assert not (await ask(manager, client, "And now read all of it.")).rewritten
     await manager.settle()
     for number in range(4):
-        calls: Any = [
-            {
-                "id": f"since_{number}",
-                "type": "function",
-                "function": {"name": "read", "arguments": "{}"},
-            }
-        ]
+        calls: Any = [function_call(f"since_{number}", "read")]
         text = make_text(600, f"note {number}") if says_much else None
-        client.add_reply(
-            Reply(
-                {"role": "assistant", "content": text, "tool_calls": calls},
-                "tool_calls",
-            )
-        )
+        client.add_reply(calls_reply(*calls, text=text))
         client.add_result(
             f"since_{number}",
             make_text(30 if says_much else 1_200, f"page {number}"),
@@ -302,8 +280,7 @@ async def test_messages_since_a_prepared_summary_are_shortened(
     assert b"Keep the books." in sent.body
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
-    client.add_user_message("Go on.")
-    again = await answer_request(setup.manager(summarizer=writer), client)
+    again = await ask(setup.manager(summarizer=writer), client, "Go on.")
     listed = slice_body(sent.body, api).elements
     assert [
         one.value for one in slice_body(again.body, api).elements[: len(listed)]
@@ -324,7 +301,7 @@ async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
         )
         assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
         prompt = after
-        reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
+        reply = text_reply("Yes.")
         client.add_reply(reply)
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2))
@@ -357,8 +334,7 @@ def with_tools(turns: int = 10) -> HistoryClient:
     client = HistoryClient("openai_chat")
     for turn in range(turns):
         client.add_user_message(f"Look at {turn}. {make_text(60, f'entry {turn}')}")
-        function = {"name": "terminal", "arguments": "{}"}
-        call = {"id": f"call_{turn}", "type": "function", "function": function}
+        call = function_call(f"call_{turn}", "terminal")
         thought = f"I think of {turn}."
         client.messages.append(
             {
@@ -369,7 +345,7 @@ def with_tools(turns: int = 10) -> HistoryClient:
             }
         )
         client.add_result(f"call_{turn}", make_text(400, f"line {turn}"))
-        client.messages.append({"role": "assistant", "content": f"Done {turn}."})
+        client.add_assistant_message(f"Done {turn}.")
     client.add_user_message("And now?")
     return client
 
@@ -409,35 +385,10 @@ async def test_another_result_is_another_conversation(setup: ManagerSetup) -> No
     assert b"line 3 item" not in second.body
 
 
-async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(
-    tmp_path: Path,
-) -> None:
-    async with open_manager_setup(tmp_path, window=100_000, served=8_000) as setup:
-        assert setup.provider is not None
-        client = HistoryClient("openai_chat")
-        long_talk(client, 14)
-        exchange = await send_request(setup.manager(), client, setup.provider)
-        assert exchange.reply is not None, exchange.error
-        assert exchange.tries > 1
-        assert exchange.sent.rewritten
-        limit = (
-            await setup.store.limits_for(
-                setup.provider.url, client.model, tenant=client.tenant
-            )
-        ).window
-        assert limit is not None
-        assert limit.limit == 8_000
-        client.add_user_message("Once more.")
-        assert (
-            await send_request(setup.manager(), client, setup.provider)
-        ).tries == 1, "another process knows the limit"
-
-
 async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
-        assert setup.provider is not None
         client = HistoryClient("openai_chat", system=make_text(6_000, "rule"))
         long_talk(client, 10)
         exchange = await send_request(setup.manager(), client, setup.provider)
@@ -450,32 +401,14 @@ async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, window=8_000) as setup:
-        assert setup.provider is not None
         client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
         client.add_user_message(make_text(400, "entry"))
-        exchange = await send_request(setup.manager(), client, setup.provider)
-        assert exchange.reply is not None, exchange.error
+        exchange = await setup.send(setup.manager(), client)
         before = json.loads(exchange.incoming.body)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
         assert setup.of(CompactionDone) == []
-
-
-async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(
-    tmp_path: Path,
-) -> None:
-    async with open_manager_setup(tmp_path, window=8_000) as setup:
-        assert setup.provider is not None
-        manager = setup.manager(economics=False, background=False)
-        tries = []
-        for number, size in enumerate((2_000, 2_600)):
-            client = HistoryClient("anthropic", extra={"max_tokens": 7_800})
-            client.add_user_message(make_text(size, f"entry {number}"))
-            exchange = await send_request(manager, client, setup.provider)
-            assert exchange.reply is not None, exchange.error
-            tries.append(exchange.tries)
-        assert tries == [2, 1]
 
 
 async def test_other_errors_are_the_clients(setup: ManagerSetup) -> None:
@@ -496,15 +429,13 @@ TOOLS = [
 
 async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, window=200_000) as setup:
-        assert setup.provider is not None
         manager = setup.manager(markers=True)
         client = HistoryClient(
             "anthropic", system=make_text(3_000, "rule"), extra={"max_tokens": 500}
         )
         for turn in range(4):
             client.add_user_message(make_text(600, f"entry {turn}"))
-            exchange = await send_request(manager, client, setup.provider)
-            assert exchange.reply is not None, exchange.error
+            exchange = await setup.send(manager, client)
             assert exchange.sent.rewritten == (turn > 0)
         last = setup.provider.log[-1]
         assert last.cached_tokens > 0.7 * last.prompt_tokens
@@ -519,27 +450,13 @@ async def test_a_client_that_sets_marks_keeps_its_own_way(
     client = HistoryClient(
         "anthropic", extra={"cache_control": mark} if where == "top" else {}
     )
-    client.messages.append(
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
-    )
+    client.add_user_message([{"type": "text", "text": "Hi"}])
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
     assert (
         await setup.manager(markers=True).prepare(incoming)
     ).sent.body is incoming.raw
-
-
-async def test_marks_can_be_switched_off(setup: ManagerSetup) -> None:
-    client = HistoryClient("anthropic", tools=TOOLS)
-    client.add_user_message(make_text(1_500, "entry"))
-    incoming = client.incoming()
-    assert (
-        await setup.manager(markers=False).prepare(incoming)
-    ).sent.body is incoming.raw
-    assert (
-        await setup.manager(markers=True).prepare(incoming)
-    ).sent.body != incoming.raw
 
 
 @pytest.mark.parametrize(
@@ -563,7 +480,7 @@ async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
     client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
     client.add_user_message(make_text(count, "entry"))
     if is_answered:
-        client.messages.append({"role": "assistant", "content": "Fine."})
+        client.add_assistant_message("Fine.")
         client.add_user_message("Go on.")
     incoming = client.incoming()
     sent = (await setup.manager(markers=True).prepare(incoming)).sent.body
@@ -599,11 +516,11 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
     client = HistoryClient("openai_chat", tools=[])
     heads = []
     for number in range(60):
-        client.add_user_message(
-            f"Question {number}: {make_text(120, f'entry {number}')}"
-        )
-        sent = await answer_request(
-            manager, client, f"Answer {number}. {make_text(60, f'reply {number}')}"
+        sent = await ask(
+            manager,
+            client,
+            numbered_text(number, 120, "entry"),
+            numbered_text(number, 60, "reply"),
         )
         sliced = slice_body(sent.body, "openai_chat")
         heads.append(sliced.elements[1].text if sent.rewritten else "")
@@ -634,11 +551,11 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
     heads = []
     long_talk(client, 5, 260)
     for number in range(8):
-        client.add_user_message(
-            f"Question {number}: {make_text(160, f'entry {number}')}"
-        )
-        sent = await answer_request(
-            manager, client, f"Answer {number}. {make_text(30, f'reply {number}')}"
+        sent = await ask(
+            manager,
+            client,
+            numbered_text(number, 160, "entry"),
+            numbered_text(number, 30, "reply"),
         )
         sliced = slice_body(sent.body, "openai_chat")
         heads.append(sliced.elements[1].text if sent.rewritten else "")
@@ -653,7 +570,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     block = persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
-    made = {"role": "tool", "tool_call_id": "a", "content": block}
+    made = result_message("a", block)
     found = Cover(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
     named = name_tool(found, [own], [recall]).replacement

@@ -10,12 +10,11 @@ from typing import Any, cast
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply
 from everthread.gateway.contracts import ProxyTurn
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, text_reply
 from tests.store.conftest import Clock, close_sound, open_at
 
 NAMED = {"x-everthread-session": "mine"}
@@ -64,7 +63,7 @@ class Conversation:
         """Take the answer; the task stores it."""
         text = f"Answer {self._count}"
         self.said.append(text)
-        reply = Reply({"role": "assistant", "content": text}, "stop")
+        reply = text_reply(text)
         self.client.add_reply(reply)
         return asyncio.create_task(turn.record(Outcome(200, reply)))
 
@@ -110,25 +109,25 @@ async def test_an_answer_that_another_process_stored_first_is_no_base(
 ) -> None:
     """The client is quicker than the store: its answer comes back through another process before it is stored."""
     async with two_processes(url, alone=alone) as (held, first, second, store):
-        talk = Conversation(HistoryClient("anthropic", headers=headers))
+        conversation = Conversation(HistoryClient("anthropic", headers=headers))
         for _ in range(2):
-            await talk.hear(await talk.ask(first))
-        turn = await talk.ask(first)
+            await conversation.hear(await conversation.ask(first))
+        turn = await conversation.ask(first)
         await turn.response_headers()
         storing = held.hold("extend_thread")
-        late = talk.hear(turn)
+        late = conversation.hear(turn)
         await settle()
-        await talk.hear(await talk.ask(second))
+        await conversation.hear(await conversation.ask(second))
         reading = held.hold("find_link")
-        waiting = asyncio.create_task(talk.ask(first))
+        waiting = asyncio.create_task(conversation.ask(first))
         await settle()
         storing.set()
         await late
         reading.set()
-        await talk.hear(await waiting)
+        await conversation.hear(await waiting)
         for manager in (second, first):
-            await talk.hear(await talk.ask(manager))
-        assert await stored_threads(store) == [talk.said]
+            await conversation.hear(await conversation.ask(manager))
+        assert await stored_threads(store) == [conversation.said]
 
 
 @pytest.mark.parametrize(
@@ -139,13 +138,13 @@ async def test_a_first_request_that_comes_late_into_the_store_begins_no_second_t
 ) -> None:
     """The answer was quicker than the store; another process has stored the whole conversation by then."""
     async with two_processes(url, alone=False) as (held, first, second, store):
-        talk = Conversation(HistoryClient("openai_chat", headers=headers))
+        conversation = Conversation(HistoryClient("openai_chat", headers=headers))
         storing = held.hold("extend_thread")
-        late = talk.hear(await talk.ask(first))
+        late = conversation.hear(await conversation.ask(first))
         await settle()
-        await talk.hear(await talk.ask(second))
+        await conversation.hear(await conversation.ask(second))
         storing.set()
         await late
         for manager in (first, second):
-            await talk.hear(await talk.ask(manager))
-        assert await stored_threads(store) == [talk.said]
+            await conversation.hear(await conversation.ask(manager))
+        assert await stored_threads(store) == [conversation.said]

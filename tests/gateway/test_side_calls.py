@@ -18,8 +18,9 @@ from everthread.gateway.identify import body_session, read_client, scope_of
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
+from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, open_setup
+from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 
 __all__ = ["everthread", "home"]
@@ -37,11 +38,7 @@ def script(request: Request) -> Any:
     """A task is given to somebody else; everything else is answered."""
     asked = text_of(request.messages[-1])
     if "Mend" in asked:
-        call: Any = {
-            "id": "toolu_1",
-            "type": "function",
-            "function": {"name": "Bash", "arguments": "{}"},
-        }
+        call = function_call("toolu_1", "Bash")
         return Reply(
             {"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]}
         )
@@ -107,13 +104,10 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
 
 
 async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
-    tmp_path: Path, everthread: Any
+    tmp_path: Path, everthread: Any, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        open_setup(tmp_path, script=script) as setup,
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
-        url = await setup.gateway("none", key=None)
+    async with open_setup(tmp_path, script=script) as gateways:
+        url = await gateways.start("none", key=None)
         thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
         assert [
@@ -125,14 +119,12 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
         assert len(detail["side_calls"]) == 3
         side = (await http.get(f"{url}/api/threads/{detail['side_calls'][0]}")).json()
         assert (side["kind"], side["parent"]) == ("side", thread)
-        rows = await setup.store.list_threads()
-    stored = ("--store", str(setup.file))
+        rows = await gateways.store.list_threads()
+    stored = ("--store", str(gateways.file))
     shown = everthread("sessions", "list", *stored).stdout
     assert "side calls" in shown, shown
     assert re.search(r"\b3\b", shown), shown
-    [row] = json.loads(everthread("sessions", "list", "--json", *stored).stdout)[
-        "sessions"
-    ]
+    [row] = everthread.json("sessions", "list", *stored)["sessions"]
     assert (row["side_calls"], row["client_session"], row["tokens"]) == (
         3,
         UUID,
@@ -142,21 +134,8 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
     assert "Look for the parser" in tree
 
 
-async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(
-    tmp_path: Path,
-) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        threads = []
-        for key in ("one", "two", "one"):
-            body = {"model": CHAT, "messages": [said("hello")], "prompt_cache_key": key}
-            answer = await http.post(f"{url}/v1/chat/completions", json=body)
-            threads.append(answer.headers["x-everthread-thread"])
-        assert threads[0] == threads[2] != threads[1]
-
-
 async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     beginnings = (
         "This session is being continued from a previous conversation that ran out of context. ## Context: a parser",
@@ -164,34 +143,32 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
         "The conversation history before this point was compacted into the following summary:\n<summary>## Context",
         "<state_snapshot>## Context</state_snapshot>",
     )
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        for words in beginnings:
-            body = {"model": CHAT, "messages": [said(words), said("Now the printer")]}
-            await http.post(f"{url}/v1/chat/completions", json=body)
-        headed = {"model": CHAT, "messages": [said("## Task\nMend the scanner")]}
-        await http.post(f"{url}/v1/chat/completions", json=headed)
-        items = (await http.get(f"{url}/api/threads")).json()["items"]
-        assert sorted(item["title"] for item in items) == [
-            "Mend the scanner",
-            *["Now the printer"] * 4,
-        ]
+    url = await gateways.start("none", key=None)
+    for words in beginnings:
+        body = {"model": CHAT, "messages": [said(words), said("Now the printer")]}
+        await http.post(f"{url}/v1/chat/completions", json=body)
+    headed = {"model": CHAT, "messages": [said("## Task\nMend the scanner")]}
+    await http.post(f"{url}/v1/chat/completions", json=headed)
+    items = (await http.get(f"{url}/api/threads")).json()["items"]
+    assert sorted(item["title"] for item in items) == [
+        "Mend the scanner",
+        *["Now the printer"] * 4,
+    ]
 
 
 async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
-    tmp_path: Path,
+    gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.gateway("none", key=None)
-        middle = [
-            {"role": "assistant", "content": f"Round {number}."} for number in range(9)
-        ]
-        told = {"role": "system", "content": "You keep the memory.\nBe brief."}
-        body = {"model": CHAT, "messages": [told, *middle, said("What is to be kept?")]}
-        await http.post(f"{url}/v1/chat/completions", json=body)
-        (item,) = (await http.get(f"{url}/api/threads")).json()["items"]
-        assert item["title"].startswith("You keep the memory.")
+    url = await gateways.start("none", key=None)
+    middle = [
+        {"role": "assistant", "content": f"Round {number}."} for number in range(9)
+    ]
+    told = {"role": "system", "content": "You keep the memory.\nBe brief."}
+    body = {"model": CHAT, "messages": [told, *middle, said("What is to be kept?")]}
+    await http.post(f"{url}/v1/chat/completions", json=body)
+    (item,) = (await http.get(f"{url}/api/threads")).json()["items"]
+    assert item["title"].startswith("You keep the memory.")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.gateway.raw_http import (
     JSON,
     open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     send_bytes,
     whole_answer,
@@ -71,10 +72,7 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
 
 
 async def test_programs_and_our_own_pages_may_send_anything() -> None:
-    async with (
-        raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(whole_answer(200, OPEN, b"{}")) as (url, upstream):
         form = (b"content-type", b"multipart/form-data; boundary=x")
         for page in (
             [],
@@ -167,10 +165,7 @@ async def test_listed_origins_get_our_own_cors_answers(
 )
 async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
     sites = SitePolicy(allowed_hosts=("gateway.example",))
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, sites=sites) as (url, _),
-    ):
+    async with raw_gateway(sites=sites) as (url, upstream):
         answer = await send_bytes(
             url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
         )
@@ -186,10 +181,7 @@ async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None
 
 
 async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
-    async with (
-        raw_upstream(whole_answer(200, JSON, b"{}")) as upstream,
-        open_raw_gateway(upstream.url, authenticator=Keys()) as (url, _),
-    ):
+    async with raw_gateway(authenticator=Keys()) as (url, _):
         fields = b"Host: proxy.corp.example\r\nAuthorization: Bearer et-good\r\n\r\n"
         assert (
             await send_bytes(url, b"GET /v1/models HTTP/1.1\r\n" + fields)

@@ -17,8 +17,8 @@ from tests.gateway.raw_http import (
     RawMessage,
     connect,
     encode_chunk,
-    open_raw_gateway,
     post_request,
+    raw_gateway,
     raw_upstream,
     read_message,
     send_bytes,
@@ -51,10 +51,7 @@ async def test_an_offered_upgrade_changes_nothing(
     hidden = post_request(CHAT, b'{"model":"evil-1"}') + post_request(
         CHAT, b'{"model":"evil-2"}'
     )
-    async with (
-        raw_upstream(echo) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(echo) as (url, upstream):
         request = post_request(path, hidden, *offer)
         whole = await send_bytes(url, request)
         reader, writer = await connect(url)
@@ -88,10 +85,7 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
         + encode_chunk(b"two")
         + b"0\r\n\r\n"
     )
-    async with (
-        raw_upstream(echo) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(echo) as (url, _):
         reader, writer = await connect(url)
         writer.write(chunked + head + b"\r\n" + chunked + post_request(FILES, b"last"))
         bodies = [
@@ -101,7 +95,9 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
     assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", FILES, "/healthz"])
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"]
+)
 async def test_a_websocket_is_refused_at_once(path: str) -> None:
     request = (
         b"GET "
@@ -109,10 +105,7 @@ async def test_a_websocket_is_refused_at_once(path: str) -> None:
         + b" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
-    async with (
-        raw_upstream(echo) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(echo) as (url, upstream):
         answer = await send_bytes(url, request)
         assert upstream.received == []
     assert (answer.status, answer.names["upgrade"]) == (426, "HTTP/1.1")
@@ -120,10 +113,7 @@ async def test_a_websocket_is_refused_at_once(path: str) -> None:
 
 
 async def test_no_tunnel_is_opened() -> None:
-    async with (
-        raw_upstream(echo) as upstream,
-        open_raw_gateway(upstream.url) as (url, _),
-    ):
+    async with raw_gateway(echo) as (url, upstream):
         answer = await send_bytes(
             url,
             b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -52,9 +52,7 @@ async def test_summaries_go_on_without_the_auxiliary_model(
             f"auxiliary: {{compression: {{provider: custom, base_url: '{silent.url}/v1', model: writer{key}}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await setup.gateway(
-            settings=settings, manage_seconds=40 if hangs else 300
-        )
+        url = await setup.start(settings=settings, manage_seconds=40 if hangs else 300)
         client = setup.claude(url, await setup.key(tokens=10**9))
         history = list[Any](HELLO)
         for number in range(16):
@@ -76,7 +74,7 @@ async def _talk_with_writer(
             f"auxiliary: {{compression: {{provider: custom, base_url: '{writer.url}/v1', model: writer}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await setup.gateway(settings=settings)
+        url = await setup.start(settings=settings)
         client = setup.claude(url, await setup.key(tokens=10**9))
         history = list[Any](HELLO)
         compactions = []
@@ -131,7 +129,7 @@ async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
 ) -> None:
     """Claude's window is 200,000 tokens, or a million where the request asks for it."""
     async with open_setup(tmp_path, window=6_000) as setup:
-        url = await setup.gateway(
+        url = await setup.start(
             settings="compression: {economics: false, background: false}"
         )
         client = setup.claude(url, await setup.key())

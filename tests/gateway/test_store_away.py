@@ -9,10 +9,10 @@ from typing import Any
 from everthread.errors import StoreUnreachableError
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Incoming
+from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from everthread.gateway.store_watch import StoreWatch
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api
+from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
     ManagerSetup,
     answer_request,
-    make_text,
+    ask,
+    numbered_text,
 )
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
@@ -32,15 +34,14 @@ STUB = STUBS[0]
 def reads(
     client: HistoryClient, number: int, text: str, tool: str = "Read", **more: Any
 ) -> None:
-    function = {
-        "name": tool,
-        "arguments": json.dumps({"file_path": "/src/tide.py", **more}),
-    }
-    call: Any = {"id": f"call_{number}", "type": "function", "function": function}
     client.add_reply(
-        Reply(
-            {"role": "assistant", "content": "Reading.", "tool_calls": [call]},
-            "tool_calls",
+        calls_reply(
+            function_call(
+                f"call_{number}",
+                tool,
+                json.dumps({"file_path": "/src/tide.py", **more}),
+            ),
+            text="Reading.",
         )
     )
     client.add_result(f"call_{number}", text)
@@ -68,16 +69,14 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
     )
     sent = await answer_request(manager, client)
     for turn in range(10):
-        client.add_user_message(f"Ledger {turn}: {make_text(600, f'ledger {turn}')}")
-        sent = await answer_request(manager, client)
+        sent = await ask(manager, client, numbered_text(turn, 600, "ledger"))
     assert sent.rewritten
     client.add_user_message("Read it again.")
     reads(client, 2, stub)
     sent = await answer_request(manager, client)
     assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
     assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
-    client.add_user_message("Go on.")
-    after = await answer_request(manager, client)
+    after = await ask(manager, client, "Go on.")
     field = "input" if api == "openai_responses" else "messages"
     first, second = (json.loads(one.body)[field] for one in (sent, after))
     assert second[: len(first)] == first

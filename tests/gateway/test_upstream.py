@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -27,11 +28,10 @@ from tests.gateway.raw_http import (
 Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 
+@asynccontextmanager
 async def asking(
-    answer: WriteAnswer,
-    run: Callable[[Asked, RawUpstream], Awaitable[None]],
-    limits: Limits | None = None,
-) -> None:
+    answer: WriteAnswer, limits: Limits | None = None
+) -> AsyncIterator[tuple[Asked, RawUpstream]]:
     async with raw_upstream(answer) as upstream:
         client = UpstreamClient(limits or Limits())
 
@@ -55,7 +55,7 @@ async def asking(
                 await got.aclose()
 
         try:
-            await run(ask, upstream)
+            yield ask, upstream
         finally:
             await client.close()
 
@@ -102,15 +102,13 @@ def raw(data: bytes, *, close: bool = False) -> WriteAnswer:
     ],
 )
 async def test_answers_of_every_form(answer: WriteAnswer, body: bytes) -> None:
-    async def run(ask: Asked, _upstream: RawUpstream) -> None:
+    async with asking(answer) as (ask, _):
         for _ in range(2):
             status, headers, heard = await ask()
             assert (status, heard) == (200, body)
             assert not {b"link", b"x"} & set(dict(headers)), (
                 "nothing of an earlier answer, nor what follows the body"
             )
-
-    await asking(answer, run)
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -120,7 +118,7 @@ async def test_a_connection_is_used_again() -> None:
         if not request.line.startswith(b"HEAD"):
             writer.write(b"{}")
 
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(answer) as (ask, upstream):
         for _ in range(3):
             assert (await ask())[2] == b"{}"
         assert (await ask("HEAD", None))[2] == b""
@@ -129,8 +127,6 @@ async def test_a_connection_is_used_again() -> None:
         assert [request.line.split()[1] for request in upstream.received] == [
             b"/v1/x?y=%2f"
         ] * 5
-
-    await asking(answer, run)
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -147,25 +143,22 @@ async def test_an_answer_to_nothing_is_given_to_nobody(*, later: bool) -> None:
         await writer.drain()
         pushed.set()
 
-    async def run(ask: Asked, _upstream: RawUpstream) -> None:
+    async with asking(answer) as (ask, _):
         for _ in range(3):
             pushed.clear()
             assert (await ask())[2] == b"{}"
             await pushed.wait()
 
-    await asking(answer, run)
-
 
 async def test_header_values_go_as_utf_8() -> None:
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(whole_answer(200, [], b"{}")) as (ask, upstream):
         await ask()
         assert dict(upstream.received[0].headers)[b"x-a"] == "é".encode()
 
-    await asking(whole_answer(200, [], b"{}"), run)
-
 
 async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(whole_answer(200, [], b"{}")) as (ask, upstream):
+
         async def endless() -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 10_000
@@ -189,19 +182,15 @@ async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
         await asyncio.wait_for(left.wait(), 10)
         server.close()
 
-    await asking(whole_answer(200, [], b"{}"), run)
-
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(
+        raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status)
+    ) as (ask, upstream):
         for _ in range(2):
             assert (await ask("GET", None))[::2] == (status, b"")
         assert not upstream.left.is_set(), "and its connection is used again"
-
-    await asking(
-        raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run
-    )
 
 
 async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
@@ -212,7 +201,7 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
             await waits.wait()
         await whole_answer(200, [], b"{}")(request, writer)
 
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(answer, Limits(concurrent=2)) as (ask, upstream):
         for cancelled in (True, False):
             waits.clear()
             before = len(upstream.received)
@@ -226,8 +215,6 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
             async with asyncio.timeout(60):
                 await upstream.until_open(0 if cancelled else 6)
             assert [one.cancelled() for one in many] == [cancelled] * 6
-
-    await asking(answer, run, Limits(concurrent=2))
 
 
 @pytest.mark.parametrize(
@@ -252,13 +239,11 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
 async def test_no_answer_is_told_as_one_of_ours(
     answer: WriteAnswer, status: int
 ) -> None:
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
         with pytest.raises(Refused) as refused:
             await ask()
         assert refused.value.status == status
         await asyncio.wait_for(upstream.left.wait(), 10)
-
-    await asking(answer, run, Limits(answer_seconds=0.2))
 
 
 @pytest.mark.parametrize(
@@ -266,13 +251,10 @@ async def test_no_answer_is_told_as_one_of_ours(
     [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)],
 )
 async def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
-    async def run(ask: Asked, upstream: RawUpstream) -> None:
+    async with asking(
+        raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
+        Limits(answer_seconds=0.2),
+    ) as (ask, upstream):
         with pytest.raises(kind):
             await ask()
         await asyncio.wait_for(upstream.left.wait(), 10)
-
-    await asking(
-        raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
-        run,
-        Limits(answer_seconds=0.2),
-    )

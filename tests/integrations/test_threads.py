@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from everthread.integrations.framework_package import framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.thread.events import CompactionDone, Event
+from tests.chat_messages import calls_message, function_call, result_message
 
 WINDOW = 6_000
 FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
@@ -36,23 +38,12 @@ def answer(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def calls(*ids: str) -> Message:
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": one,
-                "type": "function",
-                "function": {"name": "look_up", "arguments": "{}"},
-            }
-            for one in ids
-        ],
-    }
+def calls(*ids: str) -> Any:
+    return calls_message(*[function_call(one, "look_up") for one in ids])
 
 
-def result(call_id: str, text: str = "settled") -> Message:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+def result(call_id: str, text: str = "settled") -> Any:
+    return result_message(call_id, text)
 
 
 def role_of(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.core.cache_lifetimes import AUTOMATIC_SECONDS, EXTENDED_SECONDS
+from everthread.core.caching.cache_lifetimes import AUTOMATIC_SECONDS, EXTENDED_SECONDS
 from everthread.core.types import Request
 from everthread.lab.provider.cache import (
     Block,

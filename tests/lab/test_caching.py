@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everthread import apply_cache_control, normalize_usage
-from everthread.core.claude_cache_marks import mark_system
+from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.types import Request
 from everthread.lab.provider import Provider
 from everthread.testing import SteppedClock

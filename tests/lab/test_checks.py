@@ -10,18 +10,15 @@ import pytest
 
 from everthread import classify_error
 from everthread.lab.provider import Provider
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 
-def call(call_id: str) -> dict[str, Any]:
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": "ls", "arguments": "{}"},
-    }
+def call(call_id: str) -> Any:
+    return function_call(call_id, "ls")
 
 
 def text(words: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -38,13 +35,13 @@ CHAT: list[tuple[list[Any], str]] = [
         "did not have response.*c1",
     ),
     (
-        [{"role": "tool", "tool_call_id": "c1", "content": "x"}],
+        [result_message("c1", "x")],
         "must be a response to a preceeding message",
     ),
     (
         [
             {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "a", "tool_calls": []},
+            calls_message(text="a"),
         ],
         "empty array",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
@@ -23,23 +22,17 @@ from everthread.lab.hand_offs import (
 )
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.lab.recorded_histories import make_history
 from tests.shared_data import shared_path
 
 
 def _call(number: int, command: str) -> list[Message]:
-    call: Any = {
-        "id": f"late_{number}",
-        "type": "function",
-        "function": {"name": "bash", "arguments": f'{{"command": "{command}"}}'},
-    }
     return [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {
-            "role": "tool",
-            "tool_call_id": f"late_{number}",
-            "content": f"shown_by_a_result_{number}",
-        },
+        calls_message(
+            function_call(f"late_{number}", "bash", f'{{"command": "{command}"}}')
+        ),
+        result_message(f"late_{number}", f"shown_by_a_result_{number}"),
     ]
 
 

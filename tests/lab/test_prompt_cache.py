@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread import apply_cache_control
-from everthread.core.claude_cache_marks import mark_system
+from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
 from everthread.lab.provider.cache import (
@@ -23,6 +22,7 @@ from everthread.lab.provider.cache import (
 from everthread.lab.provider.served_models import cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.lab.official_clients import CLAUDE
 
 MINIMUM = 1024
@@ -239,16 +239,18 @@ def tool_loop(rounds: int, words: str) -> list[Message]:
         {"role": "user", "content": "Make the tests of the ledger pass."}
     ]
     for number in range(rounds):
-        function = {
-            "name": "terminal",
-            "arguments": f'{{"command": "pytest -k ledger_{number}"}}',
-        }
-        call: Any = {"id": f"call_{number}", "type": "function", "function": function}
-        messages.append({"role": "assistant", "content": words, "tool_calls": [call]})
-        result = f"{number} failed: the entry of the northern branch differs. " * 20
         messages.append(
-            {"role": "tool", "tool_call_id": f"call_{number}", "content": result}
+            calls_message(
+                function_call(
+                    f"call_{number}",
+                    "terminal",
+                    f'{{"command": "pytest -k ledger_{number}"}}',
+                ),
+                text=words,
+            )
         )
+        result = f"{number} failed: the entry of the northern branch differs. " * 20
+        messages.append(result_message(f"call_{number}", result))
     return messages
 
 

@@ -15,6 +15,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
+from tests.chat_messages import function_call
 from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 
 ARGUMENTS = '{"path": "src/everthread/lab/provider.py", "lines": [1, 20]}'
@@ -23,13 +24,7 @@ CALL = Reply(
         "role": "assistant",
         "content": "Let me look at it.",
         "reasoning_content": "The file is named in the question, so I read it first.",
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "read", "arguments": ARGUMENTS},
-            }
-        ],
+        "tool_calls": [function_call("call_1", "read", ARGUMENTS)],
     }
 )
 TOOL = {

@@ -18,6 +18,7 @@ from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.script import ScriptedAnswers, echo, read_script
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
+from tests.chat_messages import function_call, result_message
 from tests.lab.official_clients import CLAUDE, Clients, open_clients
 from tests.shared_data import shared_path
 
@@ -119,11 +120,7 @@ class TestRecorded:
 
 class TestFiles:
     def test_texts_messages_and_faults(self) -> None:
-        call: Any = {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "ls", "arguments": "{}"},
-        }
+        call = function_call("c1", "ls")
         script = read_script(
             ["Hi.", {"tool_calls": [call]}, {"fault": "rate_limit", "retry_after": 2}]
         )
@@ -149,10 +146,7 @@ class TestFiles:
 
 
 def test_an_echo_knows_results_and_silence() -> None:
-    assert (
-        echo(Request("m", [{"role": "tool", "tool_call_id": "c", "content": "42"}]))
-        == "You said: 42"
-    )
+    assert echo(Request("m", [result_message("c", "42")])) == "You said: 42"
     assert echo(Request("m", [])) == "You said nothing."
 
 
@@ -174,12 +168,11 @@ async def test_a_list_is_used_up_in_order() -> None:
 def test_a_stream_in_pieces_says_the_same(
     text: str, thinking: str, arguments: dict[str, str], protocol: Protocol
 ) -> None:
-    function = {"name": "ls", "arguments": json.dumps(arguments)}
     message: Any = {
         "role": "assistant",
         "content": text,
         "reasoning_content": thinking,
-        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        "tool_calls": [function_call("c1", "ls", json.dumps(arguments))],
     }
     reply = protocol.codec.decode_reply(
         protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r"))

@@ -10,11 +10,12 @@ import pytest
 
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import json_bytes
+from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
     APIS,
     NAME,
@@ -51,16 +52,8 @@ CALLS = Reply(
         "role": "assistant",
         "content": "I look.",
         "tool_calls": [
-            {
-                "id": "call_a",
-                "type": "function",
-                "function": {"name": "read_file", "arguments": '{"path":"a.py"}'},
-            },
-            {
-                "id": "call_b",
-                "type": "function",
-                "function": {"name": "read_file", "arguments": '{"path":"ü.py"}'},
-            },
+            function_call("call_a", "read_file", '{"path":"a.py"}'),
+            function_call("call_b", "read_file", '{"path":"ü.py"}'),
         ],
     },
     stop="tool_calls",
@@ -189,9 +182,7 @@ async def test_calls_come_whole_and_their_results_go_back(
             {"path": "a.py"},
             {"path": "ü.py"},
         ]
-        results: list[Any] = [
-            {"role": "tool", "tool_call_id": c["id"], "content": c["id"]} for c in calls
-        ]
+        results: list[Any] = [result_message(c["id"], c["id"]) for c in calls]
         again = Request(NAME, [*first.messages, reply.message, *results], tools=[TOOL])
         assert text_of((await model.complete(again)).message) == "Done."
         assert provider.log[1].status == 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.model_errors import (

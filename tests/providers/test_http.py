@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
@@ -353,7 +353,7 @@ async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
 def test_choosing_a_model_loads_no_sdk() -> None:
     """`import everthread` and `everthread --help` stay quick."""
     program = (
-        "import sys, everthread, everthread.providers.resolve, everthread.providers.resilience\n"
+        "import sys, everthread, everthread.providers.model_choice, everthread.providers.resilience\n"
         "import everthread.providers.catalog, everthread.providers.resilience\n"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'genai_prices'} & sys.modules.keys())"
     )

@@ -14,7 +14,7 @@ import pytest
 
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
 from everthread.providers.catalog import ask_endpoint

@@ -47,10 +47,28 @@ def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
     return [str(message.body.get("content")) for message in messages]
 
 
-async def new_thread(store: Store, *messages: NewMessage, **more: Any) -> Session:
+async def new_thread(store: Store, *messages: NewMessage | str, **more: Any) -> Session:
+    """Create a thread; a text is a message of the user."""
     session = await store.create_session(NewSession(**more))
-    await store.append(session.id, messages)
+    await store.append(
+        session.id,
+        [
+            user_message(message) if isinstance(message, str) else message
+            for message in messages
+        ],
+    )
     return await store.session(session.id)
+
+
+async def numbered_thread(store: Store, count: int, **more: Any) -> Session:
+    """Create a thread of the messages `m1`, `m2` …"""
+    return await new_thread(store, *numbered_texts(1, count), **more)
+
+
+async def append_texts(
+    store: Store, session: Session, *texts: str, **more: Any
+) -> list[StoredMessage]:
+    return await store.append(session.id, user_messages(*texts), **more)
 
 
 async def context_texts(store: Store, session_id: str) -> list[str]:

@@ -17,7 +17,7 @@ from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,
     new_thread,
-    numbered_messages,
+    numbered_thread,
     tool_result,
     user_message,
 )
@@ -36,7 +36,7 @@ async def test_a_call_is_recorded_as_it_was(store: Store, clock: Clock) -> None:
         "odd": ["\0", "\ud800", 10**30],
     }
     usage = normalize_usage(raw)
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     clock.now += 7
     new = NewUsage(
@@ -222,7 +222,7 @@ async def test_insights_are_what_counting_by_hand_gives(
 
 
 async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     await compact_session(store, made.session.id)
     await store.undo(session.id)

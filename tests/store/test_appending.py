@@ -16,12 +16,14 @@ from everthread.errors import (
 from everthread.store.records import Lease, SearchQuery
 from everthread.store.store import Store
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
+    numbered_thread,
     texts_of,
     user_message,
     user_messages,
@@ -64,12 +66,12 @@ async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None
     lost = Lease(two.id, "nobody", 7, 0.0)
     results = await together(
         store,
-        store.append(one.id, user_messages("a"), lease=lease),
+        append_texts(store, one, "a", lease=lease),
         store.append("nowhere", user_messages("b")),
-        store.append(two.id, user_messages("c"), lease=lost),
+        append_texts(store, two, "c", lease=lost),
         store.append(two.id, [user_message("d", tokens=-1)]),
         store.append(two.id, [user_message("e", event="\ud800")]),
-        store.append(two.id, user_messages("f")),
+        append_texts(store, two, "f"),
     )
     wrong = [
         type(result) if isinstance(result, EverthreadError) else None
@@ -83,7 +85,7 @@ async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None
 
 
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 5))
+    session = await numbered_thread(store, 5)
     other = await new_thread(store)
     again = user_message("once", event="e")
     results = await together(
@@ -112,16 +114,16 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     before = await store.messages(session.id)
     kept = [message.id for message in before[-2:]]
     await together(
         store,
-        store.append(session.id, user_messages("early")),
-        store.append(session.id, user_messages("also early")),
+        append_texts(store, session, "early"),
+        append_texts(store, session, "also early"),
         store.continue_session(session.id, kept, seen=6),
-        store.append(session.id, user_messages("late")),
-        store.append(session.id, user_messages("later")),
+        append_texts(store, session, "late"),
+        append_texts(store, session, "later"),
     )
     assert await context_texts(store, session.id) == [
         "m5",
@@ -141,7 +143,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])
 async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
-    session = await new_thread(store, *user_messages("first"))
+    session = await new_thread(store, "first")
     stored = await store.append(session.id, numbered_messages(1, count))
     again = await store.append(
         session.id,

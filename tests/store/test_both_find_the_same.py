@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.store.index_query import parse_query
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.store.store import Store

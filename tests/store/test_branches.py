@@ -8,12 +8,14 @@ from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewSession
 from everthread.store.store import Store
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
+    numbered_thread,
     summary_message,
     user_messages,
 )
@@ -27,14 +29,8 @@ async def ids_of(store: Store, session_id: str) -> dict[str, int]:
 
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
-    session = await new_thread(
-        store,
-        *numbered_messages(1, 5),
-        title="T",
-        system="S",
-        model="m",
-        tenant="a",
-        user="ann",
+    session = await numbered_thread(
+        store, 5, title="T", system="S", model="m", tenant="a", user="ann"
     )
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m3"])
@@ -51,8 +47,8 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
         "ann",
     )
     assert branch.branched_at == ids["m3"]
-    await store.append(branch.id, user_messages("b1"))
-    await store.append(session.id, user_messages("m6"))
+    await append_texts(store, branch, "b1")
+    await append_texts(store, session, "m6")
     assert await context_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
     assert await history_texts(store, branch.id) == ["m1", "m2", "m3", "b1"]
     assert await history_texts(store, session.id) == numbered_texts(1, 6)
@@ -61,7 +57,7 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
 
 
 async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 5))
+    session = await numbered_thread(store, 5)
     ids = await ids_of(store, session.id)
     new = NewSession(id="mine", title="Mine", tenant="ignored")
     first = await store.branch(session.id, ids["m2"], new=new)
@@ -82,7 +78,7 @@ async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
 async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 8))
+    session = await numbered_thread(store, 8)
     made = await compact_session(store, session.id)
     await store.append(session.id, numbered_messages(9, 10))
     ids = await ids_of(store, session.id)
@@ -92,7 +88,7 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
         ("m4", ["m1", "m2", "m3", "m4"]),
     ):
         branch = await store.branch(session.id, ids[name])
-        await store.append(branch.id, user_messages("b"))
+        await append_texts(store, branch, "b")
         assert await context_texts(store, branch.id) == [*context, "b"]
         assert await history_texts(store, branch.id) == [
             *numbered_texts(1, int(name[1:])),
@@ -104,7 +100,7 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
 
 async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -> None:
     """A message that was kept although the summary covers what follows it: the context of its own time serves."""
-    session = await new_thread(store, *numbered_messages(1, 8))
+    session = await numbered_thread(store, 8)
     ids = await ids_of(store, session.id)
     made = await store.continue_session(
         session.id,
@@ -131,12 +127,12 @@ async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m4"])
     await store.append(branch.id, numbered_messages(1, 3, "b"))
     made = await compact_session(store, branch.id)
-    await store.append(branch.id, user_messages("b4"))
+    await append_texts(store, branch, "b4")
     assert await context_texts(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
     assert await history_texts(store, made.session.id) == [
         *numbered_texts(1, 4),
@@ -153,16 +149,16 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
 
 
 async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 8))
+    session = await numbered_thread(store, 8)
     await compact_session(store, session.id)
-    await store.append(session.id, user_messages("m9"))
+    await append_texts(store, session, "m9")
     ids = await ids_of(store, session.id)
     one = await store.branch(session.id, ids["m9"])
     await store.append(one.id, numbered_messages(1, 4, "b"))
     await compact_session(store, one.id)
     ids = await ids_of(store, one.id)
     two = await store.branch(one.id, ids["b4"])
-    await store.append(two.id, user_messages("c1"))
+    await append_texts(store, two, "c1")
     everything = [*numbered_texts(1, 9), *numbered_texts(1, 4, "b"), "c1"]
     assert await history_texts(store, two.id) == everything
     assert await context_texts(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
@@ -177,9 +173,9 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
 
 
 async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     await compact_session(store, session.id)
-    await store.append(session.id, user_messages("m7", "m8"))
+    await append_texts(store, session, "m7", "m8")
     branch = await store.branch(session.id, (await ids_of(store, session.id))["m7"])
     await store.undo(session.id)
     assert await history_texts(store, branch.id) == numbered_texts(1, 7)
@@ -187,8 +183,8 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) ->
 
 
 async def test_one_branches_only_at_what_was_said_there(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
-    other = await new_thread(store, *user_messages("elsewhere"))
+    session = await numbered_thread(store, 6)
+    other = await new_thread(store, "elsewhere")
     made = await compact_session(store, session.id)
     summary = next(
         m for m in await store.messages(made.session.id) if m.kind == "summary"

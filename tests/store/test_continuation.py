@@ -13,12 +13,13 @@ from everthread.store.records import NewCompaction, NewMessage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
-    numbered_messages,
     numbered_texts,
+    numbered_thread,
     summary_message,
     texts_of,
     user_message,
@@ -27,14 +28,8 @@ from tests.store.messages import (
 
 
 async def test_a_continuation(store: Store, clock: Clock) -> None:
-    old = await new_thread(
-        store,
-        *numbered_messages(1, 8),
-        title="T",
-        platform="cli",
-        user="ann",
-        model="m",
-        system="S",
+    old = await numbered_thread(
+        store, 8, title="T", platform="cli", user="ann", model="m", system="S"
     )
     clock.now += 5
     made = await compact_session(store, old.id, pending=user_messages("pending"))
@@ -74,7 +69,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 4))
+    session = await numbered_thread(store, 4)
     ids = [session.id]
     for _ in range(5):
         ids.append((await compact_session(store, ids[-1])).session.id)
@@ -91,7 +86,7 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 4), system="old")
+    session = await numbered_thread(store, 4, system="old")
     kept = [message.id for message in await store.messages(session.id)]
     made = await store.continue_session(
         session.id, kept, seen=4, system=[{"type": "text", "text": "new"}]
@@ -103,7 +98,7 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
 async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     seen = await store.messages(session.id)
     late = user_messages("late 1", "late 2")
     await store.append(session.id, late)
@@ -128,7 +123,7 @@ async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
 
 
 async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     first = await compact_session(store, session.id)
     third = await compact_session(store, first.session.id)
     second = await compact_session(
@@ -140,7 +135,7 @@ async def test_the_second_of_two_gets_the_firsts_tip(store: Store) -> None:
 
 
 async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     first, again = [
         await compact_session(store, session.id, new="mine") for _ in range(2)
     ]
@@ -152,7 +147,7 @@ async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
 async def test_of_many_that_compact_at_once_one_wins(
     store: Store, url: str, clock: Clock
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     others = [open_at(url, clock) for _ in range(3)]
     made = await asyncio.gather(
         *(compact_session(one, session.id) for one in [store, *others] * 3)
@@ -165,8 +160,8 @@ async def test_of_many_that_compact_at_once_one_wins(
 
 
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 4))
-    stranger = await new_thread(store, *user_messages("stranger"))
+    session = await numbered_thread(store, 4)
+    stranger = await new_thread(store, "stranger")
     before = await store.export(session.id)
     [foreign] = await store.messages(stranger.id)
     [first, *_] = await store.messages(session.id)
@@ -188,7 +183,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
 
 
 async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
-    session = await new_thread(store, *numbered_messages(1, 4))
+    session = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(session.id)]
     record = NewCompaction(
         covered=ids[1:3],
@@ -223,7 +218,7 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
 async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     await store.end_session(session.id, "user")
     made = await compact_session(store, session.id)
     assert made.session.end_reason == "user"
@@ -236,9 +231,9 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
 async def test_undo_brings_the_parent_back_with_what_was_added_since(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
-    await store.append(session.id, user_messages("after 1", "after 2"))
+    await append_texts(store, session, "after 1", "after 2")
     clock.now += 1
     undone = await store.undo(made.session.id)
     assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
@@ -259,11 +254,11 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(
 
 
 async def test_undo_goes_back_step_by_step(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     first = await compact_session(store, session.id)
-    await store.append(session.id, user_messages("a"))
+    await append_texts(store, session, "a")
     second = await compact_session(store, first.session.id)
-    await store.append(session.id, user_messages("b"))
+    await append_texts(store, session, "b")
     assert (await store.undo(session.id)).id == first.session.id
     assert await context_texts(store, session.id) == [
         "m1",
@@ -287,7 +282,7 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
     store: Store, url: str, clock: Clock
 ) -> None:
     other = open_at(url, clock)
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     first = await compact_session(store, session.id)
     await compact_session(store, first.session.id)
     await asyncio.gather(*(one.undo(session.id) for one in (store, other)))

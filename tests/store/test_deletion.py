@@ -13,11 +13,13 @@ from everthread.store.records import NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_thread,
     user_message,
     user_messages,
 )
@@ -54,18 +56,14 @@ async def full_thread(store: Store, word: str) -> str:
     await compact_session(store, session.id, words=f"summary of {word}")
     await store.undo(session.id)
     await compact_session(store, session.id)
-    await store.append(session.id, user_messages(f"{word} after"))
+    await append_texts(store, session, f"{word} after")
     await store.put_output(session.id, f"output of {word}", call_id="c", tool="t")
     await store.record_usage(
         NewUsage(session.id, "model", CanonicalUsage(input_tokens=5))
     )
     await store.put_state(session.id, "engine", {"word": word})
-    agent = await new_thread(
-        store, *user_messages(f"{word} agent"), kind="subagent", parent=session.id
-    )
-    inner = await new_thread(
-        store, *user_messages(f"{word} inner"), kind="subagent", parent=agent.id
-    )
+    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=session.id)
+    inner = await new_thread(store, f"{word} inner", kind="subagent", parent=agent.id)
     await store.put_output(inner.id, f"inner output of {word}")
     assert await store.acquire(session.id, "me", 10)
     return session.id
@@ -109,7 +107,7 @@ async def test_everything_goes_but_the_account(store: Store) -> None:
 
 
 async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     assert await store.delete_thread(made.session.id) == 2
     with pytest.raises(UnknownIdError):
@@ -123,7 +121,7 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(
         store, *(user_message(f"word{n} shared") for n in range(1, 9)), system="S"
     )
     await compact_session(store, session.id)
-    await store.append(session.id, user_messages("word9 shared", "word10 later"))
+    await append_texts(store, session, "word9 shared", "word10 later")
     messages = await store.history(session.id)
     one = await store.branch(session.id, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
@@ -145,7 +143,7 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(
     assert (await store.session(one.id)).system == "S"
     assert await found(store, "later") == set()
     assert await found(store, "shared") <= {one.id, two.id, sibling.id}
-    await store.append(two.id, user_messages("goes on"))
+    await append_texts(store, two, "goes on")
     await store.delete_thread(one.id)
     assert await history_texts(store, two.id) == [*histories[two.id], "goes on"]
     assert await found(store, "word3") == {two.id}
@@ -192,7 +190,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     late = "late log " * 9
     for text in (early, late):
         stored = await store.put_output(session.id, text, call_id="c", tool="run")
-        await store.append(session.id, [user_message(f"see {stored.id} for it")])
+        await append_texts(store, session, f"see {stored.id} for it")
     branch = await store.branch(session.id, (await store.messages(session.id))[0].id)
     assert [stored.id for stored in await store.outputs(branch.id)] == [
         output_id(early)
@@ -210,14 +208,12 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
     """Whoever comes late is told; nothing is left half."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
-        session = await new_thread(
-            store, *numbered_messages(1, 6), system="the only prompt"
-        )
+        session = await numbered_thread(store, 6, system="the only prompt")
         messages = await store.messages(session.id)
         fresh = NewSession(system="the only prompt")
         results = await asyncio.gather(
             store.delete_thread(session.id),
-            *(other.append(session.id, user_messages("more")) for other in others),
+            *(append_texts(other, session, "more") for other in others),
             others[0].branch(session.id, messages[3].id),
             others[1].put_output(session.id, "an output"),
             others[0].create_session(fresh),

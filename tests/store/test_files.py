@@ -31,6 +31,7 @@ from tests.store.messages import (
     new_thread,
     numbered_messages,
     numbered_texts,
+    numbered_thread,
     user_message,
     user_messages,
 )
@@ -45,7 +46,7 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
     try:
         path = tmp_path / "new" / "home" / "store.db"
         store = open_store(path)
-        await new_thread(store, *user_messages("private"))
+        await new_thread(store, "private")
         await store.backup(str(tmp_path / "copy.db"))
         files = {file.name: mode(file) for file in path.parent.iterdir()}
         assert files == {
@@ -62,7 +63,7 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
 
 async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
-    session = await new_thread(store, *numbered_messages(1, 500))
+    session = await numbered_thread(store, 500)
     writing = asyncio.ensure_future(
         store.append(session.id, numbered_messages(501, 900))
     )
@@ -81,7 +82,7 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
 
 async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
     store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
-    keep = await new_thread(store, *user_messages("kept words"))
+    keep = await new_thread(store, "kept words")
     gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
     await store.search(SearchQuery("padding"))
     await store.delete_thread(gone.id)
@@ -269,7 +270,7 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
 async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
     store = open_at(f"sqlite:///{path}", Clock())
-    session = await new_thread(store, *user_messages("kept"))
+    session = await new_thread(store, "kept")
     await store.close()
     log = open_folder / "log"
     log.touch()

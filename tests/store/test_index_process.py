@@ -16,7 +16,7 @@ from everthread.store.records import SearchQuery
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.thread.worker import WorkerProcesses
-from tests.store.messages import new_thread, user_messages
+from tests.store.messages import new_thread
 
 WORDS = [f"needle {number}" for number in range(30)]
 
@@ -50,7 +50,7 @@ def find_own_id(database: Database, seconds: float) -> int:
 async def test_another_process_indexes_what_is_appended(store: Store) -> None:
     processes = WorkerProcesses(1)
     store.index_elsewhere(functools.partial(processes.call, index_waiting))
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
     await until_indexed(store)
     found = await store.search(SearchQuery("needle", limit=100))
     assert len(found) == len(WORDS)
@@ -62,10 +62,10 @@ async def test_indexing_continues_after_its_process_was_killed(
 ) -> None:
     processes = WorkerProcesses(1)
     store.index_elsewhere(functools.partial(processes.call, index_waiting))
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
     await until_indexed(store)
     os.kill(await processes.call(find_own_id, store.database, 0), signal.SIGKILL)
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
     await until_indexed(store)
     assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
     assert all("in the process of the requests" in one for one in caplog.messages)
@@ -79,7 +79,7 @@ async def test_a_failing_process_is_replaced_by_this_one(
         raise StoreError("the folder is gone")
 
     store.index_elsewhere(fail)
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
     await until_indexed(store)
     assert "indexing in the process of the requests: the folder is gone" in caplog.text
 
@@ -87,7 +87,7 @@ async def test_a_failing_process_is_replaced_by_this_one(
 async def test_one_process_at_a_time_prepares_the_texts_of_a_file(
     store: Store,
 ) -> None:
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
     with store.database.lock_indexing() as is_ours:
         assert is_ours
         if isinstance(store.database, SqliteDatabase):
@@ -100,7 +100,7 @@ async def test_one_process_at_a_time_prepares_the_texts_of_a_file(
 async def test_an_error_is_explained_and_the_next_try_indexes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await new_thread(store, *user_messages(*WORDS))
+    await new_thread(store, *WORDS)
 
     def refuse(*_given: object) -> None:
         raise OSError("input/output error")

@@ -30,8 +30,9 @@ from everthread.store.indexing import (
 )
 from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
-from tests.store.messages import new_thread, user_message, user_messages
+from tests.store.messages import append_texts, new_thread, user_message
 
 WORDS = "lorem ipsum dolor sit amet "
 
@@ -125,19 +126,14 @@ def test_secrets_are_out_before_anything_is_cut() -> None:
 
 
 def test_what_a_message_says() -> None:
-    call = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "grep", "arguments": '{"pattern": "x"}'},
-    }
+    call = function_call("1", "grep", '{"pattern": "x"}')
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
     assert (
         searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"})
         == "result"
     )
     assert (
-        searchable_text({"role": "assistant", "content": "so", "tool_calls": [call]})
-        == 'so\ngrep {"pattern": "x"}'
+        searchable_text(calls_message(call, text="so")) == 'so\ngrep {"pattern": "x"}'
     )
     blocks = [
         {"type": "tool_result", "tool_use_id": "1", "content": "block"},
@@ -203,9 +199,7 @@ async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much
         await sleep(0)
 
     thread = await store.create_session(NewSession())
-    await store.append(
-        thread.id, user_messages("short", "x " * GENTLE_CHARS, "the last")
-    )
+    await append_texts(store, thread, "short", "x " * GENTLE_CHARS, "the last")
     unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
@@ -221,9 +215,7 @@ async def test_two_stores_index_the_same_only_once(
     store: Store, url: str, clock: Clock
 ) -> None:
     other = open_at(url, clock)
-    thread = await new_thread(
-        store, *user_messages(*(f"needle {number}" for number in range(50)))
-    )
+    thread = await new_thread(store, *(f"needle {number}" for number in range(50)))
     unindexed(store)
     first = await store._read(prepare_index)
     second = await other._read(prepare_index)
@@ -250,7 +242,7 @@ async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
 
 
 async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
-    thread = await new_thread(store, *user_messages("one", "two"))
+    thread = await new_thread(store, "one", "two")
     unindexed(store)
     batches = await store._read(prepare_index)
     await store.delete_thread(thread.id)
@@ -264,7 +256,7 @@ async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
 async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thread = await new_thread(store, *user_messages("needle one"))
+    thread = await new_thread(store, "needle one")
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2

@@ -13,7 +13,11 @@ from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.messages import compact_session, new_thread, numbered_messages
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    numbered_thread,
+)
 
 DAY = 86_400.0
 
@@ -100,7 +104,7 @@ async def test_state_has_scopes_and_is_replaced(store: Store) -> None:
 
 
 async def test_state_of_a_session_goes_with_it(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     for scope in (session.id, made.session.id, "everybody"):
         await store.put_state(scope, "k", 1)
@@ -133,7 +137,7 @@ def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) ->
 
 
 async def test_nodes_of_a_thread_in_order(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     nodes = [
         node("b", session.id, 0, 5),

@@ -13,10 +13,11 @@ from everthread.store.records import Lease
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     history_texts,
     new_thread,
-    numbered_messages,
+    numbered_thread,
     user_messages,
 )
 
@@ -42,12 +43,12 @@ async def test_one_holds_a_thread(store: Store) -> None:
 
 
 async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     mine = await taken(store, made.session.id, "me")
     assert mine.thread == session.id
     assert await store.acquire(session.id, "you", 60) is None
-    await store.append(made.session.id, user_messages("fine"), lease=mine)
+    await append_texts(store, made.session, "fine", lease=mine)
 
 
 async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
@@ -63,7 +64,7 @@ async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
 async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     store: Store,
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     mine = await taken(store, session.id, "me", 0.05)
     await asyncio.sleep(0.1)
     yours = await taken(store, session.id, "you")
@@ -71,7 +72,7 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     node = Node("n", session.id, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
     before = await store.export(session.id)
     for late in (
-        store.append(session.id, user_messages("late"), lease=mine),
+        append_texts(store, session, "late", lease=mine),
         compact_session(store, session.id, pending=user_messages("late"), lease=mine),
         store.end_session(session.id, "late", lease=mine),
         store.put_nodes([node], lease=mine),
@@ -81,12 +82,12 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
             await late
     await store.release(mine)
     assert await store.export(session.id) == before
-    await store.append(session.id, user_messages("in time"), lease=yours)
+    await append_texts(store, session, "in time", lease=yours)
     assert (await history_texts(store, session.id))[-1] == "in time"
 
 
 async def test_a_late_undo_is_refused(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     mine = await taken(store, session.id, "me", 0.0)
     made = await compact_session(store, session.id, lease=mine)
     await taken(store, session.id, "you")
@@ -98,7 +99,7 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
 async def test_what_ran_out_but_nobody_took_still_counts(store: Store) -> None:
     session = await new_thread(store)
     mine = await taken(store, session.id, "me", 0.0)
-    await store.append(session.id, user_messages("fine"), lease=mine)
+    await append_texts(store, session, "fine", lease=mine)
     longer = await store.renew(mine, 60)
     assert (longer.fence, longer.expires > mine.expires) == (mine.fence, True)
     assert await store.acquire(session.id, "you", 60) is None
@@ -110,7 +111,7 @@ async def test_a_released_lease_is_worth_nothing(store: Store) -> None:
     await store.release(mine)
     await store.release(mine)
     with pytest.raises(LeaseLostError):
-        await store.append(session.id, user_messages("late"), lease=mine)
+        await append_texts(store, session, "late", lease=mine)
     with pytest.raises(LeaseLostError):
         await store.renew(mine, 60)
 
@@ -121,8 +122,8 @@ async def test_the_holder_may_take_it_anew(store: Store) -> None:
     old = await taken(store, session.id, "me")
     new = await taken(store, session.id, "me")
     with pytest.raises(LeaseLostError):
-        await store.append(session.id, user_messages("old"), lease=old)
-    await store.append(session.id, user_messages("new"), lease=new)
+        await append_texts(store, session, "old", lease=old)
+    await append_texts(store, session, "new", lease=new)
     assert await history_texts(store, session.id) == ["new"]
 
 
@@ -132,7 +133,7 @@ async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
     mine = await taken(store, one.id, "me")
     await taken(store, two.id, "me")
     with pytest.raises(LeaseLostError):
-        await store.append(two.id, user_messages("wrong thread"), lease=mine)
+        await append_texts(store, two, "wrong thread", lease=mine)
 
 
 async def test_of_many_one_gets_it(store: Store, url: str, clock: Clock) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from everthread.core.messages import Message
@@ -16,17 +14,14 @@ from everthread.store.records import (
     ThreadLink,
 )
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
 from tests.store.messages import new_thread, numbered_messages
 from tests.store.test_proxied import extend
 
 DAY = 86_400.0
 URL = "https://api.example.test/v1"
-CALL: Any = {
-    "id": "c1",
-    "type": "function",
-    "function": {"name": "task", "arguments": "{}"},
-}
+CALL = function_call("c1", "task")
 
 
 async def test_a_limit_holds_at_once_for_the_tenant_that_met_it_and_for_no_other(
@@ -195,7 +190,7 @@ async def test_side_calls_stand_under_the_conversation_of_their_client(
     )
     asked: tuple[Message, Message] = (
         ask("Mend the parser"),
-        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        calls_message(CALL, text=""),
     )
     await extend(store, client_link("talk", "main", *asked))
     await extend(store, client_link("agent", "main", ask("Look for tests")))

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
     numbered_messages,
+    numbered_thread,
     texts_of,
     tool_result,
     user_message,
@@ -76,11 +79,8 @@ async def test_any_json_comes_back_as_it_was_given(
 async def test_names_the_model_makes_up_never_stop_a_message(
     store: Store, names: list[str]
 ) -> None:
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": name}}
-        for name in names
-    ]
-    body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+    calls = [function_call(name, name, name) for name in names]
+    body: Any = calls_message(*calls)
     answer: Any = {
         "role": "tool",
         "name": names[0],
@@ -140,7 +140,7 @@ async def test_a_bottomless_message_is_refused(store: Store) -> None:
     session = await new_thread(store)
     with pytest.raises(EverthreadError):
         await store.append(session.id, [NewMessage(body)])
-    await store.append(session.id, user_messages("still works"))
+    await append_texts(store, session, "still works")
 
 
 @pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
@@ -227,7 +227,7 @@ async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
 async def test_order_is_the_order_of_asking(store: Store) -> None:
     session = await new_thread(store)
     await asyncio.gather(
-        *(store.append(session.id, user_messages(f"{n}a", f"{n}b")) for n in range(40))
+        *(append_texts(store, session, f"{n}a", f"{n}b") for n in range(40))
     )
     expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
     assert await context_texts(store, session.id) == expected
@@ -237,7 +237,7 @@ async def test_order_is_the_order_of_asking(store: Store) -> None:
 
 
 async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     ids = [session.id]
     for _ in range(4):
         ids.append((await compact_session(store, ids[-1])).session.id)
@@ -250,7 +250,7 @@ async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) ->
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     continued = (await compact_session(store, session.id)).session
     await store.append(session.id, numbered_messages(7, 9))
     whole = await store.history(session.id)
@@ -269,7 +269,7 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
-    session = await new_thread(store, *user_messages("private"), tenant="a")
+    session = await new_thread(store, "private", tenant="a")
     [message] = await store.messages(session.id)
     assert (await store.message(message.id, tenant="a")).id == message.id
     with pytest.raises(UnknownIdError):

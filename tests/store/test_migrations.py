@@ -20,7 +20,7 @@ from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
 from tests.store.killed_processes import LATER, ForkServer
-from tests.store.messages import history_texts, new_thread, user_messages
+from tests.store.messages import history_texts, new_thread
 
 
 def file_of(url: str) -> Path:
@@ -95,7 +95,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
         )
     store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
-    session = await new_thread(store, *user_messages("works"))
+    session = await new_thread(store, "works")
     assert await history_texts(store, session.id) == ["works"]
     await close_sound(store)
 
@@ -105,7 +105,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
 ) -> None:
     url = new_url(kind, empty=True)
     store = open_at(url, Clock())
-    session = await new_thread(store, *user_messages("kept"))
+    session = await new_thread(store, "kept")
     await store.close()
     later = open_later(url)
     assert (await later.check()).schema == LATER.number
@@ -153,7 +153,7 @@ async def test_opening_again_changes_nothing(
 ) -> None:
     url = new_url(kind)
     first = open_at(url, Clock())
-    session = await new_thread(first, *user_messages("kept"))
+    session = await new_thread(first, "kept")
     await first.close()
     for _ in range(2):
         again = open_store(url)

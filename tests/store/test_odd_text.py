@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from everthread.store.records import NewMessage, SearchQuery
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.messages import history_texts, new_thread, tool_result, user_message
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -23,15 +22,11 @@ async def test_a_message_with_odd_text_is_kept_and_found(
         f"walnut {odd} token {SECRET} {odd} end",
         f"{odd} walnut {odd}",
     ]
-    call: Any = {
-        "id": odd,
-        "type": "function",
-        "function": {"name": f"t{odd}", "arguments": f'{{"walnut": "{odd}"}}'},
-    }
     messages = [
         *(user_message(text, event=f"e{number}") for number, text in enumerate(texts)),
         NewMessage(
-            {"role": "assistant", "content": None, "tool_calls": [call]}, event="call"
+            calls_message(function_call(odd, f"t{odd}", f'{{"walnut": "{odd}"}}')),
+            event="call",
         ),
         NewMessage(
             {"role": "tool", "content": f"walnut {odd}", "tool_call_id": odd},

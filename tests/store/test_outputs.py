@@ -12,7 +12,11 @@ from everthread.core.outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
-from tests.store.messages import compact_session, new_thread, numbered_messages
+from tests.store.messages import (
+    compact_session,
+    new_thread,
+    numbered_thread,
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -47,7 +51,7 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
 
 
 async def test_an_output_is_its_threads_whichever_id_is_given(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 6))
+    session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     stored = await store.put_output(made.session.id, "text")
     assert stored.thread == session.id

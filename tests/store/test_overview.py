@@ -12,15 +12,15 @@ from tests.store.messages import (
     compact_session,
     new_thread,
     numbered_messages,
+    numbered_thread,
     tool_result,
     user_message,
-    user_messages,
 )
 
 
 async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
-    one = await new_thread(store, *numbered_messages(1, 6), tenant="a")
-    two = await new_thread(store, *numbered_messages(1, 6), tenant="b")
+    one = await numbered_thread(store, 6, tenant="a")
+    two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
     await store.record_usage(
         NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
@@ -79,7 +79,7 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
 
 
 async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store, *numbered_messages(1, 6), tenant="a")
+    thread = await numbered_thread(store, 6, tenant="a")
     seen = {await store.last_change(thread=thread.id)}
     listed = {await store.last_change(tenant="a"), await store.last_change()}
     assert await store.last_change(thread=thread.id) in seen
@@ -100,8 +100,8 @@ async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
 
 async def test_a_search_of_all_tenants(store: Store) -> None:
     assert await store.search(SearchQuery("apple", tenant=None)) == []
-    one = await new_thread(store, *user_messages("an apple"), tenant="a")
-    two = await new_thread(store, *user_messages("two apples, one apple"), tenant="b")
+    one = await new_thread(store, "an apple", tenant="a")
+    two = await new_thread(store, "two apples, one apple", tenant="b")
     hits = await store.search(SearchQuery("apple", tenant=None))
     assert {hit.thread for hit in hits} == {one.id, two.id}
     assert [

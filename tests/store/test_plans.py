@@ -133,20 +133,24 @@ async def test_every_kind_of_search_and_recall_is_answered_through_an_index(
     store: Store,
 ) -> None:
     for thread in (await fill(store), None):
-        await check_searches(store, thread)
-        await check_recall(store, thread)
+        assert await read_whole_by_searches(store, thread) == []
+        assert await read_whole_by_recall(store, thread) == []
 
 
-async def check_searches(store: Store, thread: str | None) -> None:
+async def read_whole_by_searches(store: Store, thread: str | None) -> list[str]:
+    """Return the tables that any kind of search reads from end to end."""
+
     def search(tx: Tx, query: SearchQuery) -> tuple[int, list[str]]:
         explaining: Any = Explaining(tx)
         search_texts(explaining, query)
         return explaining.asked, explaining.whole
 
+    tables = []
     for kind, asked in KINDS.items():
         count, whole = await store._read(search, SearchQuery(**asked, thread=thread))
         assert count, kind
-        assert not whole, (kind, whole)
+        tables += [f"{kind}: {table}" for table in whole]
+    return tables
 
 
 async def test_the_neighbours_of_a_page_are_one_question_through_an_index(
@@ -165,19 +169,23 @@ async def test_the_neighbours_of_a_page_are_one_question_through_an_index(
     assert await store._read(neighbours) == (1, [], 50)
 
 
-async def check_recall(store: Store, thread: str | None) -> None:
+async def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
+    """Return the tables that a recall reads from end to end."""
+
     def recall(tx: Tx, query: RecallQuery) -> tuple[int, list[str]]:
         explaining: Any = Explaining(tx)
         recall_passages(explaining, query, read_question(query.text, 1.7e9))
         return explaining.asked, explaining.whole
 
     text = "what was said about the migration on page 4 in line_77?"
+    tables: list[str] = []
     for as_page in (False, True):
         count, whole = await store._read(
             recall, RecallQuery(text, "default", thread=thread, as_page=as_page)
         )
         assert count
-        assert not whole, whole
+        tables += whole
+    return tables
 
 
 class CountsRows(Explaining):

@@ -9,8 +9,9 @@ from typing import Any
 
 from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
-from tests.store.messages import new_thread, tool_result, user_message
+from tests.store.messages import append_texts, new_thread, tool_result, user_message
 
 DAY = 86_400.0
 
@@ -161,9 +162,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     stored = await store.put_output(thread.id, long, call_id="c1", tool="terminal")
     clock.now += 60
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
-    await store.append(
-        thread.id, [user_message(f"token {secret} of the FluxCapacitor")]
-    )
+    await append_texts(store, thread, f"token {secret} of the FluxCapacitor")
     query = RecallQuery(
         "why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200
     )
@@ -191,15 +190,15 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
     other = await new_thread(store)
     for number in range(12):
         asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
-        await store.append(mine.id, [user_message(asked)])
-        await store.append(other.id, [user_message(f"Ledger {number} is settled.")])
+        await append_texts(store, mine, asked)
+        await append_texts(store, other, f"Ledger {number} is settled.")
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
         await store.append(mine.id, [says("assistant", answer)])
     query = RecallQuery("pet adopted", "default", thread=mine.id, limit=4)
     found = {passage.text: passage.turn for passage in await store.recall(query)}
     assert found["A golden retriever!"] == found["Which pet did you adopt?"] == 5
     assert not any("Ledger" in text for text in found)
-    await store.append(mine.id, [user_message("And the adopted pet is well?")])
+    await append_texts(store, mine, "And the adopted pet is well?")
     later = {passage.text: passage.turn for passage in await store.recall(query)}
     assert later["And the adopted pet is well?"] == 13, "what came since is counted too"
     assert later["Which pet did you adopt?"] == 5
@@ -210,7 +209,7 @@ async def test_a_branch_continues_the_turns_of_its_parent(store: Store) -> None:
     asked = [user_message(f"Page {number}, please.") for number in range(5)]
     stored = await store.append(mine.id, asked)
     branch = await store.branch(mine.id, stored[2].id)
-    await store.append(branch.id, [user_message("Which pet did you adopt?")])
+    await append_texts(store, branch, "Which pet did you adopt?")
     query = RecallQuery("pet adopted", "default", thread=branch.id, limit=1)
     assert [passage.turn for passage in await store.recall(query)] == [4]
 
@@ -240,9 +239,9 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(
     store: Store,
 ) -> None:
     def call(call_id: str, path: str) -> NewMessage:
-        function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
-        calls: Any = [{"id": call_id, "type": "function", "function": function}]
-        return NewMessage({"role": "assistant", "content": None, "tool_calls": calls})
+        return NewMessage(
+            calls_message(function_call(call_id, "read_file", f'{{"path": "{path}"}}'))
+        )
 
     thread = await new_thread(
         store,
@@ -270,16 +269,7 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(
 
 
 def call(tool: str, call_id: str, arguments: str, **more: Any) -> NewMessage:
-    made: Any = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": tool, "arguments": arguments},
-        }
-    ]
-    return NewMessage(
-        {"role": "assistant", "content": None, "tool_calls": made}, **more
-    )
+    return NewMessage(calls_message(function_call(call_id, tool, arguments)), **more)
 
 
 def answer(tool: str, call_id: str, text: str) -> NewMessage:

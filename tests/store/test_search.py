@@ -16,11 +16,14 @@ from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.sql.search import SEARCH_CANDIDATES
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     new_thread,
     numbered_messages,
+    numbered_thread,
     tool_result,
     user_message,
     user_messages,
@@ -49,7 +52,7 @@ async def found_set(store: Store, text: str, **more: Any) -> set[str]:
 
 
 async def test_every_word_must_be_there(store: Store) -> None:
-    await new_thread(store, *user_messages("red apple", "green apple", "a red car"))
+    await new_thread(store, "red apple", "green apple", "a red car")
     assert await found_set(store, "apple") == {"red apple", "green apple"}
     assert await found_set(store, "RED Apple") == {"red apple"}
     assert await found_set(store, "apple pear") == set()
@@ -57,10 +60,7 @@ async def test_every_word_must_be_there(store: Store) -> None:
 
 async def test_a_phrase_stands_in_a_row(store: Store) -> None:
     await new_thread(
-        store,
-        *user_messages(
-            "connection was refused", "Connection refused!", "refused connection"
-        ),
+        store, "connection was refused", "Connection refused!", "refused connection"
     )
     assert await found_set(store, '"connection refused"') == {"Connection refused!"}
     assert len(await found_set(store, "connection refused")) == 3
@@ -72,13 +72,11 @@ async def test_a_phrase_stands_in_a_row(store: Store) -> None:
 async def test_a_prefix(store: Store) -> None:
     await new_thread(
         store,
-        *user_messages(
-            "configure it",
-            "the configuration",
-            "a confetti",
-            "app/config.yaml",
-            "misconfig",
-        ),
+        "configure it",
+        "the configuration",
+        "a confetti",
+        "app/config.yaml",
+        "misconfig",
     )
     assert await found_set(store, "confi*") == {
         "configure it",
@@ -118,13 +116,13 @@ async def test_a_prefix(store: Store) -> None:
 async def test_identifiers_as_typed(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
-    await new_thread(store, *user_messages(lacks, holds))
+    await new_thread(store, lacks, holds)
     assert (await found(store, query))[:1] == [holds]
     assert await found_set(store, f'"{query}"') == {holds}
 
 
 async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
-    await new_thread(store, *user_messages("call getUserName()", "user only"))
+    await new_thread(store, "call getUserName()", "user only")
     assert await found_set(store, "getusername") == {"call getUserName()"}
     assert await found_set(store, "getUser") == {"call getUserName()"}
     assert "call getUserName()" in await found_set(store, "user")
@@ -149,7 +147,7 @@ async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
 async def test_chinese_japanese_korean(
     store: Store, query: str, holds: str, lacks: str
 ) -> None:
-    await new_thread(store, *user_messages(lacks, holds))
+    await new_thread(store, lacks, holds)
     assert (await found(store, query))[:1] == [holds]
     assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
 
@@ -191,7 +189,7 @@ async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) ->
     ],
 )
 async def test_operators_are_words(store: Store, query: str) -> None:
-    await new_thread(store, *user_messages("nothing of it", f"said: {query}!"))
+    await new_thread(store, "nothing of it", f"said: {query}!")
     assert await found_set(store, query) == {f"said: {query}!"}
 
 
@@ -199,13 +197,13 @@ async def test_operators_are_words(store: Store, query: str) -> None:
     "query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"]
 )
 async def test_no_query_is_an_error(store: Store, query: str) -> None:
-    await new_thread(store, *user_messages("anything"))
+    await new_thread(store, "anything")
     assert await found_set(store, query) == set()
 
 
 async def test_a_query_of_any_length(store: Store) -> None:
     text = " ".join(f"word{number}" for number in range(3_000))
-    await new_thread(store, *user_messages(text, "word1 word2"))
+    await new_thread(store, text, "word1 word2")
     assert await found_set(store, text) == {text}
     assert await found_set(store, f'"{text}"') == {text}
     assert await found_set(store, "数" * 5_000) == set()
@@ -215,12 +213,9 @@ async def test_a_query_of_any_length(store: Store) -> None:
 
 
 async def test_every_role_is_searched(store: Store) -> None:
-    call = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'},
-    }
-    calling: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calling: Any = calls_message(
+        function_call("c", "frobnicate", '{"path": "needle.txt"}')
+    )
     parts: Any = {
         "role": "user",
         "content": [{"type": "text", "text": "needle in a part"}],
@@ -248,7 +243,7 @@ async def test_every_role_is_searched(store: Store) -> None:
 
 
 async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
-    thread = await new_thread(store, *user_messages("hello"))
+    thread = await new_thread(store, "hello")
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
     stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
     await store.put_output(thread.id, text, call_id="c2", tool="terminal")
@@ -269,9 +264,7 @@ async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
 async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
-    thread = await new_thread(
-        store, *user_messages(message, "password = hunter2hunter2X9")
-    )
+    thread = await new_thread(store, message, "password = hunter2hunter2X9")
     await store.put_output(
         thread.id, f"export GITHUB_TOKEN={secret}\nspoon output", tool="terminal"
     )
@@ -294,9 +287,7 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
 async def test_summaries_and_derived_messages_are_context_not_history(
     store: Store,
 ) -> None:
-    thread = await new_thread(
-        store, *user_messages("first", "second needle", "third", "fourth")
-    )
+    thread = await new_thread(store, "first", "second needle", "third", "fourth")
     await compact_session(store, thread.id, words="a summary of the needle")
     assert await found_set(store, "needle") == {"second needle"}
 
@@ -306,7 +297,7 @@ async def test_a_message_is_found_once_through_compactions(store: Store) -> None
     for _ in range(3):
         tip = await store.get_compression_tip(thread.id)
         await compact_session(store, tip, tail=3)
-        await store.append(thread.id, [user_message("needle more")])
+        await append_texts(store, thread, "needle more")
     hits = await store.search(SearchQuery("needle", limit=100))
     assert len(hits) == 11
     first = next(hit for hit in hits if hit.snippet == "needle 7")
@@ -316,17 +307,17 @@ async def test_a_message_is_found_once_through_compactions(store: Store) -> None
 async def test_what_was_appended_is_found_at_once(store: Store) -> None:
     thread = await new_thread(store)
     for number in range(30):
-        await store.append(thread.id, [user_message(f"needle{number}")])
+        await append_texts(store, thread, f"needle{number}")
         assert await found(store, f"needle{number}") == [f"needle{number}"]
 
 
 async def test_what_another_store_appended_is_found(
     store: Store, url: str, clock: Clock
 ) -> None:
-    thread = await new_thread(store, *user_messages("a needle"))
+    thread = await new_thread(store, "a needle")
     other = open_at(url, clock)
     assert await found(other, "needle") == ["a needle"]
-    await other.append(thread.id, [user_message("another needle")])
+    await append_texts(other, thread, "another needle")
     assert await found_set(store, "needle") == {"a needle", "another needle"}
     await other.close()
 
@@ -357,12 +348,9 @@ async def test_what_a_dead_process_appended_is_found(store: Store, url: str) -> 
 async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
     long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
     await new_thread(
-        store,
-        *user_messages(
-            long, "apricot alone", "apricot and banana", "cherry and apricot"
-        ),
+        store, long, "apricot alone", "apricot and banana", "cherry and apricot"
     )
-    thread = await new_thread(store, *user_messages("other"))
+    thread = await new_thread(store, "other")
     await store.put_output(thread.id, long, tool="terminal")
     hits = await store.search(SearchQuery("apricot banana cherry"))
     assert {(hit.message is None, hit.output is None) for hit in hits} == {
@@ -377,7 +365,7 @@ async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None
 
 async def test_a_phrase_at_a_seam(store: Store) -> None:
     text = " ".join(f"word{number} tail{number}" for number in range(2_000))
-    await new_thread(store, *user_messages(text))
+    await new_thread(store, text)
     for number in range(0, 2_000, 7):
         assert await store.search(
             SearchQuery(f'"word{number} tail{number}"', limit=1)
@@ -385,21 +373,17 @@ async def test_a_phrase_at_a_seam(store: Store) -> None:
 
 
 async def test_words_that_are_repeated_ever_so_often(store: Store) -> None:
-    await new_thread(
-        store, *user_messages("0 " * 3_000 + "0 needle", "的" * 5_000 + "针")
-    )
+    await new_thread(store, "0 " * 3_000 + "0 needle", "的" * 5_000 + "针")
     assert len(await store.search(SearchQuery('"0 0 needle"'))) == 1
     assert len(await store.search(SearchQuery("的的针"))) == 1
 
 
 async def test_deleted_threads_are_not_found(store: Store) -> None:
-    gone = await new_thread(
-        store, *user_messages("needle one", FILLER * 300 + "needle two")
-    )
+    gone = await new_thread(store, "needle one", FILLER * 300 + "needle two")
     await store.put_output(gone.id, "needle output", tool="terminal")
-    await new_thread(store, *user_messages("needle three"))
+    await new_thread(store, "needle three")
     assert len(await store.search(SearchQuery("needle"))) == 4
-    late = await new_thread(store, *user_messages("needle never indexed"))
+    late = await new_thread(store, "needle never indexed")
     await store.delete_thread(gone.id)
     await store.delete_thread(late.id)
     assert await found_set(store, "needle") == {"needle three"}
@@ -444,11 +428,8 @@ async def test_a_name_of_any_length_is_indexed(store: Store) -> None:
 
 async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     names = ("read_file", "grep")
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for name in names
-    ]
-    body: Any = {"role": "assistant", "content": "needle", "tool_calls": calls}
+    calls = [function_call(name, name) for name in names]
+    body: Any = calls_message(*calls, text="needle")
     await new_thread(store, NewMessage(body))
     for name in names:
         assert await found_set(store, "needle", tool=name) == {"needle"}
@@ -459,8 +440,8 @@ async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     "other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"]
 )
 async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
-    thread = await new_thread(store, *user_messages("needle of alpha"), tenant="alpha")
-    await new_thread(store, *user_messages("needle of the other"), tenant=other)
+    thread = await new_thread(store, "needle of alpha", tenant="alpha")
+    await new_thread(store, "needle of the other", tenant=other)
     assert await found_set(store, "needle", tenant="alpha") == {"needle of alpha"}
     assert await found_set(store, "needle", tenant=other) == {"needle of the other"}
     assert await found_set(store, "needle") == set()
@@ -493,7 +474,7 @@ async def test_a_thread_has_many_names_and_unknown_ones_are_refused(
     store: Store,
 ) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
-    await new_thread(store, *user_messages("needle elsewhere"))
+    await new_thread(store, "needle elsewhere")
     tip = (await compact_session(store, thread.id)).session
     for name in (thread.id, tip.id):
         assert await found_set(store, "needle", thread=name) == {
@@ -508,7 +489,7 @@ async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
     await store.put_output(thread.id, "needle output", tool="terminal")
     clock.now += 10
     tip = (await compact_session(store, thread.id, head=1, tail=2)).session
-    await store.append(thread.id, [user_message("needle 7")])
+    await append_texts(store, thread, "needle 7")
     assert await found_set(store, "needle", session=thread.id) == {
         f"needle {n}" for n in range(1, 7)
     }
@@ -534,8 +515,8 @@ async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
     await store.put_output(
         thread.id, "needle haystack after the branch", tool="terminal"
     )
-    await store.append(thread.id, [user_message("needle of the trunk")])
-    await store.append(branch.id, [user_message("needle of the branch")])
+    await append_texts(store, thread, "needle of the trunk")
+    await append_texts(store, branch, "needle of the branch")
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {"needle 1", "needle 2", "needle 3", f"needle cites {stored.id}"}
     assert await found_set(store, "needle", thread=thread.id) == {
@@ -571,7 +552,7 @@ async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
 async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 5, "needle "))
     await compact_session(store, thread.id)
-    await store.append(thread.id, [user_message("needle 6")])
+    await append_texts(store, thread, "needle 6")
     await store.undo(thread.id)
     hits = await store.search(SearchQuery("needle", session=thread.id))
     assert len(hits) == 6
@@ -585,10 +566,7 @@ async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> No
 
 async def test_the_whole_identifier_comes_first(store: Store) -> None:
     await new_thread(
-        store,
-        *user_messages(
-            "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
-        ),
+        store, "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
     )
     assert (await found(store, "main.py"))[0] == "main.py is it"
     assert (await found(store, "main.py"))[-1] == "main, then py"
@@ -597,10 +575,7 @@ async def test_the_whole_identifier_comes_first(store: Store) -> None:
 async def test_more_and_denser_is_better(store: Store) -> None:
     long = FILLER * 20
     await new_thread(
-        store,
-        *user_messages(
-            f"needle needle needle {long}", f"needle {long}", "needle", "other"
-        ),
+        store, f"needle needle needle {long}", f"needle {long}", "needle", "other"
     )
     assert await found(store, "needle") == [
         "needle",
@@ -685,7 +660,7 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
 
 
 async def test_a_hit_says_where_it_is(store: Store, clock: Clock) -> None:
-    thread = await new_thread(store, *user_messages("one", "two needle"))
+    thread = await new_thread(store, "one", "two needle")
     (hit,) = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
@@ -705,7 +680,7 @@ async def test_the_snippet_shows_the_match(store: Store) -> None:
         FILLER + (f" needle{number} " if number % 50 == 0 else "")
         for number in range(900)
     )
-    thread = await new_thread(store, *user_messages(text))
+    thread = await new_thread(store, text)
     await store.put_output(thread.id, text, tool="terminal")
     for word in words:
         hits = await store.search(SearchQuery(word))
@@ -768,9 +743,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
 
 
 async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> None:
-    await new_thread(
-        store, *user_messages("The harbour crane was painted red.", "A crane is tall.")
-    )
+    await new_thread(store, "The harbour crane was painted red.", "A crane is tall.")
     for text in ('"crane was tall"', "harbour crane blu*"):
         assert (await store.find(SearchQuery(text))).hits == ()
     assert (
@@ -788,8 +761,8 @@ async def beside(store: Store, text: str) -> list[tuple[str, str]]:
 
 
 async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
-    await new_thread(store, *user_messages("alpha", "bravo", "charlie"))
-    await new_thread(store, *user_messages("other"))
+    await new_thread(store, "alpha", "bravo", "charlie")
+    await new_thread(store, "other")
     assert await beside(store, "alpha") == [("", "user: bravo")]
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     assert await beside(store, "charlie") == [("user: bravo", "")]
@@ -822,7 +795,7 @@ async def test_a_plain_question_finds_the_texts_with_its_words(
 async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = open_store(path)
-    await new_thread(store, *user_messages("alpha", "bravo", "charlie"))
+    await new_thread(store, "alpha", "bravo", "charlie")
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     await store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -871,8 +844,7 @@ async def test_a_tools_result_is_no_users_word(store: Store) -> None:
 async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     token = "ghp_" + "a1B2c3D4e5F6" * 3
     await new_thread(
-        store,
-        *user_messages(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"),
+        store, f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"
     )
     ((before, after),) = await beside(store, "needle")
     assert before.startswith("user: the key is ")
@@ -893,9 +865,7 @@ async def test_searches_and_empty_messages_are_no_neighbours(store: Store) -> No
 
 
 async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> None:
-    thread = await new_thread(
-        store, *user_messages("ok", "look at the ok button", "fine")
-    )
+    thread = await new_thread(store, "ok", "look at the ok button", "fine")
     ids = [message.id for message in await store.messages(thread.id)]
     ((before, after),) = await store.neighbours([(ids[1], "look at the ok button")])
     assert (str(before), str(after)) == ("user: ok", "user: fine"), (
@@ -907,7 +877,7 @@ async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> No
 
 
 async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
-    thread = await new_thread(store, *numbered_messages(1, 4))
+    thread = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(thread.id)]
     shorter = user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(
@@ -922,12 +892,12 @@ async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
 
 
 async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
-    thread = await new_thread(store, *numbered_messages(1, 4))
+    thread = await numbered_thread(store, 4)
     await compact_session(store, thread.id, tail=1)
     await store.append(thread.id, numbered_messages(5, 6))
     history = await store.history(thread.id)
     branch = await store.branch(thread.id, history[4].id)
-    await store.append(branch.id, user_messages("twig"))
+    await append_texts(store, branch, "twig")
     assert await beside(store, "twig") == [("user: m5", "")]
     assert await beside(store, "m5") == [("user: m4", "user: m6")]
     await store.delete_thread(thread.id)

@@ -39,12 +39,12 @@ from everthread.store.store import Store
 from everthread.store.writer import AWAY_PAUSE_SECONDS
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     history_texts,
     new_thread,
-    numbered_messages,
     numbered_texts,
-    user_messages,
+    numbered_thread,
 )
 from tests.store.postgres_server import Server
 
@@ -68,13 +68,11 @@ def new_store(server: Server, **options: Any) -> Store:
 async def test_the_server_is_restarted_under_the_store(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     store = open_at(own_server.url("work"), Clock())
-    session = await new_thread(store, *numbered_messages(1, 5))
+    session = await numbered_thread(store, 5)
     for end in (own_server.stop, own_server.crash):
         await asyncio.to_thread(end)
         waiting: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(
-                store.append(session.id, user_messages(end.__name__))
-            ),
+            asyncio.ensure_future(append_texts(store, session, end.__name__)),
             asyncio.ensure_future(history_texts(store, session.id)),
             asyncio.ensure_future(store.create_session(NewSession())),
         ]
@@ -124,9 +122,9 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
     database = DiesAtCommit(own_server, "work")
     database.prepare()
     store = Store(database)
-    session = await new_thread(store, *user_messages("before"))
+    session = await new_thread(store, "before")
     database.armed = True
-    await store.append(session.id, user_messages("asked for twice, there once"))
+    await append_texts(store, session, "asked for twice, there once")
     assert not database.armed
     assert await history_texts(store, session.id) == [
         "before",
@@ -233,17 +231,17 @@ def test_without_the_driver_one_is_told_how_to_get_it() -> None:
 
 async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
     store = new_store(own_server, patience=0.2)
-    session = await new_thread(store, *user_messages("kept"))
+    session = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
     for call in (
-        store.append(session.id, user_messages("lost")),
+        append_texts(store, session, "lost"),
         store.messages(session.id),
         store.vacuum(),
     ):
         with pytest.raises(StoreUnreachableError, match="cannot be reached"):
             await call
     await asyncio.to_thread(own_server.start)
-    await store.append(session.id, user_messages("later"))
+    await append_texts(store, session, "later")
     assert await history_texts(store, session.id) == ["kept", "later"]
     await store.close()
 
@@ -322,7 +320,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
 ) -> None:
     run(own_server, "CREATE DATABASE work", "CREATE DATABASE again")
     store = open_at(own_server.url("work"), Clock())
-    session = await new_thread(store, *numbered_messages(1, 5))
+    session = await numbered_thread(store, 5)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StoreError, match="pg_dump"):
         await store.backup(str(tmp_path / "dump"))
@@ -350,7 +348,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 
     async def busy() -> int:
         session = await new_thread(store)
-        calls = [store.append(session.id, user_messages(str(n))) for n in range(50)]
+        calls = [append_texts(store, session, str(n)) for n in range(50)]
         await asyncio.gather(*calls, *(store.messages(session.id) for _ in range(50)))
         rows = await store._read(
             lambda tx: tx.all(
@@ -367,12 +365,12 @@ async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(
     own_server: Server,
 ) -> None:
     store = new_store(own_server, away_seconds=0.2)
-    session = await new_thread(store, *numbered_messages(1, 2))
+    session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
         await history_texts(store, session.id)
     assert store.is_away
-    written = asyncio.ensure_future(store.append(session.id, user_messages("later")))
+    written = asyncio.ensure_future(append_texts(store, session, "later"))
     await asyncio.to_thread(own_server.start)
     await written
     await asyncio.sleep(AWAY_PAUSE_SECONDS)
@@ -386,14 +384,14 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
 ) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
     store = new_store(own_server, patience=0.5)
-    session = await new_thread(store, *numbered_messages(1, 2))
+    session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.freeze)
     try:
         waiting = [
             asyncio.ensure_future(work)
             for work in (
                 history_texts(store, session.id),
-                store.append(session.id, user_messages("lost")),
+                append_texts(store, session, "lost"),
             )
         ]
         await asyncio.sleep(0.1)
@@ -411,7 +409,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
 async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))
-    session = await new_thread(store, *numbered_messages(1, 2))
+    session = await numbered_thread(store, 2)
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
@@ -435,18 +433,18 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
 ) -> None:
     url = new_url("postgresql")
     one, two = (open_at(url, Clock()) for _ in range(2))
-    session = await new_thread(one, *numbered_messages(1, 2))
+    session = await numbered_thread(one, 2)
     for turn in range(20):
         lease = await one.acquire(session.id, "one", 60)
         assert lease is not None
         await asyncio.gather(
-            one.append(session.id, user_messages(f"a{turn}"), lease=lease),
+            append_texts(one, session, f"a{turn}", lease=lease),
             one.renew(lease, 60),
-            one.append(session.id, user_messages(f"b{turn}"), lease=lease),
-            two.append(session.id, user_messages(f"c{turn}"), lease=lease),
+            append_texts(one, session, f"b{turn}", lease=lease),
+            append_texts(two, session, f"c{turn}", lease=lease),
             two.renew(lease, 60),
             two.acquire(session.id, "two", 60),
-            two.append(session.id, user_messages(f"d{turn}")),
+            append_texts(two, session, f"d{turn}"),
         )
         await one.release(lease)
     assert not [
@@ -493,16 +491,16 @@ async def test_statements_that_are_prepared_outlive_a_failure(
 
     for number in range(12):
         calls = [
-            store.append(session.id, user_messages(f"{number} first")),
+            append_texts(store, session, f"{number} first"),
             store._write(break_off),
-            store.append(session.id, user_messages(f"{number} second")),
+            append_texts(store, session, f"{number} second"),
             store.put_state("scope", "key", number),
         ]
         together = 1 + number % 4
         await asyncio.gather(*calls[:together], return_exceptions=True)
         for call in calls[together:]:
             await asyncio.gather(call, return_exceptions=True)
-        await store.append(session.id, user_messages(f"{number} third"))
+        await append_texts(store, session, f"{number} third")
     assert len(await store.messages(session.id)) == 36
     assert await store.get_state("scope", "key") == 11
     assert (
@@ -520,7 +518,7 @@ async def test_indexing_in_the_background_passes_over_what_another_process_is_at
     """A process that waited for it would keep all its own writes waiting."""
     url = new_url("postgresql")
     store = open_at(url, Clock())
-    await new_thread(store, *user_messages("first", "second", "third"))
+    await new_thread(store, "first", "second", "third")
     assert store._indexing is not None
     store._indexing.cancel()
     with psycopg.connect(url) as other:
@@ -543,7 +541,7 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     session = await new_thread(store)
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]
-        await store.append(session.id, user_messages(*texts))
+        await append_texts(store, session, *texts)
         assert (await history_texts(store, session.id))[-count:] == texts or not count
     assert len(await store.search(SearchQuery("130", limit=500))) == 130
     await close_sound(store)

@@ -11,11 +11,12 @@ from everthread.store.records import NewSession, SessionKind
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
-    numbered_messages,
+    numbered_thread,
     user_messages,
 )
 
@@ -65,7 +66,7 @@ async def test_a_session_is_as_it_was_made(store: Store, clock: Clock) -> None:
 
 
 async def test_making_a_session_again_changes_nothing(store: Store) -> None:
-    first = await new_thread(store, *user_messages("hello"), id="s1", title="One")
+    first = await new_thread(store, "hello", id="s1", title="One")
     assert await store.create_session(NewSession(id="s1", title="Two")) == first
 
 
@@ -92,10 +93,8 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 
 
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
-    main = await new_thread(store, *user_messages("go"))
-    agent = await new_thread(
-        store, *user_messages("sub"), kind="subagent", parent=main.id
-    )
+    main = await new_thread(store, "go")
+    agent = await new_thread(store, "sub", kind="subagent", parent=main.id)
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main.id, agent.id)
     assert await store.get_compression_tip(main.id) == main.id
     assert await store.started_by(main.id) == [agent]
@@ -108,7 +107,7 @@ async def test_a_parent_must_be_there(store: Store) -> None:
 
 
 async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
-    main = await new_thread(store, *user_messages("go"), tenant="a")
+    main = await new_thread(store, "go", tenant="a")
     with pytest.raises(UnknownIdError):
         await store.create_session(
             NewSession(kind="subagent", parent=main.id, tenant="b")
@@ -175,12 +174,12 @@ async def test_lists_are_newest_first_paged_and_filtered(
 async def test_a_session_ends_and_an_append_reopens_it(
     store: Store, clock: Clock
 ) -> None:
-    session = await new_thread(store, *user_messages("one"))
+    session = await new_thread(store, "one")
     ended = await store.end_session(session.id, "user")
     assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
     clock.now += 9
     assert await store.end_session(session.id, "again") == ended, "the first end stands"
-    await store.append(session.id, user_messages("two"))
+    await append_texts(store, session, "two")
     assert (await store.session(session.id)).live
     assert await context_texts(store, session.id) == ["one", "two"]
 
@@ -195,7 +194,7 @@ async def test_only_something_new_reopens(store: Store) -> None:
 
 
 async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
-    session = await new_thread(store, *numbered_messages(1, 5))
+    session = await numbered_thread(store, 5)
     continued = (await compact_session(store, session.id)).session
     ended = await store.end_session(session.id, "user")
     assert (ended.id, ended.end_reason) == (continued.id, "user")

@@ -54,7 +54,7 @@ async def test_the_last_used_first_and_in_pages(store: Store, clock: Clock) -> N
 
 async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) -> None:
     for name in ("b", "c", "a"):
-        await new_thread(store, *user_messages("x"), id=name)
+        await new_thread(store, "x", id=name)
     pages = [(await ids(store, limit=1, offset=at))[0] for at in range(3)]
     assert pages == await ids(store) == ["c", "b", "a"]
 
@@ -105,7 +105,7 @@ async def test_only_what_was_said_counts(store: Store, clock: Clock) -> None:
 
 
 async def test_a_message_given_twice_counts_once(store: Store) -> None:
-    session = await new_thread(store, *user_messages("one"))
+    session = await new_thread(store, "one")
     again = user_message("two", event="e", tokens=3)
     for _ in range(2):
         await store.append(session.id, [again, again])
@@ -132,10 +132,8 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
 
 
 async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
-    main = await new_thread(store, *user_messages("go"))
-    agent = await new_thread(
-        store, *user_messages("sub"), kind="subagent", parent=main.id
-    )
+    main = await new_thread(store, "go")
+    agent = await new_thread(store, "sub", kind="subagent", parent=main.id)
     assert {row.first.id: row.first.kind for row in await store.list_threads()} == {
         main.id: "main",
         agent.id: "subagent",
@@ -143,7 +141,7 @@ async def test_a_subagent_is_listed_as_a_thread(store: Store) -> None:
 
 
 async def test_where_a_thread_has_ended(store: Store) -> None:
-    session = await new_thread(store, *user_messages("a", "b", "c", "d"))
+    session = await new_thread(store, "a", "b", "c", "d")
     made = await compact_session(store, session.id)
     await store.end_session(session.id, "done")
     row = await row_of(store, session.id)

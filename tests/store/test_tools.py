@@ -8,6 +8,7 @@ import pytest
 
 from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.store import Store
+from tests.chat_messages import calls_message, result_message
 from tests.store.messages import compact_session, new_thread, tool_result, user_messages
 
 
@@ -17,12 +18,12 @@ def calling(**tools: str) -> NewMessage:
         {"id": key, "type": "function", "function": {"name": name}}
         for key, name in tools.items()
     ]
-    body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+    body: Any = calls_message(*calls)
     return NewMessage(body)
 
 
 def answer(call_id: str, text: str, **more: Any) -> NewMessage:
-    body: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
+    body: Any = result_message(call_id, text)
     return NewMessage(body, **more)
 
 
@@ -46,7 +47,7 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
-    session = await new_thread(store, *user_messages("go"))
+    session = await new_thread(store, "go")
     messages = [
         calling(c1="terminal", c2="read_file"),
         answer("c2", "walnut", tokens=7),

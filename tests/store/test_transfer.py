@@ -15,12 +15,14 @@ from everthread.store.records import NewMessage, NewSession, NewUsage, SearchQue
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
     new_thread,
     numbered_messages,
     numbered_texts,
+    numbered_thread,
     texts_of,
     tool_result,
     user_message,
@@ -55,7 +57,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         [tool_result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
     )
     reverted = await compact_session(store, session.id)
-    await store.append(session.id, user_messages("carried over"))
+    await append_texts(store, session, "carried over")
     clock.now += 1
     await store.undo(session.id)
     clock.now += 1
@@ -117,7 +119,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
 async def test_everything_goes_there_and_back(
     store: Store, elsewhere: Store, clock: Clock
 ) -> None:
-    await new_thread(elsewhere, *user_messages("so that ids differ"))
+    await new_thread(elsewhere, "so that ids differ")
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
     assert {line["type"] for line in lines} == {
@@ -159,11 +161,11 @@ async def test_everything_goes_there_and_back(
 async def test_a_branch_is_exported_with_the_history_it_shares(
     store: Store, elsewhere: Store
 ) -> None:
-    session = await new_thread(store, *numbered_messages(1, 8))
+    session = await numbered_thread(store, 8)
     await compact_session(store, session.id)
     last = (await store.history(session.id))[-1]
     branch = await store.branch(session.id, last.id)
-    await store.append(branch.id, user_messages("b1"))
+    await append_texts(store, branch, "b1")
     lines = await store.export(branch.id)
     await elsewhere.import_lines(lines)
     assert await elsewhere.export(branch.id) == lines
@@ -181,7 +183,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
 
 
 async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> None:
-    one = await new_thread(store, *numbered_messages(1, 3))
+    one = await numbered_thread(store, 3)
     two = await new_thread(store, *numbered_messages(4, 6))
     lines = [*await store.export(one.id), *await store.export(two.id)]
     assert await elsewhere.import_lines(lines) == [one.id, two.id]
@@ -192,7 +194,7 @@ async def test_what_is_there_already_is_refused_and_nothing_changes(
     store: Store, clock: Clock
 ) -> None:
     thread = await rich_thread(store, clock)
-    other = await new_thread(store, *user_messages("x"))
+    other = await new_thread(store, "x")
     lines = await store.export(thread)
     with pytest.raises(StoreError, match="already"):
         await store.import_lines(lines)

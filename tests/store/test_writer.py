@@ -32,6 +32,7 @@ from everthread.store.store import Store
 from everthread.store.writer import StoreWriter
 from tests.store.conftest import Clock, open_at
 from tests.store.messages import (
+    append_texts,
     compact_session,
     context_texts,
     history_texts,
@@ -70,7 +71,7 @@ async def held(store: Store) -> Any:
 
 
 async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) -> None:
-    session = await new_thread(store, *user_messages("before"))
+    session = await new_thread(store, "before")
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
     for _ in range(50):
@@ -84,12 +85,12 @@ async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) ->
 async def test_a_cancelled_waiter_still_commits(store: Store) -> None:
     session = await new_thread(store)
     async with held(store):
-        waiting = asyncio.ensure_future(store.append(session.id, user_messages("kept")))
+        waiting = asyncio.ensure_future(append_texts(store, session, "kept"))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    await store.append(session.id, user_messages("after"))
+    await append_texts(store, session, "after")
     assert await history_texts(store, session.id) == ["kept", "after"]
 
 
@@ -107,15 +108,15 @@ async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None
 
     async with held(store):
         calls = [
-            store.append(session.id, user_messages("one")),
+            append_texts(store, session, "one"),
             store.append("nobody", user_messages("lost")),
             store.append(
                 session.id, [user_message("fine"), type(user_message(""))(bad)]
             ),
             store._write(half),
-            store.append(session.id, user_messages("two")),
+            append_texts(store, session, "two"),
             store._write(refused),
-            store.append(session.id, user_messages("three")),
+            append_texts(store, session, "three"),
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -177,7 +178,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         assert isinstance(loop, Counting)
         async with held(store):
             tasks = [
-                asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
+                asyncio.ensure_future(append_texts(store, session, str(n)))
                 for n in range(100)
             ]
             await asyncio.sleep(0)
@@ -233,14 +234,13 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     store = open_at(url, clock)
     session = await new_thread(store)
     tasks = [
-        asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
-        for n in range(20)
+        asyncio.ensure_future(append_texts(store, session, str(n))) for n in range(20)
     ]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*tasks)) == 20
     for call in (
-        store.append(session.id, user_messages("late")),
+        append_texts(store, session, "late"),
         store.messages(session.id),
     ):
         with pytest.raises(StoreClosedError):
@@ -261,7 +261,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
     async def leave() -> None:
         for work in (
             store._write(gate),
-            store.append(session.id, user_messages("nobody waits")),
+            append_texts(store, session, "nobody waits"),
         ):
             asyncio.ensure_future(work)  # noqa: RUF006 - nobody waits, on purpose
         while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
@@ -270,7 +270,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
     asyncio.run(leave())
     gate.opened.set()
     assert asyncio.run(history_texts(store, session.id)) in ([], ["nobody waits"])
-    asyncio.run(store.append(session.id, user_messages("after")))
+    asyncio.run(append_texts(store, session, "after"))
     assert asyncio.run(history_texts(store, session.id)) == ["nobody waits", "after"]
     asyncio.run(store.close())
 
@@ -290,9 +290,7 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     session = await new_thread(store)
     other = file.connect_writer()
     other.begin()
-    waiting = asyncio.ensure_future(
-        store.append(session.id, user_messages("in the end"))
-    )
+    waiting = asyncio.ensure_future(append_texts(store, session, "in the end"))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     other.rollback()
@@ -313,10 +311,10 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
             return connection
 
     store = Store(Small(file.path))
-    session = await new_thread(store, *user_messages("before"))
+    session = await new_thread(store, "before")
     async with held(store):
         calls = [
-            store.append(session.id, user_messages(f"{n} {os.urandom(3_000).hex()}"))
+            append_texts(store, session, f"{n} {os.urandom(3_000).hex()}")
             for n in range(30)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -332,7 +330,7 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(
     file: SqliteDatabase,
 ) -> None:
     store = Store(file)
-    session = await new_thread(store, *user_messages("before"))
+    session = await new_thread(store, "before")
 
     def gives_up(tx: Any) -> None:
         tx.raw.execute("ROLLBACK")  # as SQLite may do itself
@@ -340,9 +338,9 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(
 
     async with held(store):
         calls = [
-            store.append(session.id, user_messages("one")),
+            append_texts(store, session, "one"),
             store._write(gives_up),
-            store.append(session.id, user_messages("two")),
+            append_texts(store, session, "two"),
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -434,7 +432,7 @@ async def test_what_is_written_ahead_is_moved_into_the_file(
     before = file.path.stat().st_size
     for number in range(8):
         noise = os.urandom(500_000).hex()
-        await store.append(session.id, user_messages(f"{number} {noise}"))
+        await append_texts(store, session, f"{number} {noise}")
     assert file.path.stat().st_size > before
     await store.close()
 
@@ -462,7 +460,7 @@ async def test_a_connection_that_breaks_in_a_transaction(
             asyncio.ensure_future(store._write(breaks_once))
         ]
         tasks += [
-            asyncio.ensure_future(store.append(session.id, user_messages(str(n))))
+            asyncio.ensure_future(append_texts(store, session, str(n)))
             for n in range(3)
         ]
     await asyncio.gather(*tasks)

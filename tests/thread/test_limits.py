@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everthread import classify_error, open_store
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error

@@ -21,7 +21,8 @@ from everthread.thread import lookup as lookups
 from everthread.thread.facts import PIN_CHARS, add_pin
 from everthread.thread.lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
-from tests.conversation.conversation_setup import make_text, open_setup
+from tests.chat_messages import calls_message, function_call, result_message
+from tests.conversation.conversation_setup import make_text, numbered_text, open_setup
 
 QUICK: Any = {"background": False, "recall": RecallOptions(enabled=False)}
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -139,16 +140,12 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(
 ) -> None:
     rule = "The theme tests go to coding-agent/test, I run them with npx."
     talk = await thread(store, rule, "Please continue.")
-    call = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "terminal", "arguments": '{"command": "cat \\"a\\""}'},
-    }
+    call = function_call("c", "terminal", '{"command": "cat \\"a\\""}')
     for number in range(12):
         text = f"where should the theme test go: test theme tests go where should, line {number}"
         said: list[Any] = [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": text},
+            calls_message(call),
+            result_message("c", text),
         ]
         await store.append(talk, [NewMessage(body) for body in said])
     lookup = StoreLookup(store, "default", talk)
@@ -188,14 +185,9 @@ async def test_a_text_that_is_sent_again_and_again_takes_one_place_of_a_question
 
 async def test_stored_outputs_are_found_and_searches_are_not(store: Store) -> None:
     talk = await thread(store, "Look at the pump.")
-    asked = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "recall", "arguments": '{"query": "E-7731"}'},
-    }
     bodies: list[Any] = [
-        {"role": "assistant", "content": "", "tool_calls": [asked]},
-        {"role": "tool", "tool_call_id": "c1", "content": "E-7731 was found"},
+        calls_message(function_call("c1", "recall", '{"query": "E-7731"}'), text=""),
+        result_message("c1", "E-7731 was found"),
     ]
     await store.append(talk, [NewMessage(body) for body in bodies])
     kept = await store.put_output(
@@ -343,9 +335,7 @@ async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(
             turn = 0
             while len(await setup.store.compactions(conversation.id)) < compactions:
                 turn += 1
-                await conversation.send(
-                    f"Page {turn}: {make_text(1_500, f'page {turn}')}"
-                )
+                await conversation.send(numbered_text(turn, 1_500, "page"))
             return "\n".join(text_of(body) for body in conversation.messages)
 
         shown = kept.text.replace("\n", "\n  ")

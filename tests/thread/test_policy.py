@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.thread.policy import (

@@ -231,7 +231,7 @@ async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
 
 async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None:
     async with chromium() as browser, open_setup(tmp_path) as setup:
-        url = await setup.gateway("keys")
+        url = await setup.start("keys")
         key = await setup.key("acme", scopes=("proxy",))
         other = await setup.key("others")
         tab = await browser.tab()

@@ -21,8 +21,8 @@ import pytest
 
 from everthread import open_store
 from everthread.core.types import Request
-from everthread.gateway.issued_keys import issue_key
-from everthread.gateway.quotas import utc_day
+from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
 from everthread.store.records import KeyLimits

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.timeout(1_800)
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 CLIENTS = 6
 TURNS = int(os.environ.get("EVERTHREAD_TURNS", "60"))
-KILLS = 3
 SPIN = "while True: pass"
 
 
@@ -147,7 +146,8 @@ async def test_two_gateways_on_one_file(tmp_path: Path) -> None:
     await run_load(f"sqlite:///{tmp_path}/store.db", tmp_path, 2)
 
 
-async def test_three_gateways_on_a_server_with_kills(
-    new_url: Callable[..., str], tmp_path: Path
+@pytest.mark.parametrize(("gateways", "kills"), [(3, 3), (10, 20)])
+async def test_gateways_on_a_server_with_kills(
+    new_url: Callable[..., str], tmp_path: Path, gateways: int, kills: int
 ) -> None:
-    await run_load(new_url("postgresql"), tmp_path, 3, KILLS)
+    await run_load(new_url("postgresql"), tmp_path, gateways, kills)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from everthread.core.claude_cache_marks import apply_cache_control
+from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.messages import Message
 from everthread.core.transcript import is_user_message
 from everthread.core.types import Request

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from everthread.agent import MEMORY_CHARS, USER_CHARS
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError
 from everthread.store.records import DEFAULT_TENANT
 

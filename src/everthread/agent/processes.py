@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError
 
 MARK = "EVERTHREAD_CHILD"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from everthread.core.redacted_values import redact_value
-from everthread.core.redaction import redact
-from everthread.core.shared_prefix import shared_prefix
+from everthread.core.caching.shared_prefix import shared_prefix
+from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.redaction import redact
 from everthread.core.types import Request
 from everthread.thread import events
 from everthread.thread.events import Event

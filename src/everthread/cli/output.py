@@ -25,7 +25,7 @@ from rich.text import Text
 
 from everthread._version import __version__
 from everthread.config import home_directory
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.validation import ROLES
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from everthread.cli.output import (
 from everthread.cli.session_views import describe_state, load_short_title
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
-from everthread.compaction.journal import name_author
+from everthread.compaction.journal.journal import name_author
 from everthread.core.messages import (
     count_noun,
     excerpt,

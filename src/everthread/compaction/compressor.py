@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.cut_plan import CutPlan
-from everthread.compaction.draft_checks import check_draft, write_journal
 from everthread.compaction.drafts import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR, Journal
-from everthread.compaction.journal_building import JournalFold
+from everthread.compaction.journal.builder import JournalFold
+from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.names_section import NamesSection
 from everthread.compaction.open_requests import task_lines
 from everthread.compaction.planning import EngineState
@@ -41,6 +40,7 @@ from everthread.compaction.summary_message import (
 )
 from everthread.compaction.thread_facts import ThreadState
 from everthread.compaction.user_quotes import Count, render_words
+from everthread.compaction.verification.draft_checks import check_draft, write_journal
 from everthread.errors import ConfigError
 
 
@@ -92,11 +92,7 @@ class ContextCompressor(SummaryEngine):
             journal = Journal(tuple(entries))
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
-        names = NamesSection.plan(
-            state.names,
-            plan.summary_budget,
-            facts.root_prefix,
-        )
+        names = NamesSection.plan(state.names, plan.summary_budget)
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40
         request = SummaryRequest(
             messages=order.hide_secrets(plan.middle),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summary import (
     NAMES,
     TASK,
@@ -20,7 +20,7 @@ from everthread.compaction.summary import (
     parse_sections,
     section_name,
 )
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
 
 WROTE_NOTHING = "wrote nothing in the sections of a summary"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from everthread.compaction.checkable_names import PATH, checkable_names
-from everthread.compaction.journal import (
+from everthread.compaction.journal.journal import (
     INTRO,
     Journal,
     background_entry,
@@ -53,6 +52,7 @@ from everthread.compaction.user_quotes import (
     UserMessage,
     parse_words,
 )
+from everthread.compaction.verification.checkable_names import PATH, checkable_names
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     SUMMARY_START,

@@ -31,7 +31,7 @@ from everthread.core.messages import (
     results_of,
     typed_words,
 )
-from everthread.core.redaction import find_secrets, redact
+from everthread.core.secrets.redaction import find_secrets, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (
     Span,
@@ -45,7 +45,7 @@ from everthread.core.transcript import (
 from everthread.wire.definitions import PermanentPart, permanent_parts
 
 if TYPE_CHECKING:
-    from everthread.compaction.journal_steps import Step
+    from everthread.compaction.journal.steps import Step
     from everthread.compaction.names_in_use import MessageNames
 
 

@@ -2,7 +2,7 @@
 
 A name weighs most if the agent typed it in a call, half as much if it appears in a text, and little if only a tool's
 output showed it. The weight fades with the messages that follow, so the rank shows how often and how recently a name
-was used. Names are recognised by their shape, in any language and for any tool; plain words are not names.
+was used. Agents come back to files most, so files rank higher. Local variables, hashes and long names rank lower.
 
 Calls and texts are read once, when they are new. The result travels as JSON with the state of the thread.
 """
@@ -10,31 +10,48 @@ Calls and texts are read once, when they are new. The result travels as JSON wit
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
-from importlib import resources
-from itertools import chain
+from functools import lru_cache
+from operator import mul
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts
+from everthread.compaction.name_shapes import (
+    file_name_of,
+    is_file,
+    is_path,
+    is_short_lived,
+    read_names,
+)
 from everthread.compaction.tool_calls import Effect
-from everthread.core.messages import Message, strings_in, text_of
-from everthread.core.redaction import find_secrets
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    results_of,
+    strings_in,
+    text_of,
+)
+from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600
 """Names that are remembered from one compaction to the next."""
-MAX_NAME_CHARS = 120
 MAX_COMMAND_CHARS = 60
-MAX_SHOWN_PARTS = 2
-"""Parts of a path that are shown: its last folder and the name of the file."""
 HALF_LIFE_MESSAGES = 60
 """After this many messages a use counts half."""
 CALL_WEIGHT = 1.0
 TEXT_WEIGHT = 0.5
+ATTACHED_WEIGHT = 0.05
+"""The weight of a name that a client attached to a user's message: a summary, a pasted file."""
 COMMAND_WEIGHT = 0.5
+"""The weight of a command from its second run on: one that ran only once is over."""
 OUTPUT_WEIGHT = 0.002
 """About the weight of a name that was typed nine half-lives ago."""
+FILE_FACTOR = 4
+"""A file ranks as if it weighed this many times as much."""
+SHORT_LIVED_FACTOR = 0.5
+"""The same for short identifiers, which are mostly local variables, and for hashes."""
+LONG_NAME_CHARS = 20
+"""A longer name ranks lower, in proportion to its length."""
 MAX_OUTPUT_AGE_MESSAGES = 80
 """Outputs of older messages are not read: their weight has faded."""
 MAX_GROWN_MESSAGES = 20_000
@@ -46,34 +63,16 @@ _CONTEXT_CHARS = 160
 """Characters to read before a name, to check whether it is part of a secret."""
 _CONTEXT_AFTER_CHARS = 40
 _TEXT_SEPARATOR = "\n\n"
-_ESCAPE = re.compile(r"\\[nrt]")
-"""White space in a JSON text inside a text."""
 _QUOTED_WORDS = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
 """A text that is quoted in a command: its hyphens join words of a sentence."""
-_NAME_CHARS_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{4,200}")
-_WORD = re.compile(r"[A-Za-z0-9_-]+")
-_EDGE_CHARS = ".:-+@$~/"
-_LETTER = re.compile("[A-Za-z]")
-_DIGIT = re.compile("[0-9]")
-_HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
-_LINE_NUMBER = re.compile(r"(?<=\w):\d+(?:[:-].*)?$")
-_PART_SEPARATORS = re.compile(r"[.:/+@$~]+")
-_HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
-_CODE = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
-"""Ids in capitals and digits: tickets, reservations, orders."""
-_ADDRESS = re.compile(
-    r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+|(?=[\d._-]*+[A-Za-z])[\w.-]++:\d{2,5}"
-)
 _JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
-_DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)")
-_VERSION = re.compile(r"v?\d+(?:\.\d+)+")
 
 
 class MessageNames(NamedTuple):
     """The names in one message: typed in its calls, and written in its text."""
 
-    typed: tuple[str, ...]
-    written: tuple[str, ...]
+    typed: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     """Names written in the text, without the typed ones."""
     attached: tuple[str, ...] = ()
     """Names in a user message outside the user's own words: the client wrote or pasted them."""
@@ -108,8 +107,11 @@ class NamesInUse:
             names = read_message(one)
             self._count(names.written, TEXT_WEIGHT, one)
             self._count(names.typed, CALL_WEIGHT, one)
-            self._count(names.attached, OUTPUT_WEIGHT, one)
-            self._count(names.commands, COMMAND_WEIGHT, one)
+            self._count(names.attached, ATTACHED_WEIGHT, one)
+            for command in names.commands:
+                ran_before = command in self._weights
+                weight = COMMAND_WEIGHT if ran_before else OUTPUT_WEIGHT
+                self._count((command,), weight, one)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy that counts the newest outputs too, bounded and without secrets."""
@@ -120,8 +122,7 @@ class NamesInUse:
         ):
             if one.outputs:
                 other._count(_read_outputs(one), OUTPUT_WEIGHT, one, at=at)
-        kept = other.ranked()[:MAX_NAMES]
-        other._weights = {name: other._weights[name] for name in kept}
+        other._weights = dict(other._rank()[:MAX_NAMES])
         for name in other._find_secret_names():
             del other._weights[name]
         other._sources = {}
@@ -135,7 +136,7 @@ class NamesInUse:
 
     def ranked(self) -> list[str]:
         """Return the names, the most used first."""
-        return sorted(self._weights, key=self._weights.__getitem__, reverse=True)
+        return [name for name, _ in self._rank()]
 
     def copy(self) -> NamesInUse:
         other = NamesInUse(self._weights, self._position)
@@ -171,6 +172,14 @@ class NamesInUse:
         return isinstance(other, NamesInUse) and self.dump() == other.dump()
 
     __hash__ = None  # type: ignore[assignment] # it changes
+
+    def _rank(self) -> list[tuple[str, float]]:
+        """Return the names with their weights, the most used first; a file without a folder counts for its path."""
+        weights = _join_files(self._weights)
+        factors = map(_rank_factor, weights)
+        values = dict(zip(weights, map(mul, weights.values(), factors), strict=True))
+        order = sorted(values, key=values.__getitem__, reverse=True)
+        return [(name, weights[name]) for name in order]
 
     def _growth(self, at: int) -> float:
         return float(2.0 ** ((at - self._base) / HALF_LIFE_MESSAGES))
@@ -210,6 +219,31 @@ class NamesInUse:
         if unchecked:
             _check_names(unchecked.values())
         return [name for name, source in new if source.secret_names[name]]
+
+
+def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights; those of a file without a folder are added to the heaviest path that ends with its name."""
+    paths: dict[str, str] = {}
+    for name in weights:
+        if is_path(name):
+            base = file_name_of(name)
+            heaviest = paths.get(base)
+            if heaviest is None or weights[name] > weights[heaviest]:
+                paths[base] = name
+    joined = {**weights}
+    for base, path in paths.items():
+        if base in joined:
+            joined[path] += joined.pop(base)
+    return joined
+
+
+@lru_cache(maxsize=1 << 14)
+def _rank_factor(name: str) -> float:
+    """Return the factor for a name's kind and length, by which its weight is multiplied for the rank."""
+    length = LONG_NAME_CHARS / max(len(name), LONG_NAME_CHARS)
+    if is_file(name):
+        return FILE_FACTOR * length
+    return SHORT_LIVED_FACTOR * length if is_short_lived(name) else length
 
 
 def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
@@ -262,34 +296,57 @@ def _cut_excerpts(
 def read_message(one: MessageFacts) -> MessageNames:
     """Return the names in a message's calls and text. They are read once."""
     if one.names is None:
-        effects = one.effects[1] if one.effects else ()
-        arguments = [effect.arguments for effect in effects] if one.calls else []
-        if len(arguments) < len(one.calls):
-            arguments = [call.parsed for call in one.calls]
-        strings = [text for values in arguments for text in strings_in(dict(values))]
-        commands = {
-            text
-            for values in arguments
-            for name in _COMMAND_ARGUMENTS
-            for text in strings_in(values.get(name))
-        }
-        texts = [text for text in strings if " " in text or "\n" in text]
-        lines = [text for text in strings if " " not in text and "\n" not in text]
-        lines += (_bare_words(text) for text in texts if text in commands)
-        typed = dict.fromkeys(read_names("\n".join(lines), is_line=True))
-        typed |= dict.fromkeys(read_names("\n".join(texts)))
-        is_user = one.message.get("role") == "user"
-        spoken = one.words if is_user else _assistant_text(one)
-        written = [name for name in read_names(spoken) if name not in typed]
-        said = text_of(one.rest or {}) if is_user else ""
-        attached = read_names(said) if len(said) > len(spoken) else []
-        one.names = MessageNames(
-            tuple(typed),
-            tuple(written),
-            tuple(name for name in attached if name not in written),
-            tuple(_list_commands(effects)),
-        )
+        role = one.message.get("role")
+        if role == "assistant":
+            one.names = _read_answer(one)
+        elif role == "user":
+            one.names = _read_user_message(one)
+        else:
+            one.names = MessageNames()
     return one.names
+
+
+def _read_answer(one: MessageFacts) -> MessageNames:
+    effects = one.effects[1] if one.effects else ()
+    typed = _read_calls(one, effects) if one.calls else {}
+    text = text_of(one.rest or {})
+    written = [name for name in read_names(text) if name not in typed] if text else ()
+    commands = _list_commands(effects) if effects else ()
+    return MessageNames(tuple(typed), tuple(written), commands=tuple(commands))
+
+
+def _read_user_message(one: MessageFacts) -> MessageNames:
+    written = read_names(one.words)
+    text = text_of(one.rest or {})
+    attached = read_names(text) if len(text) > len(one.words) else []
+    return MessageNames(
+        written=tuple(written),
+        attached=tuple(name for name in attached if name not in written),
+    )
+
+
+def _read_calls(one: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
+    """Return the names in the arguments of a message's calls. The names of the arguments do not count."""
+    arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
+    if len(arguments) < len(one.calls):
+        arguments = [call.parsed for call in one.calls]
+    lines: list[str] = []
+    texts: list[str] = []
+    for values in arguments:
+        for key, value in values.items():
+            for text in (value,) if isinstance(value, str) else strings_in(value):
+                if " " not in text and "\n" not in text:
+                    lines.append(text)
+                    continue
+                is_command = key in _COMMAND_ARGUMENTS
+                if is_command:
+                    lines.append(_bare_words(text))
+                if not is_command or lines[-1] != text:
+                    texts.append(text)
+    typed = dict.fromkeys(read_names("\n".join(lines), is_line=True))
+    if texts:
+        typed |= dict.fromkeys(read_names("\n".join(texts)))
+    return typed
 
 
 def _bare_words(command: str) -> str:
@@ -298,19 +355,17 @@ def _bare_words(command: str) -> str:
 
 
 def read_shown(one: MessageFacts, message: Message) -> frozenset[str]:
-    """Return the names that a message shows, outputs included, with the ends of paths.
+    """Return the names that a message shows, outputs included.
 
     `message`: the message itself, or as it is in the context after pruning.
     """
     if one.shown_names is None or one.shown_names[0] is not message:
-        visible = one if message is one.message else MessageFacts(message)
-        shown: set[str] = set()
-        if visible.rest is not None:
-            names = read_message(visible)
-            shown.update(names.typed, names.written, names.attached)
-        for text, _ in visible.outputs:
-            shown.update(read_names(text))
-        one.shown_names = message, with_ends(shown)
+        calls = (call.arguments for call in calls_of(message))
+        results = results_of(message)
+        outputs = (result.text for result in results)
+        text = "" if message.get("role") == "tool" else text_of(message)
+        names = read_names("\n".join([text, *calls, *outputs]), is_line=True)
+        one.shown_names = message, frozenset(names)
     return one.shown_names[1]
 
 
@@ -326,23 +381,6 @@ def _list_commands(effects: Iterable[Effect]) -> list[str]:
         for command in ran
         if " " in command and len(command) <= MAX_COMMAND_CHARS and "`" not in command
     ]
-
-
-def read_names(text: str, *, is_line: bool = False) -> list[str]:
-    """Return the names in a text, each once.
-
-    `is_line`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
-    """
-    if "\\" in text and ":\\" not in text:
-        text = _ESCAPE.sub(" ", text)
-    names_of = _names_of_line if is_line else _names_of_text
-    runs = dict.fromkeys(_NAME_CHARS_RUN.findall(text))
-    return list(dict.fromkeys(chain.from_iterable(map(names_of, runs))))
-
-
-def _assistant_text(one: MessageFacts) -> str:
-    is_spoken = one.message.get("role") == "assistant" and one.rest is not None
-    return text_of(one.rest or {}) if is_spoken else ""
 
 
 def _read_outputs(one: MessageFacts) -> tuple[str, ...]:
@@ -367,114 +405,3 @@ def _source_text(one: MessageFacts) -> str:
     calls = (call.arguments for call in one.calls)
     outputs = (text for text, _ in one.outputs)
     return "\n".join([text_of(one.rest or {}), *calls, *outputs])
-
-
-@lru_cache(maxsize=1 << 15)
-def _names_of_text(run: str) -> tuple[str, ...]:
-    return _names_of(run, is_line=False)
-
-
-@lru_cache(maxsize=1 << 15)
-def _names_of_line(run: str) -> tuple[str, ...]:
-    return _names_of(run, is_line=True)
-
-
-def _names_of(run: str, *, is_line: bool) -> tuple[str, ...]:
-    """Return the names in a run of name characters."""
-    if run.isalpha():
-        return (run,) if _HUMP.search(run) else ()
-    if _WORD.fullmatch(run):
-        word = run.strip("-")
-        return (word,) if len(word) >= 4 and _is_name(word, is_line) else ()
-    if "://" in run:
-        address = run.rstrip(_EDGE_CHARS)
-        return (
-            (address,)
-            if len(address) <= MAX_NAME_CHARS and not address.endswith("://")
-            else ()
-        )
-    run = run.rstrip(_EDGE_CHARS)
-    if len(run) < 4 or len(run) > MAX_NAME_CHARS:
-        return ()
-    path = _LINE_NUMBER.sub("", run).rpartition(":")[2].removeprefix("./")
-    if _is_file(path):
-        return (path,)
-    if _ADDRESS.fullmatch(run):
-        return (run,)
-    parts = (part.strip("-") for part in _PART_SEPARATORS.split(run))
-    names = (part for part in parts if len(part) >= 4 and _is_name(part, is_line))
-    return tuple(dict.fromkeys(names))
-
-
-def is_path(name: str) -> bool:
-    """Return whether a name is a path with a folder, not an address or a command."""
-    return "/" in name and " " not in name and "://" not in name
-
-
-@lru_cache(maxsize=1 << 14)
-def end_of(name: str) -> str:
-    """Return the end of a path to show in a section; other names unchanged."""
-    parts = name.split("/") if is_path(name) else ()
-    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
-    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
-
-
-def with_ends(names: Iterable[str]) -> frozenset[str]:
-    """Return the names, with the ends and the base names of those that are paths."""
-    known = set(names)
-    paths = [name for name in known if is_path(name)]
-    known.update(map(end_of, paths))
-    known.update(path.rpartition("/")[2] for path in paths)
-    return frozenset(known)
-
-
-def _is_file(run: str) -> bool:
-    """Return whether a run is a path to a file, or a file's name."""
-    folder, slash, base = run.rpartition("/")
-    stem, dot, ending = base.rpartition(".")
-    table = _table()
-    if base in table.files:
-        return bool(slash) or base[0] == "."
-    if not dot or not stem.strip(".") or ending.lower() not in table.extensions:
-        return False
-    if slash:
-        return bool(folder)
-    is_plain = stem.isalpha() or "." in stem
-    return not (is_plain and ending in table.methods) and not _VERSION.fullmatch(base)
-
-
-def _is_name(part: str, is_line: bool) -> bool:  # noqa: FBT001 - called in a loop
-    """Return whether a part of a run is a name.
-
-    It has an underscore, a hump, or letters with digits; in typed text also a hyphen.
-    """
-    core = part.strip("_-")
-    if len(core) < 4 or (core[0].isdigit() and (core.isdigit() or _DATE.match(core))):
-        return False
-    if "_" in core or _HUMP.search(core):
-        return _LETTER.search(core) is not None
-    if _DIGIT.search(core) and _LETTER.search(core):
-        return bool(
-            _HEX.fullmatch(core)
-            or _CODE.fullmatch(core)
-            or (len(core) >= 8 and "-" not in core)
-        )
-    return is_line and "-" in core and core[0].isalpha() and len(core) >= 8
-
-
-class _Table(NamedTuple):
-    extensions: frozenset[str]
-    methods: frozenset[str]
-    files: frozenset[str]
-
-
-@cache
-def _table() -> _Table:
-    data = tomllib.loads(
-        resources.files("everthread.compaction")
-        .joinpath("data/names.toml")
-        .read_text("utf-8")
-    )
-    return _Table(
-        *(frozenset(data[name].split()) for name in ("extensions", "methods", "files"))
-    )

@@ -10,21 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from everthread.compaction.names_in_use import (
-    NamesInUse,
-    end_of,
-    is_path,
-    read_names,
-    with_ends,
-)
+from everthread.compaction.name_shapes import file_name_of, is_path, read_names
+from everthread.compaction.names_in_use import NamesInUse
 
 Count = Callable[[str], int]
 
 SECTION_SHARE = 5
 """The section takes at most this part (1/n) of the summary's room."""
-SMALL_SHARE = 10
-SMALL_BUDGET_TOKENS = 600
-"""Below this many tokens for the summary, the section takes the smaller part."""
 MAX_TOO_LONG = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_ROOM = 24
@@ -39,42 +31,37 @@ _COMMAND = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class NamesSection:
-    """The input of the section: the ranked names, the tokens it may take, and the prefix that its paths lose."""
+    """The input of the section: the ranked names, and the tokens it may take."""
 
     names: Sequence[str]
     room: int
-    prefix: str = ""
 
     @classmethod
-    def plan(cls, names: NamesInUse, budget: int, prefix: str) -> NamesSection:
+    def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
         """Keep the section's share of a summary's budget, or less if there are few names."""
         ranked = names.ranked()
         wanted = sum(map(len, ranked)) // 3 + 3 * len(ranked)
-        room = min(
-            budget // (SECTION_SHARE if budget >= SMALL_BUDGET_TOKENS else SMALL_SHARE),
-            wanted,
-        )
-        return cls(ranked, room if room >= MIN_ROOM else 0, prefix)
+        room = min(budget // SECTION_SHARE, wanted)
+        return cls(ranked, room if room >= MIN_ROOM else 0)
 
     def text(self, present: str, shown: Set[str], count: Count) -> str:
-        """Return the names that are neither in the summary's text nor `shown` by the messages beside it, with ends.
+        """Return the names that are neither in the summary's text nor `shown` by the messages beside it.
 
         If the summary does not fill its budget, the section is smaller too: its share is relative to the whole.
         """
-        visible = shown | with_ends(read_names(present))
+        visible = shown | set(read_names(present, is_line=True))
         listing = _Listing()
-        remaining = min(self.room, count(present) // (SECTION_SHARE - 1))
+        remaining = self.room
         too_long = 0
-        for name in _join_paths(self.names):
-            short = end_of(name.removeprefix(self.prefix))
-            if not visible.isdisjoint((name, short, end_of(name))):
+        for name in self.names:
+            if name in visible or (is_path(name) and file_name_of(name) in visible):
                 continue
-            if short in listing or (" " in short and short in present):
+            if name in listing or (" " in name and name in present):
                 continue
-            cost = listing.cost(short, count)
+            cost = listing.cost(name, count)
             if cost <= remaining:
                 remaining -= cost
-                listing.add(short)
+                listing.add(name)
             else:
                 too_long += 1
                 if remaining < MIN_ROOM // 3 or too_long > MAX_TOO_LONG:
@@ -152,29 +139,3 @@ def _parse_files(listed: str) -> Iterator[str]:
         if path:
             yield path
         yield from (f"{folder}/{base}" for base in bases.split())
-
-
-def _join_paths(names: Sequence[str]) -> Iterator[str]:
-    """Yield the names, the end of a path as the longest path that ends with it."""
-    paths: dict[str, list[str]] = {}
-    for name in names:
-        if is_path(name):
-            paths.setdefault(_file_name_of(name), []).append(name)
-    for group in paths.values():
-        group.sort(key=len, reverse=True)
-    wholes = (
-        next(
-            (
-                path
-                for path in paths.get(_file_name_of(name), ())
-                if path.endswith(f"/{name}")
-            ),
-            name,
-        )
-        for name in names
-    )
-    yield from dict.fromkeys(wholes)
-
-
-def _file_name_of(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -12,7 +12,7 @@ from everthread.core.messages import (
     one_line,
     text_of,
 )
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import defuse
 
 MAX_OPEN_REQUESTS = 3

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from everthread.compaction.drafts import ask_drafts
 from everthread.compaction.engine import ContextEngine, Original, Services
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summary import (
     Compaction,
     CompactionLevel,

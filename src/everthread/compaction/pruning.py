@@ -44,8 +44,8 @@ from everthread.core.messages import (
     without_native_value,
 )
 from everthread.core.outputs import is_persisted
-from everthread.core.redacted_values import redact_value
-from everthread.core.redaction import clip_words, redact
+from everthread.core.secrets.redacted_values import redact_value
+from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import gist, is_lookup
 from everthread.wire.definitions import loads_tools

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from everthread.compaction.journal_steps import MAX_COMMAND_CHARS
-from everthread.compaction.journal_text import clip_line
+from everthread.compaction.journal.one_line_text import clip_line
+from everthread.compaction.journal.steps import MAX_COMMAND_CHARS
 from everthread.compaction.summary import (
     BLOCKED,
     FILES,
@@ -21,7 +21,7 @@ from everthread.compaction.thread_facts import (
 from everthread.compaction.tool_calls import Effect
 from everthread.compaction.user_quotes import Count, newest_lines
 from everthread.core.messages import one_line
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 
 DIRECTORY = "- working directory: "
 BRANCH = "- branch: "

@@ -13,7 +13,7 @@ from everthread.core.transcript import SUMMARY_END
 from everthread.core.types import Node
 
 if TYPE_CHECKING:
-    from everthread.compaction.journal import Journal
+    from everthread.compaction.journal.journal import Journal
     from everthread.compaction.thread_facts import ThreadState
 
 # Sections

@@ -33,7 +33,7 @@ from everthread.compaction.summary_message import marker_text
 from everthread.compaction.thread_facts import ThreadState
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.core.redaction import LineRedactor
+from everthread.core.secrets.redaction import LineRedactor
 from everthread.core.transcript import is_summary, seal_summary, without_summary
 from everthread.errors import EngineError
 

@@ -14,7 +14,7 @@ from everthread.compaction.names_section import NamesSection
 from everthread.compaction.summary import Sections
 from everthread.compaction.user_quotes import Count
 from everthread.core.messages import tool_names
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import (
     defuse,
     lookup_tools,

@@ -28,7 +28,7 @@ from everthread.compaction.tool_calls import (
     read_edits,
 )
 from everthread.core.messages import Call, Messages, one_line, text_of
-from everthread.core.redaction import clip_words
+from everthread.core.secrets.redaction import clip_words
 
 MAX_FILES = 400
 MAX_COMMANDS = 100

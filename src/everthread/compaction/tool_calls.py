@@ -31,7 +31,7 @@ from everthread.compaction.outcomes import (
 )
 from everthread.core.messages import Call, clip, is_refused_call, one_line
 from everthread.core.outputs import Persisted, line_count, parse_persisted
-from everthread.core.redaction import clip_words
+from everthread.core.secrets.redaction import clip_words
 
 MAX_LINE_CHARS = 200
 """Maximum characters of a line, so that a replaced output is never replaced again."""

@@ -30,7 +30,7 @@ from everthread.config.sections import (
     StoreOptions,
     ToolOutputOptions,
 )
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import ConfigError
 
 __all__ = ["Config", "config_path", "home_directory", "load_config", "parse_config"]

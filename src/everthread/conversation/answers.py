@@ -11,7 +11,7 @@ from typing import Any
 from everthread.conversation.given_messages import open_stubs
 from everthread.conversation.requests import PreparedRequest
 from everthread.conversation.state import ConversationState
-from everthread.core.cache_diagnosis import with_diagnosis
+from everthread.core.caching.cache_diagnosis import with_diagnosis
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import (
     Call,

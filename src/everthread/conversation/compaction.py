@@ -18,7 +18,7 @@ from everthread.conversation.state import LEFT_OUT, ConversationState
 from everthread.conversation.summary_note import note_in, with_note, without_note
 from everthread.conversation.tool_results import store_output
 from everthread.core.messages import Message, calls_of
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.transcript import is_summary, strip_marks
 from everthread.core.types import Request, System
 from everthread.errors import ContextOverflowError, EverthreadError

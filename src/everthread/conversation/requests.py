@@ -8,14 +8,14 @@ from typing import Any
 
 from everthread.conversation.state import ConversationState
 from everthread.conversation.summary_note import as_sent
-from everthread.core.claude_cache_marks import (
+from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
     first_markable_index,
     last_marker,
     mark_system,
 )
+from everthread.core.caching.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.messages import Message
-from everthread.core.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.types import Api, Request
 from everthread.providers.catalog import cap_field
 from everthread.thread.events import RequestReady

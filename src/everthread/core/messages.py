@@ -398,6 +398,8 @@ def typed_words(result: str, tool: str, *, failed: bool) -> str:
     for asks, beginning in patterns.answered:
         if tool == asks and result.startswith(beginning):
             words = result.removeprefix(beginning)
+    if not words:
+        return ""
     for note in patterns.no_words:
         words = f"\n{words.lstrip()}".partition(f"\n{note}")[0]
     return strip_injected(words)

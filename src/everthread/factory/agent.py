@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
-from everthread.core.cache_lifetimes import CACHE_SECONDS
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
 from everthread.factory.conversations import ensure_store, open_conversation, opener

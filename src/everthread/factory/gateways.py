@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from everthread.config import Config, home_directory, load_config
-from everthread.core.cache_lifetimes import CACHE_SECONDS
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app
@@ -32,9 +32,9 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from everthread.gateway.access.auth import Authenticator
     from everthread.gateway.api.threads_api import NativeApp
     from everthread.gateway.app import GatewayApp
-    from everthread.gateway.auth import Authenticator
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
     from everthread.gateway.dashboard.page_data import PageReader, WindowSource
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
-    from everthread.gateway.manager import ProxyManager
+    from everthread.gateway.managed.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.monitoring.store_watch import StoreWatch
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
-    from everthread.gateway.store_watch import StoreWatch
     from everthread.gateway.supervisor import WorkerPlace
     from everthread.thread.events import Listener
 
@@ -296,9 +296,9 @@ async def _open_service(
     worker: WorkerPlace | None,
 ) -> tuple[ProxyManager, GatewayApp]:
     """Build the application: the proxy, and everything that answers a path of its own."""
+    from everthread.gateway.access.auth import SECRET, ForwardedAuthenticator
     from everthread.gateway.api.compact import PATH, CompactApp
     from everthread.gateway.app import GatewayApp
-    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
     from everthread.gateway.contracts import Limits
     from everthread.gateway.middleware import SitePolicy
 
@@ -352,8 +352,8 @@ async def _open_proxy(
     workers: int,
 ) -> tuple[ProxyManager, Proxy]:
     """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
-    from everthread.gateway.event_reports import EventReporter, FailureLog
-    from everthread.gateway.metrics import Metrics
+    from everthread.gateway.monitoring.event_reports import EventReporter, FailureLog
+    from everthread.gateway.monitoring.metrics import Metrics
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Routes
     from everthread.thread.worker import MAX_PROCESSES
@@ -400,10 +400,10 @@ def make_features(
 
     To remove a feature, delete its file in `gateway/filters/` and its line here.
     """
+    from everthread.gateway.filters.answer_recall import RecallRounds
     from everthread.gateway.filters.charging import Charging
     from everthread.gateway.filters.compaction_answers import CompactionAnswers
     from everthread.gateway.filters.read_answer import ReadAnswer
-    from everthread.gateway.filters.recall_rounds import RecallRounds
     from everthread.gateway.filters.usage_option import UsageOption
 
     features: list[Feature | None] = [
@@ -442,7 +442,7 @@ async def preload() -> None:
         from everthread.core.canonical_usage import CanonicalUsage
         from everthread.core.prices import cost_of
         from everthread.core.tokens.tokenizers import load_tokenizer
-        from everthread.providers import resolve  # noqa: F401 - for the first summary
+        from everthread.providers import model_choice  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
         # Load anyio's backend, which the question for a model's window needs.
@@ -646,7 +646,7 @@ async def _make_manager(
     is_alone: Callable[[], bool],
 ) -> ProxyManager:
     from everthread.compaction.summarizers.chain import DeferredJournal
-    from everthread.gateway.manager import ProxyManager
+    from everthread.gateway.managed.manager import ProxyManager
     from everthread.providers.catalog import ask_endpoint, resolve_window
 
     seconds = config.gateway.limits.manage_seconds
@@ -696,7 +696,7 @@ def _make_telemetry() -> Telemetry | None:
 
 def _make_watch(store: Store) -> StoreWatch | None:
     """Return the watch of a database server; None for a file, which is always there."""
-    from everthread.gateway.store_watch import StoreWatch
+    from everthread.gateway.monitoring.store_watch import StoreWatch
 
     if store.database.dialect.name != "postgresql":
         return None
@@ -738,7 +738,7 @@ async def _open_access(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
-    from everthread.gateway.auth import (
+    from everthread.gateway.access.auth import (
         SECRET,
         AcceptedCredentials,
         KeyAuthenticator,

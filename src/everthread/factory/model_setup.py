@@ -20,8 +20,8 @@ from everthread.factory.compression import acompress
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.providers.catalog import EndpointReport, Window
+    from everthread.providers.model_choice import Choice
     from everthread.providers.resilience import ModelEvent
-    from everthread.providers.resolve import Choice
     from everthread.store.store import Store
     from everthread.thread.options import Route, SummarizerContext
 
@@ -50,7 +50,7 @@ def choice_of(
 
     The provider and the key of the section are those of its own model: a name that implies another provider wins.
     """
-    from everthread.providers.resolve import choose, provider_named_by
+    from everthread.providers.model_choice import choose, provider_named_by
 
     configured = section.default if isinstance(section, ModelOptions) else section.model
     if model and model != configured:
@@ -123,7 +123,7 @@ async def route_to(
 ) -> Route:
     """Resolve a model, its window, and the wrappers around it. `window`: the caller's own figure."""
     from everthread.providers.catalog import resolve_window
-    from everthread.providers.resolve import create_model
+    from everthread.providers.model_choice import create_model
     from everthread.thread.options import Route
 
     if model is not None and not isinstance(model, str):
@@ -246,7 +246,7 @@ def _choose_auxiliary(
     name: str, context: SummarizerContext, config: Config
 ) -> StreamingModel | None:
     """Return the configured model for summaries; None if there is none or, with a notice, if it cannot be used."""
-    from everthread.providers.resolve import create_model
+    from everthread.providers.model_choice import create_model
 
     options = config.auxiliary.compression
     main = config.model
@@ -294,7 +294,7 @@ def _make_chain(
     On a route whose prefix is cached by marks, the main model is first asked on that prefix. A local model writes
     summaries only if it is configured for that: a small one does worse than the journal.
     """
-    from everthread.compaction.journal_writer import JournalWriter
+    from everthread.compaction.journal.journal_writer import JournalWriter
 
     last = shared.floor or JournalWriter(context.counter)
     main_model = context.route.model if context.route.provider != "local" else None
@@ -396,7 +396,7 @@ class EngineChoice:
     def check(self) -> None:
         """Make one engine, so that a bad engine is an error at start and not at each request."""
         from everthread.compaction.engine import Services
-        from everthread.compaction.journal_writer import JournalWriter
+        from everthread.compaction.journal.journal_writer import JournalWriter
         from everthread.core.tokens import TokenCounter
         from everthread.core.tokens.budget import Budget
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.cache_diagnosis import with_diagnosis
+from everthread.core.caching.cache_diagnosis import with_diagnosis
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.encoding import UNREADABLE, decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 

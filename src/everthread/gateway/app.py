@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
+from everthread.gateway.access.auth import Authenticator, Caller
+from everthread.gateway.access.callers import CallerFinder
 from everthread.gateway.api.http import Sender, make_error_answer
-from everthread.gateway.auth import Authenticator, Caller
-from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.pages import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.health import Health, Ready
-from everthread.gateway.log_lines import add_request_id
 from everthread.gateway.middleware import (
     SitePolicy,
     add_cors,
@@ -25,14 +23,16 @@ from everthread.gateway.middleware import (
     is_preflight,
     preflight_headers,
 )
+from everthread.gateway.monitoring.health import Health, Ready
+from everthread.gateway.monitoring.log_lines import add_request_id
+from everthread.gateway.monitoring.store_watch import STORE_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.request_head import (
+from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
     client_protocol,
     conversation_at,
 )
-from everthread.gateway.store_watch import STORE_SECONDS, StoreWatch
 from everthread.gateway.streaming import ResponseWriter
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from everthread.core.types import Api, Reply
 from everthread.thread.caller.sent_history import Outcome, Replacement
 
 if TYPE_CHECKING:
-    from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.request_reader import BodyOutline
+    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request.request_reader import BodyOutline
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from everthread.core.types import Api
 from everthread.gateway.contracts import Incoming, Limits
-from everthread.gateway.encoding import decode_body
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.log_lines import refusal_reason
-from everthread.gateway.metrics import Metrics
+from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.monitoring.log_lines import refusal_reason
+from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.pending import PendingWork
-from everthread.gateway.request_head import RequestHead, Upload
+from everthread.gateway.request.encoding import decode_body
+from everthread.gateway.request.request_head import RequestHead, Upload
 from everthread.gateway.router import Upstream, family_of
 from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (

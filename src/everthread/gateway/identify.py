@@ -1,6 +1,6 @@
 """What HTTP says about a conversation: the client, its session and the kind of call.
 
-The owner is the request's tenant (`gateway/auth.py`). Which thread of the owner's, or of
+The owner is the request's tenant (`gateway/access/auth.py`). Which thread of the owner's, or of
 the session's, a history belongs to is decided by the history: `thread/identity.py`.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
-from everthread.gateway.compaction_items import TRIGGER
-from everthread.gateway.json_slices import Element
+from everthread.gateway.managed.compaction_items import TRIGGER
+from everthread.gateway.request.json_slices import Element
 from everthread.store.records import SessionKind
 from everthread.thread.caller.sent_history import ClientSession
 from everthread.thread.identity import (

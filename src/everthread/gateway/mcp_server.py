@@ -26,12 +26,12 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread._version import __version__
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER
 from everthread.gateway.mcp_tools import SCHEMAS, LookupReach, LookupTools
-from everthread.gateway.request_head import (
+from everthread.gateway.request.request_head import (
     ClientGone,
     collect_body,
     header_map,

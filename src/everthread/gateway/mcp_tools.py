@@ -19,7 +19,6 @@ from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.core.messages import excerpt
-from everthread.core.redaction import redact
 from everthread.core.search.lookup import (
     SearchMode,
     SearchScope,
@@ -27,6 +26,7 @@ from everthread.core.search.lookup import (
     page_text,
     passage_text,
 )
+from everthread.core.secrets.redaction import redact
 from everthread.errors import (
     AmbiguousIdError,
     EverthreadError,

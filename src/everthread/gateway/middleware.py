@@ -11,7 +11,7 @@ from functools import lru_cache
 from starlette.types import Message, Scope, Send
 
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.log_lines import printable
+from everthread.gateway.monitoring.log_lines import printable
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from everthread.gateway.reading import MAX_BYTES_ON_LOOP, run_in_thread_if_large
+from everthread.gateway.request.body_reading import (
+    MAX_BYTES_ON_LOOP,
+    run_in_thread_if_large,
+)
 
 T = TypeVar("T")
 

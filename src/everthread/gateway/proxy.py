@@ -15,17 +15,22 @@ from starlette.types import Receive, Scope, Send
 from everthread.core.types import Api
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.event_reports import FailureLog
 from everthread.gateway.exchange import Exchange, ProxyServices
-from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.filters import Feature
-from everthread.gateway.known_bodies import BodyOrigin
-from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.metrics import Metrics
+from everthread.gateway.managed.fail_open import FailOpenManager
+from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.gateway.middleware import Admission
+from everthread.gateway.monitoring.event_reports import FailureLog
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.pending import PendingWork
-from everthread.gateway.reading import BodyLocator, RequestBody, read_request
-from everthread.gateway.request_head import (
+from everthread.gateway.request.body_reading import (
+    BodyLocator,
+    RequestBody,
+    read_request,
+)
+from everthread.gateway.request.known_bodies import BodyOrigin
+from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
     Upload,
@@ -34,7 +39,6 @@ from everthread.gateway.request_head import (
     run_while_connected,
 )
 from everthread.gateway.router import Routes, Upstream, family_of
-from everthread.gateway.store_watch import StoreWatch
 from everthread.gateway.streaming import ResponseWriter
 from everthread.gateway.upstream import (
     UpstreamClient,

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.request_head import DISCONNECT, DisconnectWatchers
+from everthread.gateway.request.request_head import DISCONNECT, DisconnectWatchers
 
 _BACKLOG = 512
 """Connections that wait to be accepted."""

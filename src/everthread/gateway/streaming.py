@@ -16,9 +16,9 @@ from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.contracts import Limits
 from everthread.gateway.deadlines import run_beside
 from everthread.gateway.error_answers import Refused, error_body, error_headers
-from everthread.gateway.log_lines import log_fields
-from everthread.gateway.metrics import Metrics
-from everthread.gateway.request_head import ClientGone, RequestHead
+from everthread.gateway.monitoring.log_lines import log_fields
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.request.request_head import ClientGone, RequestHead
 from everthread.gateway.upstream import Headers
 
 _LOG = logging.getLogger("everthread.gateway")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.metrics import METRICS_VARIABLE
+from everthread.gateway.monitoring.metrics import METRICS_VARIABLE
 from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0

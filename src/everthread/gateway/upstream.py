@@ -23,9 +23,9 @@ import httpx2
 import yarl
 
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
-from everthread.gateway.encoding import readable_encodings
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request_head import without_keys
+from everthread.gateway.request.encoding import readable_encodings
+from everthread.gateway.request.request_head import without_keys
 from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message
-from everthread.core.provider_errors import classify_error
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.recent_dict import RecentDict
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError

@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from everthread.core.messages import clip, one_line
-from everthread.core.provider_errors import classify_error
-from everthread.core.redaction import redact
+from everthread.core.provider_errors.classification import classify_error
+from everthread.core.secrets.redaction import redact
 from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.common import error_text

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.redaction import redact
 from everthread.core.search.terms import index_terms
+from everthread.core.secrets.redaction import redact
 
 PIECE_CHARS = 1_500
 MIN_CHARS = 250

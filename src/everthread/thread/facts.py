@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.compaction.thread_facts import CHANGED, ThreadState, state_of
 from everthread.core.messages import calls_of, content_text
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import Pin, Session, StoredMessage, UsageRecord

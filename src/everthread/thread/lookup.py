@@ -17,7 +17,6 @@ import regex
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.recent_dict import RecentDict
-from everthread.core.redaction import redact, redact_part
 from everthread.core.search.lookup import (
     Excerpt,
     Passage,
@@ -26,6 +25,7 @@ from everthread.core.search.lookup import (
     SearchScope,
     heading,
 )
+from everthread.core.secrets.redaction import redact, redact_part
 from everthread.core.transcript import is_lookup, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from everthread.compaction.summary import Compaction, CompactionLevel
-from everthread.core.cache_lifetimes import cache_lifetime
+from everthread.core.caching.cache_lifetimes import cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
-from everthread.core.provider_errors import ErrorVerdict, classify_error
+from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
 from everthread.errors import EverthreadError
 from everthread.thread import events
 from everthread.thread.compaction_pause import paused_text

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.recent_dict import RecentDict
 from everthread.store.records import LimitKind
 from everthread.store.store import Store

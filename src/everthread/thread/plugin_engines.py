@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from everthread.compaction.engine import Events
-from everthread.compaction.journal import AUTHOR
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal import AUTHOR
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError

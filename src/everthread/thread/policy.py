@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from everthread.compaction.journal import AUTHOR as JOURNAL
+from everthread.compaction.journal.journal import AUTHOR as JOURNAL
 from everthread.compaction.summary import Summarizer
-from everthread.core.cache_lifetimes import CACHE_SECONDS, bills_writes
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_writes
 from everthread.core.call_pattern import CallPattern
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import (

@@ -20,7 +20,7 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.outputs import ToStore, to_store
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.transcript import latest_user_index
 from everthread.wire.definitions import loads_tools
 

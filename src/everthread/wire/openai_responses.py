@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
 
+from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.messages import (
     Message,
     Messages,
@@ -22,7 +23,6 @@ from everthread.core.messages import (
     simplify_parts,
     text_of,
 )
-from everthread.core.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (

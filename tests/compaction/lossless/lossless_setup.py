@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from everthread.compaction.engine import Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.lossless.graph import VisibleNode, read_parts
 from everthread.compaction.summary import Compaction, Summarizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.journal import parse_journal
+from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary import (
     BLOCKED,

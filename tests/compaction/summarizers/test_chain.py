@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import RefusedDraft, SummaryDraft, SummaryRequest

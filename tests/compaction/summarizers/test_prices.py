@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import Price, SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest

@@ -11,7 +11,7 @@ from everthread.compaction.summarizers import prompts as answer
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
-from everthread.core.claude_cache_marks import apply_cache_control
+from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import SummaryError

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.cache_lifetimes import bills_writes, cache_lifetime
-from everthread.core.claude_cache_marks import (
+from everthread.core.caching.cache_lifetimes import bills_writes, cache_lifetime
+from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
     caching_line,
     first_markable_index,
@@ -21,8 +21,8 @@ from everthread.core.claude_cache_marks import (
     place_marks,
     without_cache_control,
 )
+from everthread.core.caching.shared_prefix import shared_prefix
 from everthread.core.messages import Message
-from everthread.core.shared_prefix import shared_prefix
 from everthread.core.types import Request
 from everthread.errors import InputError
 from tests.digest_chains import byte_chain

@@ -16,11 +16,11 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.agent import agent_opener, preview_maker
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.threads_api import NativeApp
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.auth import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream

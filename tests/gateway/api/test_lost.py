@@ -15,7 +15,7 @@ from everthread.core.messages import Message, text_of
 from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.agent_setup import call_reply
-from tests.gateway.api.api_setup import open_api
+from tests.gateway.api.api_setup import ApiSetup
 
 USER: Message = {"role": "user", "content": "pay"}
 CALL: Any = call_reply(("terminal", {"command": "pay 100"})).message
@@ -65,27 +65,28 @@ async def test_what_a_vanished_process_left(
         await store.close()
 
 
-async def test_a_process_that_was_stopped_too_long(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        setup.model.hold("one")
-        asked = asyncio.create_task(setup.say(thread, "one"))
-        await setup.model.until("one")
-        lease = stolen(url_in(tmp_path), thread)
-        await asyncio.sleep(0.5)
-        (turn,) = (await setup.store.begin_turn(lease)).lost
-        assert (turn.state, await setup.history(thread)) == ("running", ["one"]), (
-            "the loser wrote something"
-        )
-        await setup.store.release(lease)
-        answer = await asked
-        assert (answer.status_code, answer.json()["error"]["code"]) == (
-            503,
-            "interrupted",
-        )
-        assert await setup.history(thread) == ["one", INTERRUPTED]
-        assert setup.model.begun == ["one"]
-        assert (await setup.say(thread, "two")).json()["answer"]["text"] == "re: two"
+async def test_a_process_that_was_stopped_too_long(
+    tmp_path: Path, api: ApiSetup
+) -> None:
+    thread = await api.thread()
+    api.model.hold("one")
+    asked = asyncio.create_task(api.say(thread, "one"))
+    await api.model.until("one")
+    lease = stolen(url_in(tmp_path), thread)
+    await asyncio.sleep(0.5)
+    (turn,) = (await api.store.begin_turn(lease)).lost
+    assert (turn.state, await api.history(thread)) == ("running", ["one"]), (
+        "the loser wrote something"
+    )
+    await api.store.release(lease)
+    answer = await asked
+    assert (answer.status_code, answer.json()["error"]["code"]) == (
+        503,
+        "interrupted",
+    )
+    assert await api.history(thread) == ["one", INTERRUPTED]
+    assert api.model.begun == ["one"]
+    assert (await api.say(thread, "two")).json()["answer"]["text"] == "re: two"
 
 
 def stolen(url: str, thread: str) -> Lease:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from everthread.core.messages import text_of
-from everthread.gateway.auth import KeyAuthenticator
-from everthread.gateway.issued_keys import issue_key
+from everthread.gateway.access.auth import KeyAuthenticator
+from everthread.gateway.access.issued_keys import issue_key
 from everthread.store.records import KeyLimits
 from everthread.store.store import Store
 from tests.gateway.api.api_setup import (

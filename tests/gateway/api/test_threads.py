@@ -99,31 +99,24 @@ async def test_history_compaction_undo_branch_search_and_accounts(
         }
 
 
-async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        await setup.say(thread, "hello")
-        new = (await setup.say(thread, "/new Another")).json()["answer"]
-        assert (new["command"], new["failed"]) == ("new", False)
-        assert new["thread"] != thread
-        assert (await setup.say(new["thread"], "hi")).json()["answer"][
-            "text"
-        ] == "re: hi"
-        wrong = (await setup.say(thread, "/nothing of the kind")).json()["answer"]
-        assert wrong["failed"] is True
-        assert "no command /nothing" in wrong["text"]
-        assert (
-            "hello" in (await setup.say(thread, "/sessions")).json()["answer"]["text"]
-        )
-        for name in ("../../etc/passwd.gguf", "gpt-4o"):
-            await setup.say(thread, f"/model {name}")
-        asked = (
-            await setup.of("ann").post(
-                "/api/threads", json={"model": "/srv/secret.gguf"}
-            )
-        ).json()
-        assert asked["error"]["code"] == "model_not_allowed"
-        assert setup.model.begun == ["hello", "hi"]
+async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
+    thread = await api.thread()
+    await api.say(thread, "hello")
+    new = (await api.say(thread, "/new Another")).json()["answer"]
+    assert (new["command"], new["failed"]) == ("new", False)
+    assert new["thread"] != thread
+    assert (await api.say(new["thread"], "hi")).json()["answer"]["text"] == "re: hi"
+    wrong = (await api.say(thread, "/nothing of the kind")).json()["answer"]
+    assert wrong["failed"] is True
+    assert "no command /nothing" in wrong["text"]
+    assert "hello" in (await api.say(thread, "/sessions")).json()["answer"]["text"]
+    for name in ("../../etc/passwd.gguf", "gpt-4o"):
+        await api.say(thread, f"/model {name}")
+    asked = (
+        await api.of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})
+    ).json()
+    assert asked["error"]["code"] == "model_not_allowed"
+    assert api.model.begun == ["hello", "hi"]
 
 
 @pytest.mark.parametrize(
@@ -169,70 +162,68 @@ async def test_what_needs_leave_is_refused_where_nobody_can_be_asked(
         assert not (tmp_path / "done").exists()
 
 
-async def test_memory_and_threads_stay_with_their_tenant(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        await setup.say(thread, "the password of the vault is swordfish")
-        await setup.say(thread, "/memory add Ann likes heliotrope")
-        foreign = await setup.thread("bob")
-        turn = (await setup.say(thread, "and more")).json()["id"]
-        bob = setup.of("bob")
-        headers = {"content-type": "application/json"}
-        unknown = "0" * 32
-        for method, path in (
-            ("GET", ""),
-            ("GET", "/history"),
-            ("GET", "/turns"),
-            ("GET", f"/turns/{turn}"),
-            ("GET", f"/turns/{turn}/events"),
-            ("GET", "/usage"),
-            ("GET", "/search?q=swordfish"),
-            ("POST", "/messages"),
-            ("POST", "/cancel"),
-            ("POST", "/compress"),
-            ("POST", "/undo"),
-            ("POST", "/branch"),
-        ):
-            body = {"content": "hi"} if path == "/messages" else {}
-            more: dict[str, Any] = (
-                {"json": body} if method == "POST" else {"headers": headers}
-            )
-            theirs = await bob.request(method, f"/api/threads/{thread}{path}", **more)
-            nobody = await bob.request(method, f"/api/threads/{unknown}{path}", **more)
-            assert (theirs.status_code, theirs.text) == (
-                nobody.status_code,
-                nobody.text,
-            ), path
-            assert theirs.status_code == 404
-        for path in (f"/turns/{turn}", f"/turns/{turn}/events"):
-            assert (await bob.get(f"/api/threads/{foreign}{path}")).status_code == 404
-        gone = await bob.post(f"/api/threads/{foreign}/cancel", json={"turn": turn})
-        assert gone.status_code == 404
-        assert (await bob.get("/api/search?q=swordfish")).json()["items"] == []
-        assert [
-            item["id"] for item in (await bob.get("/api/threads")).json()["items"]
-        ] == [foreign]
-        assert (await bob.get("/api/insights")).json()["total"]["calls"] == 0
-        for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
-            said = (await setup.say(foreign, line, "bob")).json()["answer"]["text"]
-            assert "heliotrope" not in said
-            assert "vault" not in said
-        branch = (
-            await setup.of("ann").post(f"/api/threads/{foreign}/branch", json={})
-        ).status_code
-        assert branch == 404
+async def test_memory_and_threads_stay_with_their_tenant(api: ApiSetup) -> None:
+    thread = await api.thread()
+    await api.say(thread, "the password of the vault is swordfish")
+    await api.say(thread, "/memory add Ann likes heliotrope")
+    foreign = await api.thread("bob")
+    turn = (await api.say(thread, "and more")).json()["id"]
+    bob = api.of("bob")
+    headers = {"content-type": "application/json"}
+    unknown = "0" * 32
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/history"),
+        ("GET", "/turns"),
+        ("GET", f"/turns/{turn}"),
+        ("GET", f"/turns/{turn}/events"),
+        ("GET", "/usage"),
+        ("GET", "/search?q=swordfish"),
+        ("POST", "/messages"),
+        ("POST", "/cancel"),
+        ("POST", "/compress"),
+        ("POST", "/undo"),
+        ("POST", "/branch"),
+    ):
+        body = {"content": "hi"} if path == "/messages" else {}
+        more: dict[str, Any] = (
+            {"json": body} if method == "POST" else {"headers": headers}
+        )
+        theirs = await bob.request(method, f"/api/threads/{thread}{path}", **more)
+        nobody = await bob.request(method, f"/api/threads/{unknown}{path}", **more)
+        assert (theirs.status_code, theirs.text) == (
+            nobody.status_code,
+            nobody.text,
+        ), path
+        assert theirs.status_code == 404
+    for path in (f"/turns/{turn}", f"/turns/{turn}/events"):
+        assert (await bob.get(f"/api/threads/{foreign}{path}")).status_code == 404
+    gone = await bob.post(f"/api/threads/{foreign}/cancel", json={"turn": turn})
+    assert gone.status_code == 404
+    assert (await bob.get("/api/search?q=swordfish")).json()["items"] == []
+    assert [item["id"] for item in (await bob.get("/api/threads")).json()["items"]] == [
+        foreign
+    ]
+    assert (await bob.get("/api/insights")).json()["total"]["calls"] == 0
+    for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
+        said = (await api.say(foreign, line, "bob")).json()["answer"]["text"]
+        assert "heliotrope" not in said
+        assert "vault" not in said
+    branch = (
+        await api.of("ann").post(f"/api/threads/{foreign}/branch", json={})
+    ).status_code
+    assert branch == 404
 
 
-async def test_who_is_not_let_in(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        for name, status in (("nobody", 401), ("pat", 403)):
-            for path in ("/api/threads", "/api", "/api/openapi.json"):
-                answer = await setup.of(name).get(path)
-                assert answer.status_code == status
-                assert set(answer.json()["error"]) == {"code", "message"}
+async def test_who_is_not_let_in(api: ApiSetup) -> None:
+    for name, status in (("nobody", 401), ("pat", 403)):
+        for path in ("/api/threads", "/api", "/api/openapi.json"):
+            answer = await api.of(name).get(path)
+            assert answer.status_code == status
+            assert set(answer.json()["error"]) == {"code", "message"}
 
 
-async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
+async def test_a_turn_whose_process_vanished(tmp_path: Path, api: ApiSetup) -> None:
     """Its calls get an unknown outcome, it is marked and not run again; waiting messages continue."""
 
     async def vanish(store: Store, thread: str) -> tuple[str, str]:
@@ -267,19 +258,16 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
     store = open_store(url_in(tmp_path))
     lost, waits = await vanish(store, thread)
     await store.close()
-    async with open_api(url_in(tmp_path)) as setup:
-        ended = await setup.queue.wait(
-            await setup.queue.turn("acme", waits), seconds=60
-        )
-        assert ended.state == "answered"
-        told = (await setup.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
-        assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")
-        history = await setup.history(thread)
-        assert history[2] == "lost"
-        assert history[4] == UNKNOWN_OUTCOME
-        assert "interrupted" in history[5]
-        assert history[6:] == ["next", "re: next"]
-        assert setup.model.begun == ["next"]
+    ended = await api.queue.wait(await api.queue.turn("acme", waits), seconds=60)
+    assert ended.state == "answered"
+    told = (await api.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
+    assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")
+    history = await api.history(thread)
+    assert history[2] == "lost"
+    assert history[4] == UNKNOWN_OUTCOME
+    assert "interrupted" in history[5]
+    assert history[6:] == ["next", "re: next"]
+    assert api.model.begun == ["next"]
 
 
 async def test_configured_and_with_a_provider(tmp_path: Path) -> None:

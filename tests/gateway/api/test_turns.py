@@ -11,6 +11,7 @@ from everthread.errors import ModelError
 from tests.gateway.api.api_setup import (
     FAST_OPTIONS,
     STREAM,
+    ApiSetup,
     EventReader,
     WaitingModel,
     open_api,
@@ -23,154 +24,144 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread(title="Invoices", metadata={"customer": "4711"})
-        answer = (await setup.say(thread, "one")).json()
-        assert (answer["state"], answer["answer"]["text"]) == ("answered", "re: one")
-        assert answer["answer"]["usage"]["calls"] == 1
-        path = f"/api/threads/{thread}/messages"
-        setup.model.hold("two")
-        async with setup.of("ann").stream(
-            "POST", path, json={"content": "two"}, headers=STREAM
-        ) as response:
-            assert response.headers["content-type"].startswith("text/event-stream")
-            events = EventReader(response)
-            seen: list[tuple[str, Any]] = []
-            async for name, data in events:
-                seen.append((name, data))
-                if data.get("text") == "Wait. ":
-                    asyncio.get_running_loop().call_later(
-                        0.2, setup.model.hold("two").set
-                    )
-        assert b": still here" in events.raw
-        names = [name for name, _ in seen]
-        said = "".join(data["text"] for name, data in seen if name == "delta")
-        assert names[0] == "turn_started"
-        assert {"estimate", "request", "usage", "turn_ended"} <= set(names)
-        assert said.split() == ["Wait.", "re:", "two"]
-        assert (names[-1], seen[-1][1]["answer"]["text"]) == ("turn", "re: two")
-        assert await setup.history(thread) == ["one", "re: one", "two", "re: two"]
-        found = (await setup.of("ann").get(f"/api/threads/{thread}")).json()
-        assert (found["title"], found["metadata"], found["turns"]) == (
-            "Invoices",
-            {"customer": "4711"},
-            [],
-        )
+async def test_a_turn_as_one_answer_and_as_events(api: ApiSetup) -> None:
+    thread = await api.thread(title="Invoices", metadata={"customer": "4711"})
+    answer = (await api.say(thread, "one")).json()
+    assert (answer["state"], answer["answer"]["text"]) == ("answered", "re: one")
+    assert answer["answer"]["usage"]["calls"] == 1
+    path = f"/api/threads/{thread}/messages"
+    api.model.hold("two")
+    async with api.of("ann").stream(
+        "POST", path, json={"content": "two"}, headers=STREAM
+    ) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = EventReader(response)
+        seen: list[tuple[str, Any]] = []
+        async for name, data in events:
+            seen.append((name, data))
+            if data.get("text") == "Wait. ":
+                asyncio.get_running_loop().call_later(0.2, api.model.hold("two").set)
+    assert b": still here" in events.raw
+    names = [name for name, _ in seen]
+    said = "".join(data["text"] for name, data in seen if name == "delta")
+    assert names[0] == "turn_started"
+    assert {"estimate", "request", "usage", "turn_ended"} <= set(names)
+    assert said.split() == ["Wait.", "re:", "two"]
+    assert (names[-1], seen[-1][1]["answer"]["text"]) == ("turn", "re: two")
+    assert await api.history(thread) == ["one", "re: one", "two", "re: two"]
+    found = (await api.of("ann").get(f"/api/threads/{thread}")).json()
+    assert (found["title"], found["metadata"], found["turns"]) == (
+        "Invoices",
+        {"customer": "4711"},
+        [],
+    )
 
 
 async def test_messages_during_a_turn_wait_and_are_answered_in_order(
-    tmp_path: Path,
+    api: ApiSetup,
 ) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        gate = setup.model.hold("one")
-        first = asyncio.create_task(setup.say(thread, "one"))
-        await setup.model.until("one")
-        queued = [
-            await setup.say(thread, text, wait=0) for text in ("two", "/usage", "three")
-        ]
-        assert [item.status_code for item in queued] == [202, 202, 202]
-        assert [item.json()["state"] for item in queued] == ["queued"] * 3
-        full = await setup.say(thread, "four", wait=0)
-        assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
-        assert int(full.headers["retry-after"]) >= 1
-        shown = (await setup.of("ann").get(f"/api/threads/{thread}")).json()["turns"]
-        assert [turn["content"] for turn in shown] == ["one", "two", "/usage", "three"]
-        gate.set()
-        assert (await first).json()["answer"]["text"] == "re: one"
-        for item, text in zip(queued, ("re: two", None, "re: three"), strict=True):
-            turn = item.json()
-            ended = await setup.queue.wait(
-                await setup.queue.turn("acme", turn["id"]), seconds=10
-            )
-            assert ended.state == "answered"
-            assert text is None or (ended.result or {})["text"] == text
-        assert setup.model.begun == ["one", "two", "three"], (
-            "a command is not sent to the model"
+    thread = await api.thread()
+    gate = api.model.hold("one")
+    first = asyncio.create_task(api.say(thread, "one"))
+    await api.model.until("one")
+    queued = [
+        await api.say(thread, text, wait=0) for text in ("two", "/usage", "three")
+    ]
+    assert [item.status_code for item in queued] == [202, 202, 202]
+    assert [item.json()["state"] for item in queued] == ["queued"] * 3
+    full = await api.say(thread, "four", wait=0)
+    assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
+    assert int(full.headers["retry-after"]) >= 1
+    shown = (await api.of("ann").get(f"/api/threads/{thread}")).json()["turns"]
+    assert [turn["content"] for turn in shown] == ["one", "two", "/usage", "three"]
+    gate.set()
+    assert (await first).json()["answer"]["text"] == "re: one"
+    for item, text in zip(queued, ("re: two", None, "re: three"), strict=True):
+        turn = item.json()
+        ended = await api.queue.wait(
+            await api.queue.turn("acme", turn["id"]), seconds=10
         )
-        told = ["one", "re: one", "two", "re: two", "three", "re: three"]
-        assert await setup.history(thread) == told
+        assert ended.state == "answered"
+        assert text is None or (ended.result or {})["text"] == text
+    assert api.model.begun == ["one", "two", "three"], (
+        "a command is not sent to the model"
+    )
+    told = ["one", "re: one", "two", "re: two", "three", "re: three"]
+    assert await api.history(thread) == told
 
 
-async def test_the_same_request_again_is_one_turn(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        gate = setup.model.hold("pay")
-        both = [
-            asyncio.create_task(setup.say(thread, "pay", key="k1")) for _ in range(2)
-        ]
-        await setup.model.until("pay")
-        gate.set()
-        answers = [(await one).json() for one in both]
-        assert answers[0] == answers[1]
-        assert (await setup.say(thread, "pay", key="k1")).json() == answers[0]
-        other = await setup.say(thread, "pay more", key="k1")
-        assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
-        assert setup.model.begun == ["pay"]
+async def test_the_same_request_again_is_one_turn(api: ApiSetup) -> None:
+    thread = await api.thread()
+    gate = api.model.hold("pay")
+    both = [asyncio.create_task(api.say(thread, "pay", key="k1")) for _ in range(2)]
+    await api.model.until("pay")
+    gate.set()
+    answers = [(await one).json() for one in both]
+    assert answers[0] == answers[1]
+    assert (await api.say(thread, "pay", key="k1")).json() == answers[0]
+    other = await api.say(thread, "pay more", key="k1")
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
+    assert api.model.begun == ["pay"]
 
 
-async def test_leaving_stops_nothing_and_coming_back_reads_on(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        gate = setup.model.hold("one")
-        path = f"/api/threads/{thread}/messages"
-        last = 0
-        async with setup.of("ann").stream(
-            "POST", path, json={"content": "one"}, headers=STREAM
-        ) as response:
-            turn = response.headers["x-everthread-turn"]
-            events = EventReader(response)
-            async for name, _ in events:
-                last += 1
-                if name == "delta":
-                    break
-        await asyncio.sleep(0.1)
-        assert (await setup.queue.turn("acme", turn)).state == "running"
-        gate.set()
-        again = {"last-event-id": str(last), **STREAM}
-        path = f"/api/threads/{thread}/turns/{turn}/events"
-        async with setup.of("ann").stream("GET", path, headers=again) as response:
-            rest = await EventReader(response).all()
-        assert "turn_started" not in [name for name, _ in rest]
-        assert "".join(
-            data["text"] for name, data in rest if name == "delta"
-        ).split() == ["re:", "one"]
-        assert rest[-1][1]["state"] == "answered"
-        async with setup.of("ann").stream(
-            "GET", path, headers={"last-event-id": "9999", **STREAM}
-        ) as response:
-            assert [name for name, _ in await EventReader(response).all()] == ["turn"]
+async def test_leaving_stops_nothing_and_coming_back_reads_on(api: ApiSetup) -> None:
+    thread = await api.thread()
+    gate = api.model.hold("one")
+    path = f"/api/threads/{thread}/messages"
+    last = 0
+    async with api.of("ann").stream(
+        "POST", path, json={"content": "one"}, headers=STREAM
+    ) as response:
+        turn = response.headers["x-everthread-turn"]
+        events = EventReader(response)
+        async for name, _ in events:
+            last += 1
+            if name == "delta":
+                break
+    await asyncio.sleep(0.1)
+    assert (await api.queue.turn("acme", turn)).state == "running"
+    gate.set()
+    again = {"last-event-id": str(last), **STREAM}
+    path = f"/api/threads/{thread}/turns/{turn}/events"
+    async with api.of("ann").stream("GET", path, headers=again) as response:
+        rest = await EventReader(response).all()
+    assert "turn_started" not in [name for name, _ in rest]
+    assert "".join(data["text"] for name, data in rest if name == "delta").split() == [
+        "re:",
+        "one",
+    ]
+    assert rest[-1][1]["state"] == "answered"
+    async with api.of("ann").stream(
+        "GET", path, headers={"last-event-id": "9999", **STREAM}
+    ) as response:
+        assert [name for name, _ in await EventReader(response).all()] == ["turn"]
 
 
-async def test_cancelling_is_its_own_call(tmp_path: Path) -> None:
-    async with open_api(url_in(tmp_path)) as setup:
-        thread = await setup.thread()
-        ann = setup.of("ann")
-        setup.model.hold("one")
-        first = asyncio.create_task(setup.say(thread, "one"))
-        await setup.model.until("one")
-        second = (await setup.say(thread, "two", wait=0)).json()
-        third = asyncio.create_task(setup.say(thread, "three"))
-        await asyncio.sleep(0.1)
-        gone = await ann.post(
-            f"/api/threads/{thread}/cancel", json={"turn": second["id"]}
-        )
-        assert [turn["state"] for turn in gone.json()["turns"]] == ["cancelled"]
-        await ann.post(f"/api/threads/{thread}/cancel", json={})
-        answer = await first
-        assert (answer.status_code, answer.json()["error"]["code"]) == (
-            409,
-            "cancelled",
-        )
-        assert (await third).json()["answer"]["text"] == "re: three"
-        history = await setup.history(thread)
-        assert history[0] == "one"
-        assert "interrupted" in history[1]
-        assert history[2:] == ["three", "re: three"]
-        assert (
-            await ann.post(f"/api/threads/{thread}/cancel", json={"queued": True})
-        ).json() == {"turns": []}
+async def test_cancelling_is_its_own_call(api: ApiSetup) -> None:
+    thread = await api.thread()
+    ann = api.of("ann")
+    api.model.hold("one")
+    first = asyncio.create_task(api.say(thread, "one"))
+    await api.model.until("one")
+    second = (await api.say(thread, "two", wait=0)).json()
+    third = asyncio.create_task(api.say(thread, "three"))
+    await asyncio.sleep(0.1)
+    gone = await ann.post(f"/api/threads/{thread}/cancel", json={"turn": second["id"]})
+    assert [turn["state"] for turn in gone.json()["turns"]] == ["cancelled"]
+    await ann.post(f"/api/threads/{thread}/cancel", json={})
+    answer = await first
+    assert (answer.status_code, answer.json()["error"]["code"]) == (
+        409,
+        "cancelled",
+    )
+    assert (await third).json()["answer"]["text"] == "re: three"
+    history = await api.history(thread)
+    assert history[0] == "one"
+    assert "interrupted" in history[1]
+    assert history[2:] == ["three", "re: three"]
+    assert (
+        await ann.post(f"/api/threads/{thread}/cancel", json={"queued": True})
+    ).json() == {"turns": []}
 
 
 async def test_a_model_that_fails_is_told_and_the_thread_goes_on(

@@ -17,7 +17,7 @@ from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.auth import Caller
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.mcp_server import ALWAYS_LOAD_KEY
 from everthread.lab.provider import Provider, ServedModel
@@ -84,14 +84,16 @@ def bearer(name: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}", **more}
 
 
-async def test_a_body_without_end_is_refused(tmp_path: Path) -> None:
+async def test_a_body_without_end_is_refused(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     """The attack: the SDK reads a body of any size into memory."""
 
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(1_000):
             yield b" " * 65_536
 
-    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+    async with gateway(tmp_path) as (_, url):
         headers = bearer(
             "ann", **{"content-type": "application/json", "accept": "application/json"}
         )
@@ -243,12 +245,9 @@ async def test_the_clients_own_name_for_its_session_is_the_thread(
 
 
 async def test_without_keys_it_answers_this_machine_only_and_only_to_post(
-    tmp_path: Path,
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with (
-        gateway(tmp_path, keys=False) as (_, url),
-        httpx2.AsyncClient(timeout=60) as http,
-    ):
+    async with gateway(tmp_path, keys=False) as (_, url):
         async with open_client(f"{url}/mcp") as anybody:
             assert "no thread" in (await call_tool(anybody, "status"))[0]
         assert (await http.get(f"{url}/mcp")).status_code == 405
@@ -264,10 +263,12 @@ async def test_without_keys_it_answers_this_machine_only_and_only_to_post(
         assert 400 <= broken.status_code < 500
 
 
-async def test_reading_needs_its_scope_and_counts(tmp_path: Path) -> None:
+async def test_reading_needs_its_scope_and_counts(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     accepts = {"accept": "application/json, text/event-stream"}
-    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+    async with gateway(tmp_path) as (_, url):
         refused = await http.post(
             f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts}
         )

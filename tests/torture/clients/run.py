@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from everthread import estimate_request_tokens, open_store
+from everthread.core.caching.shared_prefix import shared_prefix
 from everthread.core.messages import tool_names
-from everthread.core.provider_errors import classify_error
-from everthread.core.shared_prefix import shared_prefix
+from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record

@@ -12,11 +12,11 @@ from everthread.agent.commands.dispatch import (
     command,
     paragraphs,
 )
-from everthread.compaction.journal import name_author
+from everthread.compaction.journal.journal import name_author
 from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_summary
 from everthread.errors import NothingToUndoError

@@ -12,7 +12,7 @@ from everthread.agent.commands.dispatch import (
     paragraphs,
 )
 from everthread.agent.turn_events import CauseLog
-from everthread.compaction.journal import AUTHOR, name_author
+from everthread.compaction.journal.journal import AUTHOR, name_author
 from everthread.compaction.tool_calls import REFUSED
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars

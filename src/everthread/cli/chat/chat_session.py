@@ -57,11 +57,11 @@ from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.answers import Answer
 from everthread.conversation.conversation import Conversation
-from everthread.core.claude_cache_marks import caching_line
+from everthread.core.caching.claude_cache_marks import caching_line
 from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.packages import require_package
 from everthread.core.prices import prices_for
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError

@@ -24,7 +24,7 @@ from everthread.cli.output import (
     print_text,
     print_unknown_roles,
 )
-from everthread.compaction.journal import name_author
+from everthread.compaction.journal.journal import name_author
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt

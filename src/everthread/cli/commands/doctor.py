@@ -33,7 +33,7 @@ from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
 from everthread.providers.local import find_model
-from everthread.providers.resolve import (
+from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
     OPENAI,

@@ -14,11 +14,9 @@ from everthread.cli.output import indent_further_lines, print_text
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
-from everthread.errors import (
-    InputError,
-)
+from everthread.errors import InputError
 from everthread.providers.local import SMOLLM2, is_intact, pull
-from everthread.providers.resolve import (
+from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
     OPENAI,

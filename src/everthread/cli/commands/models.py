@@ -25,7 +25,7 @@ from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window
-    from everthread.providers.resolve import Choice
+    from everthread.providers.model_choice import Choice
     from everthread.store.records import ModelLimit
     from everthread.store.store import Store
 

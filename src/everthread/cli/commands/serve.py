@@ -168,7 +168,7 @@ class ServeTask:
     quiet: bool
 
     def set_up_logs(self) -> None:
-        from everthread.gateway.log_lines import set_up_logs
+        from everthread.gateway.monitoring.log_lines import set_up_logs
 
         set_up_logs(
             self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file

@@ -217,7 +217,7 @@ async def _run(
     """Run the client with a gateway of its own, and print the receipt."""
     from everthread.factory.gateways import open_gateway, page_reader
     from everthread.factory.stores import open_store, store_url
-    from everthread.gateway.log_lines import set_up_logs
+    from everthread.gateway.monitoring.log_lines import set_up_logs
 
     config = overrides.apply(load_config())
     set_up_logs("text", verbose=False, quiet=True, file=overrides.log)

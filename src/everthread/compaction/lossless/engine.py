@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.earlier_summary import Earlier, read_earlier, read_state
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     number_messages,
@@ -203,11 +203,7 @@ class LosslessEngine(SummaryEngine):
         facts = facts.finished(plan.facts)
         state = facts.at_end(*plan.following)
         budget = self._budget(order, parts, sum(source.tokens for source in sources))
-        names = NamesSection.plan(
-            state.names,
-            budget + plan.words_shown,
-            facts.root_prefix,
-        )
+        names = NamesSection.plan(state.names, budget + plan.words_shown)
         pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
         marker = order.marker
         if self._services.lookup and not self._services.budget.small:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.journal import Journal, parse_journal
-from everthread.compaction.journal_entries import Entry
+from everthread.compaction.journal.entries import Entry
+from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,

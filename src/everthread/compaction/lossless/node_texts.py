@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.draft_checks import NAMES_TOO_MUCH
 from everthread.compaction.drafts import PendingDraft
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     defuse_nodes,
@@ -36,8 +35,13 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.summary_message import fit_sections
 from everthread.compaction.user_quotes import Count
-from everthread.compaction.verification import is_refused, mark_sections, source_text
-from everthread.core.redaction import redact
+from everthread.compaction.verification.draft_checks import NAMES_TOO_MUCH
+from everthread.compaction.verification.unsupported_lines import (
+    is_refused,
+    mark_sections,
+    source_text,
+)
+from everthread.core.secrets.redaction import redact
 
 MAX_EXCESS = 1.5
 """A draft may exceed its room by this factor; it is cut then."""

@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from everthread.compaction.drafts import empty_draft
 from everthread.compaction.engine import Events, silent
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.economics import Rates
 from everthread.core.prices import prices_for
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
 
 Reading = Literal["input", "read", "write"]

@@ -42,7 +42,6 @@ from everthread.compaction.summary import (
     TemplateName,
     render_sections,
 )
-from everthread.core.error_evidence import Evidence
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import (
     Message,
@@ -52,8 +51,9 @@ from everthread.core.messages import (
     one_line,
     text_of,
 )
-from everthread.core.provider_errors import classify_error
-from everthread.core.redaction import redact
+from everthread.core.provider_errors.classification import classify_error
+from everthread.core.provider_errors.evidence import Evidence
+from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Reply, Request
 from everthread.errors import SummaryError, WireError

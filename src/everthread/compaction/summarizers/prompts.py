@@ -46,7 +46,7 @@ from everthread.core.messages import (
     strip_injected,
     text_of,
 )
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START, spans
 from everthread.core.types import Reply, Request
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from everthread.agent.commands.dispatch import CommandResult
 from everthread.agent.loop import Agent
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, LeaseLostError
 from everthread.gateway.api import QueueOptions

@@ -17,11 +17,11 @@ from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused, error_body, error_headers
-from everthread.gateway.json_slices import LIST_FIELD
-from everthread.gateway.manager import ProxyManager
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.middleware import Admission
-from everthread.gateway.reading import RequestBody, read_request
-from everthread.gateway.request_head import ClientGone, RequestHead, read_body
+from everthread.gateway.request.body_reading import RequestBody, read_request
+from everthread.gateway.request.json_slices import LIST_FIELD
+from everthread.gateway.request.request_head import ClientGone, RequestHead, read_body
 
 PATH = "/v1/compact"
 _MIN_WINDOW = 1_000

@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_turn_view
 from everthread.gateway.api.turn_log import TurnEvent
-from everthread.gateway.auth import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request_head import (
+from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
     read_body,

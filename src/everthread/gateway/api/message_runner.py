@@ -11,7 +11,7 @@ from everthread.agent import commands
 from everthread.agent.loop import Agent
 from everthread.conversation.answers import Answer
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.types import StreamDelta
 from everthread.gateway.api.agents import AgentPool, AgentSlot
 from everthread.gateway.api.turn_log import TurnLog

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from everthread.conversation.cancellation import finish
 from everthread.conversation.given_messages import Given, as_messages
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import (
     EverthreadError,
     LeaseLostError,
     StoreError,
     UnknownIdError,
 )
+from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent
 from everthread.gateway.api.lost_turns import PROCESS_ENDED, repair_lost_turn
@@ -26,7 +27,6 @@ from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
 from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     KeyUse,
     Lease,

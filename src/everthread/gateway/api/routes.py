@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from everthread.conversation.given_messages import Given
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread, PreviewThread

@@ -14,7 +14,7 @@ from pydantic import (
     field_validator,
 )
 
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.store.records import (
     CompactionRecord,

@@ -14,8 +14,9 @@ from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
 from everthread._version import __version__
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
+from everthread.gateway.access.auth import Caller
 from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.agents import PreviewThread
 from everthread.gateway.api.http import (
@@ -30,11 +31,10 @@ from everthread.gateway.api.http import (
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import ThreadRoutes
 from everthread.gateway.api.schemas import ErrorView, NoBody, TurnView
-from everthread.gateway.auth import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import Admission
-from everthread.gateway.request_head import ClientGone, RequestHead
+from everthread.gateway.request.request_head import ClientGone, RequestHead
 
 _SCHEMA_REFERENCE = "#/components/schemas/{model}"
 _ERROR_TEXTS = {

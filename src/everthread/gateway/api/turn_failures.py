@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import (
     ConfigError,
     ContextOverflowError,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from everthread.gateway.issued_keys import digest_of, is_key
-from everthread.gateway.quotas import utc_day
+from everthread.gateway.access.issued_keys import digest_of, is_key
+from everthread.gateway.access.quotas import utc_day
 from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from everthread.core.messages import count_noun
+from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.charts import (
     HALF_PAGE_WIDTH,
@@ -21,7 +22,6 @@ from everthread.gateway.dashboard.charts import (
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import message_text
 from everthread.gateway.dashboard.views import WindowSize
-from everthread.gateway.quotas import utc_day
 from everthread.store.records import StoredMessage, UsageRow
 
 DAY_SECONDS = 86_400.0

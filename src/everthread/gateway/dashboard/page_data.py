@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from everthread.compaction.thread_facts import ThreadState, state_of
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.errors import UnknownIdError
+from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.headlines import (
@@ -44,7 +45,6 @@ from everthread.gateway.dashboard.text import (
 )
 from everthread.gateway.dashboard.trials import TrialRequest
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
-from everthread.gateway.quotas import utc_day
 from everthread.store.records import (
     CallRow,
     CompactionRecord,

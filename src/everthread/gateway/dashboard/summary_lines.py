@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everthread.core.redaction import redact
+from everthread.core.secrets.redaction import redact
 from everthread.gateway.dashboard.text import clean
 
 

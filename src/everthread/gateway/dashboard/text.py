@@ -16,7 +16,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.prices import format_dollars
-from everthread.core.redaction import redact_part
+from everthread.core.secrets.redaction import redact_part
 
 REDACTION_MARGIN_CHARS = 400
 """Characters around an excerpt that are searched too: a secret may begin or end there."""

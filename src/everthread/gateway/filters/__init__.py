@@ -4,7 +4,7 @@ A `Feature` is one object for all requests; `factory/gateways.py` lists them. Fo
 concerns it, a feature makes a `Filter`, which holds the state of that exchange. The first feature of
 the list is next to the client, the last next to the upstream: a request passes them from first to
 last, and an answer from last to first.
-`cache_marks.py` is not a `Feature`: it acts when the bytes of a request are rendered (`gateway/render.py`).
+`cache_marks.py` is not a `Feature`: it acts when the bytes of a request are rendered (`gateway/managed/render.py`).
 """
 
 from __future__ import annotations

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.claude_cache_marks import cache_route, mark_system, place_marks
-from everthread.core.openai_cache_breakpoints import (
+from everthread.core.caching.claude_cache_marks import (
+    cache_route,
+    mark_system,
+    place_marks,
+)
+from everthread.core.caching.openai_cache_breakpoints import (
     breakpoint_place,
     mark_message,
     takes_breakpoints,
 )
 from everthread.core.types import Api
-from everthread.gateway.json_slices import (
+from everthread.gateway.request.json_slices import (
     Change,
     Element,
     SlicedBody,
@@ -25,7 +29,7 @@ from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 
 if TYPE_CHECKING:
-    from everthread.gateway.client_request import ClientRequest
+    from everthread.gateway.request.client_request import ClientRequest
 
 
 @dataclass(slots=True)

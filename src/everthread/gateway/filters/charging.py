@@ -13,15 +13,15 @@ from typing import Any
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import calls_of, text_of
 from everthread.core.prices import cost_of
+from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.contracts import Account, Outgoing
-from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.quotas import BYTES_PER_TOKEN
-from everthread.gateway.request_head import Upload
+from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.request.encoding import UNREADABLE, decoder
+from everthread.gateway.request.request_head import Upload
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.sse import SseParser
 

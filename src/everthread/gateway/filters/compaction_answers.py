@@ -11,7 +11,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.compaction_items import (
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.managed.compaction_items import (
     PATH,
     asks_compaction,
     compact_body,
@@ -19,10 +23,6 @@ from everthread.gateway.compaction_items import (
     response_body,
     response_events,
 )
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming
-from everthread.gateway.error_answers import Refused
-from everthread.gateway.exchange import Answer, Exchange
-from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
 

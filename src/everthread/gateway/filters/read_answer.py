@@ -8,7 +8,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.managed.managed_exchange import ManagedExchange
 from everthread.thread.caller.sent_history import Outcome
 
 BUCKETS = ("input", "output", "cache_read", "cache_write")

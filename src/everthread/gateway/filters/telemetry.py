@@ -19,8 +19,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from everthread._version import __version__
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.log_lines import request_id
-from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.monitoring.log_lines import request_id
 from everthread.gateway.router import family_of
 from everthread.thread.caller.sent_history import Outcome
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
 from everthread.gateway.filters import Feature, Filter
-from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.outer_fields import OuterFields, peek_field
+from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter
 
 MAX_EVENT_BYTES = 1024 * 1024

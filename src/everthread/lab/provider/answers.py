@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from everthread.core.caching.shared_prefix import PrefixDiff, shared_prefix
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.shared_prefix import PrefixDiff, shared_prefix
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks

@@ -9,12 +9,13 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
-from everthread.core.cache_lifetimes import (
+from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_SECONDS,
     OPTIONS,
     automatic_lifetime,
     bills_writes,
 )
+from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.fingerprints import byte_form, byte_text
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -26,7 +27,6 @@ from everthread.core.messages import (
     kind_of,
     parts_of,
 )
-from everthread.core.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.wire.common import native_of

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.claude_cache_marks import (
+from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
     first_markable_index,
     mark_system,
 )
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, with_content
 from everthread.core.prices import cost, prices_for
 from everthread.core.tokens import TokenCounter

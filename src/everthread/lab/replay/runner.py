@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from everthread.core.redaction import redact_part
 from everthread.core.search.lookup import Neighbour
+from everthread.core.secrets.redaction import redact_part
 from everthread.core.transcript import is_lookup
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx

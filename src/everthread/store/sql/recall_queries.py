@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from everthread.core.redaction import redact_part
 from everthread.core.search.query import Question
+from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
 from everthread.store.records import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.pieces import Piece, load_pieces, read_pieces

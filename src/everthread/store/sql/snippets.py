@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from everthread.core.redaction import redact_part
+from everthread.core.secrets.redaction import redact_part
 
 SNIPPET_LENGTH = 160
 SNIPPET_BEFORE = SNIPPET_LENGTH // 4

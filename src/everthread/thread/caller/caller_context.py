@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Compaction
 from everthread.compaction.summary_message import tools_key
-from everthread.core.claude_cache_marks import cache_route
+from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
-from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
 from everthread.store.records import UNDONE_STATE, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
-from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller import recall_rounds
 from everthread.thread.caller.caller_setup import CallerSetup
-from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
+from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import ThreadRecorder
 from everthread.thread.caller.rewrites import (
     FoundRewrite,
@@ -115,7 +115,7 @@ class CallerContext:
         if call.match.matched:
             source = call.match.source
             expected = self._services.hidden_rounds.expected(source)
-            states.append((source, hidden_rounds.STATE))
+            states.append((source, recall_rounds.STATE))
         found = await self._find_rewrite(states)
         [undone, *rounds] = found.states
         call.used = found.rewrite

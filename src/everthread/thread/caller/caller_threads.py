@@ -26,9 +26,9 @@ from everthread.store.records import NewUsage, Rewrite
 from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
 from everthread.thread.caller.caller_setup import CallerSetup
-from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
+from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
 from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrite_key
 from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistory

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.tokens.budget import Budget
 from everthread.store.records import Rewrite
-from everthread.thread.caller.hidden_rounds import RESULT_PARTS, CallRounds
+from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
 from everthread.thread.caller.replacement import (
     match_unchanged,
     replacement_messages,

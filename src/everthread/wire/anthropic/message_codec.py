@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.claude_cache_marks import carrier_block
+from everthread.core.caching.claude_cache_marks import carrier_block
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,

@@ -1,0 +1,1 @@
+"""The journal: the summary that no model writes."""

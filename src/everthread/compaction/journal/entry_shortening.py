@@ -1,0 +1,329 @@
+"""Shorten the entries of a journal until they fit.
+
+The actions of a turn (files, commands, errors) and its prose (notes and closing words) have a share of the room each.
+Actions are reduced from the oldest entry on: to the files and commands they name, to the files, then to one entry for a
+range of turns. The newest errors have a share of their own, which a long newest entry cannot take: each stays as its
+most telling line. Prose is chosen sentence by sentence over all entries, so that an old turn keeps its conclusion when
+it has lost its steps. Everything dropped is counted or marked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from everthread.compaction.journal.conclusions import (
+    LINE_SEPARATOR,
+    Piece,
+    join_pieces,
+    weigh_text,
+)
+from everthread.compaction.journal.entries import Entry, changed_line
+from everthread.compaction.journal.one_line_text import ERROR_START, split_note
+from everthread.compaction.journal.steps import FIXED
+from everthread.compaction.user_quotes import Count, Rarity, newest_lines
+from everthread.core.messages import clip
+
+_ACTION_SHARE = 0.25
+"""Share of the room for actions; more if the prose leaves some."""
+_RANGE_TOKENS = 80
+"""Room for everything older beside the newest entry."""
+_ERROR_SHARE = 0.25
+"""Share of the room for errors of reduced entries, each in its shortest form."""
+_MAX_EFFECTS_CHARS = 300
+"""Characters for the changes and commands in an entry without its steps."""
+_NEWEST_WEIGHT = 1.5
+"""A sentence of the newest entry weighs this many times as much as one of the oldest."""
+_DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
+
+
+def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Entry]:
+    """Return the entries within this many tokens."""
+    full = _drop_repeated_errors(entries)
+    total = sum(count(entry.text) + 2 for entry in full)
+    if total <= budget:
+        return full
+    bare = [_without_prose(entry) for entry in full]
+    actions = sum(count(entry.text) + 2 for entry in bare)
+    errors = _newest_errors(bare[:-1], int(budget * _ERROR_SHARE), count)
+    older = _RANGE_TOKENS + sum(count(line) + 2 for line in errors)
+    newest = min(count(bare[-1].text) + older, budget * 3 // 4)
+    least = max(int(budget * _ACTION_SHARE), newest)
+    room = max(least, budget - (total - actions))
+    parts = [_Part(entry, [index]) for index, entry in enumerate(bare)]
+    parts = _fit_actions(parts, errors, room, count=count)
+    return _fit_prose(parts, full, budget, count)
+
+
+@dataclass(slots=True)
+class _Part:
+    """An entry without its prose, or several in one; `sources` are the places of the original entries."""
+
+    entry: Entry
+    sources: list[int]
+    has_steps: bool = True
+    """Whether the lines are those of the original entry."""
+
+
+def _without_prose(entry: Entry) -> Entry:
+    lines = tuple(split_note(line)[1].removeprefix(" — ") for line in entry.lines)
+    return replace(entry, lines=lines, closing="")
+
+
+def _newest_errors(entries: Iterable[Entry], room: int, count: Count) -> frozenset[str]:
+    """Return the newest errors of these entries that have room, in their shortest form."""
+    lines = [_short_error(line) for entry in entries for line in entry.errors]
+    once = list(dict.fromkeys(reversed(lines)))[::-1]
+    return frozenset(newest_lines(once, room, count))
+
+
+def _fit_actions(
+    parts: list[_Part], errors: frozenset[str], room: int, *, count: Count
+) -> list[_Part]:
+    """Reduce the actions of the oldest entries until all fit; those of the newest only if nothing else is left.
+
+    Reduced entries keep those of their errors that are in `errors`.
+    """
+    usual = _usual_commands(part.entry for part in parts)
+
+    def name_effects(entry: Entry) -> Entry:
+        return _name_effects(entry, usual, errors)
+
+    def name_files(entry: Entry) -> Entry:
+        return _name_files(entry, errors)
+
+    for kept in (1, 0):
+        _reduce_oldest(parts, kept, name_effects, room=room, count=count)
+        _reduce_oldest(parts, kept, name_files, room=room, count=count)
+        _merge_oldest(parts, kept, room, count=count)
+        over = _actions_tokens(parts, count) - room
+        if over > 0 and len(parts) > kept:
+            first = parts[0]
+            first.entry = _shrink(first.entry, count(first.entry.body) - over, count)
+            first.has_steps = False
+    return parts
+
+
+def _reduce_oldest(
+    parts: Sequence[_Part],
+    kept: int,
+    reduce: Callable[[Entry], Entry],
+    *,
+    room: int,
+    count: Count,
+) -> None:
+    """Reduce the oldest entries until all fit, but not the last `kept`."""
+    total = _actions_tokens(parts, count)
+    for part in parts[: len(parts) - kept]:
+        if total <= room:
+            return
+        slim = reduce(part.entry)
+        total += count(slim.body) - count(part.entry.body)
+        part.entry = slim
+        part.has_steps = False
+
+
+def _merge_oldest(parts: list[_Part], kept: int, room: int, *, count: Count) -> None:
+    """Merge the oldest entries into one until the rest fits, but not the last `kept`."""
+    total = _actions_tokens(parts, count)
+    while total > room and len(parts) > max(kept + 1, 1):
+        first, second = parts[:2]
+        joined = first.entry.join(second.entry)
+        total += count(joined.body) - count(first.entry.body)
+        total -= count(second.entry.body) + 2
+        sources = [*first.sources, *second.sources]
+        parts[:2] = [_Part(joined, sources, has_steps=False)]
+
+
+def _actions_tokens(parts: Iterable[_Part], count: Count) -> int:
+    return sum(count(part.entry.body) + 2 for part in parts)
+
+
+def _shrink(entry: Entry, room: int, count: Count) -> Entry:
+    """Return the entry within this many tokens: without its oldest errors, then without its files."""
+    files = replace(entry, lines=changed_line(entry))
+    if count(files.body) > room:
+        return replace(entry, lines=())
+    errors = newest_lines(entry.errors, room - count(files.body), count)
+    return replace(entry, lines=(*files.lines, *errors))
+
+
+def _short_error(line: str) -> str:
+    """Return an error line with the most telling of its lines only."""
+    fixed = f" {FIXED}" if line.endswith(FIXED) else ""
+    told = line.removeprefix(ERROR_START).removesuffix(fixed).split(" | ")
+    telling = next((one for one in told if ": " in one), told[0])
+    return f"{ERROR_START}{telling}{fixed}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A note or the closing words of an entry, in pieces."""
+
+    part: int
+    """The number of the part that shows it."""
+    pieces: Sequence[Piece]
+    worths: Sequence[float]
+    sizes: Sequence[int]
+
+
+def _fit_prose(
+    parts: Sequence[_Part], full: Sequence[Entry], budget: int, count: Count
+) -> list[Entry]:
+    """Return the entries with the most informative prose of their sources, as much as there is room for."""
+    texts = _weigh_texts(parts, full, count)
+    room = budget - _actions_tokens(parts, count)
+    while True:
+        chosen = _choose_pieces(texts, room)
+        shown: list[list[str]] = [[] for _ in parts]
+        for text, numbers in zip(texts, chosen, strict=True):
+            shown[text.part].append(join_pieces(text.pieces, numbers))
+        entries = _merge_wordless(parts, shown)
+        over = sum(count(entry.text) + 2 for entry in entries) - budget
+        if over <= 0 or not any(chosen):
+            return entries
+        room -= over
+
+
+def _weigh_texts(
+    parts: Sequence[_Part], full: Sequence[Entry], count: Count
+) -> list[_Text]:
+    """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
+    rarity = Rarity(entry.prose for entry in full)
+    most = max(len(full) - 1, 1)
+    texts: list[_Text] = []
+    for number, part in enumerate(parts):
+        for index in part.sources:
+            weight = 1 + (_NEWEST_WEIGHT - 1) * index / most
+            notes = [split_note(line)[0] for line in full[index].lines]
+            for at, text in enumerate([*notes, full[index].closing]):
+                if not text and not part.has_steps:
+                    continue
+                is_note = at < len(notes)
+                pieces, worths, sizes = weigh_text(text, count, rarity, is_note=is_note)
+                worths = [worth * weight for worth in worths]
+                texts.append(_Text(number, pieces, worths=worths, sizes=sizes))
+    return texts
+
+
+def _choose_pieces(texts: Sequence[_Text], room: int) -> list[list[int]]:
+    """Return the pieces of each text that have room: those that are worth most, and each only once."""
+    ranked = sorted(
+        (
+            (-worth, at, number)
+            for at, text in enumerate(texts)
+            for number, worth in enumerate(text.worths)
+            if worth > 0
+        )
+    )
+    chosen: list[list[int]] = [[] for _ in texts]
+    said: set[str] = set()
+    for _, at, number in ranked:
+        size = texts[at].sizes[number]
+        words = texts[at].pieces[number].text
+        if size <= room and words not in said:
+            room -= size
+            said.add(words)
+            chosen[at].append(number)
+    return chosen
+
+
+def _merge_wordless(
+    parts: Sequence[_Part], shown: Sequence[Sequence[str]]
+) -> list[Entry]:
+    """Return the entries with their prose; adjacent ones that have neither steps nor prose are one."""
+    entries: list[Entry] = []
+    was_wordless = False
+    for part, texts in zip(parts, shown, strict=True):
+        entry = _with_prose(part, texts)
+        is_wordless = not part.has_steps and not entry.closing
+        if is_wordless and was_wordless:
+            entries[-1] = entries[-1].join(entry)
+        else:
+            entries.append(entry)
+        was_wordless = is_wordless
+    return merge_silent(entries)
+
+
+def _with_prose(part: _Part, texts: Sequence[str]) -> Entry:
+    """Return the entry with these notes and closing words; without its steps they are one text."""
+    entry = part.entry
+    if not part.has_steps:
+        return replace(entry, closing=LINE_SEPARATOR.join(filter(None, texts)))
+    lines = (
+        f"{note} — {done}" if note and done else note or done
+        for note, done in zip(texts[:-1], entry.lines, strict=True)
+    )
+    return replace(entry, lines=tuple(filter(None, lines)), closing=texts[-1])
+
+
+def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
+    """Return the entry with only the changed files, the commands that are not `usual`, and its error lines."""
+    names = entry.changed_files
+    once = [
+        f"`{clip(command, 60)}`"
+        for command in dict.fromkeys(entry.commands)
+        if command not in usual
+    ]
+    effects = [
+        f"changed {', '.join(names)}" if names else "",
+        f"ran {', '.join(once)}" if once else "",
+    ]
+    line = clip("; ".join(part for part in effects if part), _MAX_EFFECTS_CHARS)
+    kept = _kept_errors(entry, errors)
+    return replace(entry, lines=tuple(filter(None, (line, *kept))))
+
+
+def _kept_errors(entry: Entry, errors: Container[str]) -> list[str]:
+    """Return the errors of an entry that are in `errors`, in their shortest form."""
+    lines = dict.fromkeys(map(_short_error, entry.errors))
+    return [line for line in lines if line in errors]
+
+
+def _name_files(entry: Entry, errors: Container[str]) -> Entry:
+    """Return the entry with only the files it changed, how many commands it ran, and its error lines."""
+    return replace(
+        entry,
+        lines=(*changed_line(entry), *_kept_errors(entry, errors)),
+        called=0,
+        looked=0,
+    )
+
+
+def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
+    """Drop error lines that a later line repeats, ignoring durations."""
+    later_errors: set[str] = set()
+    unrepeated: list[Entry] = []
+    for entry in reversed(list(entries)):
+        lines: list[str] = []
+        for line in reversed(entry.lines):
+            if line.startswith(ERROR_START):
+                same = _DURATION.sub("", line)
+                if same in later_errors:
+                    continue
+                later_errors.add(same)
+            lines.append(line)
+        is_whole = len(lines) == len(entry.lines)
+        unrepeated.append(
+            entry if is_whole else replace(entry, lines=tuple(lines[::-1]))
+        )
+    return unrepeated[::-1]
+
+
+def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
+    """Return the commands that were run more than twice: builds, tests, checks."""
+    counts = Counter(command for entry in entries for command in entry.commands)
+    return frozenset(command for command, times in counts.items() if times > 2)
+
+
+def merge_silent(entries: list[Entry]) -> list[Entry]:
+    """Merge adjacent silent entries into one entry for a range."""
+    merged: list[Entry] = []
+    for entry in entries:
+        if merged and merged[-1].is_silent and entry.is_silent:
+            merged[-1] = merged[-1].join(entry)
+        else:
+            merged.append(entry)
+    return merged

@@ -1,0 +1,102 @@
+"""The summary without a model: a journal of the work, one entry a turn, made from the structure of the transcript.
+
+An entry has the number of the user's message, the actions (files, commands, calls, errors) and the outcome of the turn.
+When room runs short, the oldest entries are reduced first: they lose their closing words, then their calls (which
+become counts), then neighbouring entries become one for a range. Failures are kept longer: an error has a separate
+line, and the newest errors stay within their share of the room. Everything dropped is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.journal.entries import ENTRY_FIGURES, ENTRY_HEADER, Entry
+from everthread.compaction.journal.entry_shortening import fit_entries
+from everthread.compaction.journal.one_line_text import closing_text, redact_texts
+from everthread.compaction.user_quotes import Count
+from everthread.core.messages import count_noun
+
+AUTHOR = "journal"
+
+
+def name_author(author: str) -> str:
+    """Return an author as text for people: `the journal`, or a model's name."""
+    return "the journal" if author == AUTHOR else author
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The entries of a thread, oldest first."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        return sum(entry.messages for entry in self.entries)
+
+    def fit(self, budget: int, count: Count) -> Journal:
+        """Return the journal within this many tokens, the oldest entries shortened first."""
+        if not self.entries:
+            return self
+        room = budget - count(self.intro())
+        return Journal(tuple(fit_entries(self.entries, room, count)))
+
+    def intro(self) -> str:
+        """The line before the entries that explains them."""
+        return (
+            f"(Journal of {count_noun(self.messages, 'message')}, made without a model. [n] is the user's message n; "
+            "the entries say what was done during it and how it ended.)"
+        )
+
+    def text(self) -> str:
+        return (
+            "\n".join([self.intro(), *(entry.text for entry in self.entries)])
+            if self.entries
+            else ""
+        )
+
+
+def parse_journal(text: str) -> Journal:
+    """Parse the entries of a journal's text; anything before them is background."""
+    entries: list[Entry] = []
+    background: list[str] = []
+    for line in text.split("\n"):
+        header = ENTRY_HEADER.match(line)
+        if header is not None:
+            figures = header["figures"] or ""
+            counts: dict[str, Any] = {
+                name: int(match[1].replace(",", ""))
+                for name, pattern in ENTRY_FIGURES.items()
+                if (match := pattern.search(figures))
+            }
+            first = int(header["first"])
+            entries.append(
+                Entry(
+                    first,
+                    int(header["last"] or first),
+                    int(header["messages"].replace(",", "")),
+                    closing=header["closing"] or "",
+                    is_continued=header["continued"] is not None,
+                    **counts,
+                )
+            )
+        elif entries and line.startswith("- ended: "):
+            entries[-1] = replace(entries[-1], closing=line.removeprefix("- ended: "))
+        elif entries and line.startswith("- "):
+            entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
+        elif line.strip() and not line.startswith("(Journal of "):
+            background.append(line.strip())
+    if background:
+        entries.insert(0, background_entry("\n".join(background), 0))
+    return Journal(tuple(entries))
+
+
+def background_entry(text: str, messages: int) -> Entry:
+    """Return an entry for an earlier summary that has no entries."""
+    (closing,) = redact_texts([closing_text(f"From an earlier summary: {text}")])
+    return Entry(0, 0, messages, closing=closing)
+
+
+INTRO = "(Journal of "
+"""The beginning of `Journal.intro`."""

@@ -1,0 +1,40 @@
+"""The summariser that writes the journal."""
+
+from __future__ import annotations
+
+from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.state_sections import state_sections
+from everthread.compaction.summary import (
+    DONE,
+    SummaryDraft,
+    SummaryRequest,
+)
+from everthread.compaction.thread_facts import ThreadState
+from everthread.core.tokens import TokenCounter
+
+
+class JournalWriter:
+    """The summariser that calls no model and always works."""
+
+    name = AUTHOR
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._count = counter.text
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        """Return the journal and the sections made from the state, within the budget."""
+        return self.write(request)
+
+    def write(self, request: SummaryRequest) -> SummaryDraft:
+        """Do the work of `summarize`, which waits for nothing."""
+        state = request.state or ThreadState()
+        journal = request.journal or Journal()
+        if request.journal is None:
+            journal, state = journal_of(request.messages)
+        sections = state_sections(state, request.budget // 3, self._count)
+        used = sum(
+            self._count(f"## {name}\n{text}\n\n") for name, text in sections.items()
+        )
+        done = journal.fit(request.budget - used - 12, self._count).text()
+        return SummaryDraft({DONE: done, **sections}, AUTHOR)

@@ -1,0 +1,93 @@
+"""Texts of the journal: notes and closing words in one line, cut between words and without secrets."""
+
+from __future__ import annotations
+
+import re
+
+from everthread.compaction.journal.conclusions import LINE_SEPARATOR
+from everthread.core.messages import one_line
+from everthread.core.secrets.redaction import clip_words, redact
+from everthread.core.transcript import defuse
+
+ERROR_START = "error: "
+"""The start of an error line, which follows the line of the failed step."""
+_MAX_NOTE_CHARS = 1_500
+_MAX_CLOSING_CHARS = 6_000
+"""Characters of an answer to read; far fewer are shown."""
+_SEPARATOR = "\n\x1f\n"
+_CODE_MARK = "[code]"
+_TAG = re.compile(r"</?[\w -]{1,40}>")
+_COLONS = (":", "：")
+NEW_LINE = "\n"
+_RULER = re.compile(r"[-|:=*_ ]{3,}")
+"""A line across, or between a table's head and its rows."""
+_DONE_STARTS = ("changed ", "ran `", "called ")
+"""Starts of the part of a line that describes an action."""
+_NOTE_END = re.compile(r" — (?:changed |ran `|called )")
+
+
+def note_text(text: str) -> str:
+    """Return the assistant's text before its calls in one line: without code, its lines separated."""
+    if len(text) > _MAX_NOTE_CHARS:
+        half = _MAX_NOTE_CHARS // 2
+        text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
+    lines = [line for line in _prose(text) if line != _CODE_MARK]
+    return clip_line(LINE_SEPARATOR.join(lines), _MAX_NOTE_CHARS)
+
+
+def split_note(line: str) -> tuple[str, str]:
+    """Return the note of a step's line, and the rest of the line."""
+    if line.startswith((ERROR_START, *_DONE_STARTS)):
+        return "", line
+    found = _NOTE_END.search(line)
+    return (line[: found.start()], line[found.start() :]) if found else (line, "")
+
+
+def closing_text(text: str) -> str:
+    """Return an answer in one line: without code, its lines separated."""
+    return LINE_SEPARATOR.join(_prose(text))
+
+
+def _prose(text: str) -> list[str]:
+    """Return the lines of a text, with a sign for each piece of code.
+
+    Lines at the end that only lead to code, or mark it, are dropped.
+    """
+    text = text.strip()
+    if len(text) > _MAX_CLOSING_CHARS:
+        half = _MAX_CLOSING_CHARS // 2
+        text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
+    pieces = text.split("```")
+    spoken = f"\n{_CODE_MARK}\n".join(pieces[::2])
+    lines = [" ".join(words) for line in spoken.split("\n") if (words := line.split())]
+    lines = [line for line in lines if not _RULER.fullmatch(line)]
+    is_code = False
+    while lines and (
+        lines[-1] == _CODE_MARK
+        or _TAG.fullmatch(lines[-1])
+        or (is_code and lines[-1].endswith(_COLONS))
+    ):
+        is_code = lines.pop() == _CODE_MARK or is_code
+    return lines
+
+
+def clip_line(text: str, limit: int = 240) -> str:
+    """Clip a text to one line of at most `limit` characters.
+
+    A text is redacted before it is cut; the rest is redacted with the whole entry.
+    """
+    return clip_words(one_line(text), limit)
+
+
+def redact_texts(texts: list[str]) -> list[str]:
+    """Redact texts and remove our own markers, in one call because that is cheaper.
+
+    Return the same list if nothing changes.
+    """
+    joined = _SEPARATOR.join(texts)
+    clean = defuse(redact(joined))
+    split = clean.split(_SEPARATOR)
+    # One of the texts holds the separator, or the list is empty.
+    if len(split) != len(texts):
+        return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
+    return texts if clean == joined else split

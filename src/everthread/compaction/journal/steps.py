@@ -1,0 +1,187 @@
+"""The steps of a turn in words: the note of the assistant, the files it changed, its calls and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from everthread.compaction.history import MessageFacts
+from everthread.compaction.journal.entries import REPEAT_COUNT
+from everthread.compaction.journal.one_line_text import (
+    ERROR_START,
+    clip_line,
+    closing_text,
+    note_text,
+    redact_texts,
+)
+from everthread.compaction.thread_facts import (
+    bare_command,
+    error_key,
+    read_todo,
+)
+from everthread.compaction.tool_calls import Effect
+from everthread.core.messages import text_of
+
+FIXED = "(fixed later)"
+MAX_COMMAND_CHARS = 120
+_MAX_CALL_CHARS = 120
+
+
+class CallText(NamedTuple):
+    """A call in words, its error lines, and the key under which the state holds its failure."""
+
+    text: str
+    errors: tuple[str, ...] = ()
+    failure: str = ""
+
+
+class Step(NamedTuple):
+    """The assistant's note and the calls of the same message, redacted."""
+
+    note: str = ""
+    changed: tuple[str, ...] = ()
+    calls: tuple[CallText, ...] = ()
+
+    def lines(
+        self, open_errors: Container[str], shown: Sequence[Sequence[str]]
+    ) -> Iterator[str]:
+        """Yield the step as one line (none if it only read), then the error lines of its calls in `shown`."""
+        parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
+        failed: list[str] = []
+        for call, errors in zip(self.calls, shown, strict=True):
+            fixed = (
+                f" {FIXED}" if call.failure and call.failure not in open_errors else ""
+            )
+            parts.append(call.text if errors else f"{call.text}{fixed}")
+            failed += [f"{ERROR_START}{' | '.join(errors)}{fixed}"] if errors else []
+        done = "; ".join(parts)
+        if line := f"{self.note} — {done}" if self.note and done else done or self.note:
+            yield line
+        yield from failed
+
+
+def write_texts(
+    steps: Sequence[tuple[MessageFacts, str]], closings: Sequence[MessageFacts]
+) -> None:
+    """Write the missing steps and closing words of these messages.
+
+    They are redacted in one call, which is cheaper. Each message with calls comes with the assistant's words right
+    before it.
+    """
+    missing = [
+        (one, note)
+        for one, note in steps
+        if one.effects and (one.step is None or one.step[0] is not one.effects[1])
+    ]
+    new = [one for one, _ in missing]
+    ended = [one for one in closings if one.closing is None]
+    notes = [
+        (text_of(one.message) or note) if one.calls else "" for one, note in missing
+    ]
+    raw = [
+        _step(note, one.effects[1])
+        for one, note in zip(new, notes, strict=True)
+        if one.effects
+    ]
+    texts = [
+        *(text for step in raw for text in _step_texts(step)),
+        *(closing_text(text_of(one.message).strip()) for one in ended),
+    ]
+    redacted = redact_texts(texts)
+    clean = iter(redacted)
+    for one, step in zip(new, raw, strict=True):
+        if one.effects:
+            one.step = (
+                one.effects[1],
+                step if redacted is texts else _with_texts(step, clean),
+            )
+    for one, closing in zip(ended, redacted[len(texts) - len(ended) :], strict=True):
+        one.closing = closing
+
+
+def _step_texts(step: Step) -> Iterator[str]:
+    yield step.note
+    yield from step.changed
+    for call in step.calls:
+        yield call.text
+        yield from call.errors
+
+
+def _with_texts(step: Step, texts: Iterator[str]) -> Step:
+    """Return the step with new texts, in the order of `_step_texts`."""
+    note = next(texts)
+    changed = tuple(next(texts) for _ in step.changed)
+    calls = tuple(
+        CallText(next(texts), tuple(next(texts) for _ in call.errors), call.failure)
+        for call in step.calls
+    )
+    return Step(note, changed, calls)
+
+
+def _step(note: str, effects: Sequence[Effect]) -> Step:
+    """Describe the effects of a message's calls. A to-do list is part of the state instead."""
+    changed = name_paths(
+        path
+        for effect in effects
+        if effect.kind == "changed"
+        for path in _changed_paths(effect)
+    )
+    calls = []
+    for effect in effects:
+        if effect.kind == "ran":
+            calls.append(
+                _call_text(
+                    f"ran `{clip_line(bare_command(effect.target), MAX_COMMAND_CHARS)}`",
+                    effect,
+                )
+            )
+        elif effect.kind == "called" and not (read_todo(effect) and not effect.failed):
+            target = clip_line(effect.target, _MAX_CALL_CHARS)
+            calls.append(
+                _call_text(
+                    f"called {effect.tool}{f' ({target})' if target else ''}", effect
+                )
+            )
+        elif effect.failed and effect.kind == "changed":
+            calls.append(
+                _call_text(
+                    f"{effect.tool} {clip_line(effect.target, _MAX_CALL_CHARS)}".strip(),
+                    effect,
+                )
+            )
+    return Step(note_text(note), tuple(changed), tuple(calls))
+
+
+def _changed_paths(effect: Effect) -> tuple[str, ...]:
+    return (
+        () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
+    )
+
+
+def _call_text(what: str, effect: Effect) -> CallText:
+    """Describe a call, with its outcome and errors."""
+    outcome = clip_line(effect.outcome, 120)
+    errors = tuple(map(clip_line, effect.errors))
+    # Code is never the same twice: a later pass of other code does not resolve this failure.
+    is_open = (
+        effect.failed
+        and errors
+        and effect.kind != "looked"
+        and not {"code", "session_id"} & effect.arguments.keys()
+    )
+    failure = error_key(effect) if is_open else ""
+    return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
+
+
+def name_paths(paths: Iterable[str]) -> list[str]:
+    """Return each path once, with its count."""
+    counts: dict[str, int] = {}
+    for path in paths:
+        name, _, times = (
+            path.rpartition(" ×") if REPEAT_COUNT.search(path) else (path, "", "1")
+        )
+        counts[name] = counts.get(name, 0) + int(times)
+    return [
+        f"{clip_line(path, 200)} ×{times}" if times > 1 else clip_line(path, 200)
+        for path, times in counts.items()
+    ]

@@ -1,0 +1,191 @@
+"""Names in a text, recognised by their shape: files, identifiers, hashes, ids and addresses, in any language.
+
+Plain words are not names. A path is read as its end: the last folder and the name of the file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache, lru_cache
+from importlib import resources
+from itertools import chain
+from typing import NamedTuple
+
+MAX_NAME_CHARS = 120
+MAX_SHOWN_PARTS = 2
+"""Parts of a path that are shown: its last folder and the name of the file."""
+
+_ESCAPE = re.compile(r"\\[nrt]")
+"""White space in a JSON text inside a text."""
+_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
+"""Characters of names in a row."""
+_SEPARATORS = re.compile(r"[.:/+@$~]+")
+_LETTER = re.compile("[A-Za-z]")
+_HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_EDGE_CHARS = ".-+@$~/"
+_FOLDER = re.compile(r"~?(?:/[\w.@+-]+){3,}")
+"""An absolute path; whether it is a file or a folder does not show."""
+_EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
+"""The form of an extension. After a folder every such ending is one; without a stem it is a hidden file or folder."""
+_HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
+_SHORT_LIVED = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
+_NO_FILE = re.compile("[ @:]")
+_CODE = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
+"""Ids in capitals and digits: tickets, reservations, orders."""
+_ADDRESS = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
+_HOST_WITH_PORT = re.compile(
+    r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})"
+)
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)")
+_VERSION = re.compile(r"v?\d+(?:\.\d+)+")
+
+
+def read_names(text: str, *, is_line: bool = False) -> list[str]:
+    """Return the names in a text, each once.
+
+    `is_line`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
+    """
+    if "\\" in text and ":\\" not in text:
+        text = _ESCAPE.sub(" ", text)
+    runs = dict.fromkeys(_RUN.findall(text))
+    names = map(_read_run_of_line, runs) if is_line else map(_read_run_of_text, runs)
+    return list(dict.fromkeys(chain.from_iterable(names)))
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name is a path with a folder, not an address or a command."""
+    return "/" in name and " " not in name and "://" not in name
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name is a path or a file's name. Of the other names only addresses and commands have a dot."""
+    if "/" in name:
+        return is_path(name)
+    return "." in name and _NO_FILE.search(name) is None
+
+
+def is_short_lived(name: str) -> bool:
+    """Return whether a name is a short identifier, as local variables are, or a hash."""
+    return _SHORT_LIVED.fullmatch(name) is not None
+
+
+def file_name_of(path: str) -> str:
+    """Return a path without its folders."""
+    return path.rpartition("/")[2]
+
+
+@lru_cache(maxsize=1 << 14)
+def end_of(name: str) -> str:
+    """Return the end of a path; other names unchanged."""
+    parts = name.split("/") if is_path(name) else ()
+    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
+    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
+
+
+@lru_cache(maxsize=1 << 15)
+def _read_run_of_text(run: str) -> tuple[str, ...]:
+    return _read_run(run, is_line=False)
+
+
+@lru_cache(maxsize=1 << 15)
+def _read_run_of_line(run: str) -> tuple[str, ...]:
+    """Return the names in a run that was typed. Only hyphens and absolute paths are read in another way there."""
+    if "-" in run or run[0] in "/~":
+        return _read_run(run, is_line=True)
+    return _read_run_of_text(run)
+
+
+def _read_run(run: str, *, is_line: bool) -> tuple[str, ...]:
+    """Return the names in a run of name characters."""
+    if run.isalpha():
+        return (run,) if _has_hump(run) else ()
+    if _SEPARATORS.search(run) is None:
+        word = run.strip("-")
+        return (word,) if _is_name(word, is_line) else ()
+    if "://" in run or _ADDRESS.fullmatch(run):
+        return (run,) if len(run) <= MAX_NAME_CHARS else ()
+    if ":" in run:
+        return _read_pieces(run, is_line=is_line)
+    path = run.lstrip("+-").removeprefix("./")
+    if path.count("/") == 1:
+        path = path.removeprefix("/")
+    is_folder = is_line and _FOLDER.fullmatch(path) is not None
+    if len(path) <= MAX_NAME_CHARS and (is_folder or _is_file_path(path)):
+        return (end_of(path),)
+    parts = (part.strip("-") for part in _SEPARATORS.split(run))
+    return tuple(dict.fromkeys(part for part in parts if _is_name(part, is_line)))
+
+
+def _read_pieces(run: str, *, is_line: bool) -> tuple[str, ...]:
+    """Return the names between colons: a file before its line or a test in it, a host before its port."""
+    if _HOST_WITH_PORT.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
+        return (run,)
+    pieces = (piece.rstrip(_EDGE_CHARS) for piece in run.split(":"))
+    names = (_read_run(piece, is_line=is_line) for piece in pieces if len(piece) >= 4)
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+
+def _is_file_path(run: str) -> bool:
+    """Return whether a run is a path to a file, or a file's name."""
+    folder, slash, base = run.rpartition("/")
+    stem, dot, ending = base.rpartition(".")
+    table = _table()
+    if base in table.files:
+        return bool(slash) or base[0] == "."
+    if not dot:
+        return False
+    if slash:
+        is_extension = _EXTENSION.fullmatch(ending) is not None
+        return bool(folder) and (is_extension or ending.lower() in table.extensions)
+    if not stem.strip(".") or ending.lower() not in table.extensions:
+        return False
+    is_plain = stem.isalpha() or "." in stem
+    return not (is_plain and ending in table.methods) and not _VERSION.fullmatch(base)
+
+
+def _has_hump(word: str) -> bool:
+    """Return whether a word has a capital after a small letter, or a small letter after two capitals."""
+    return not word[1:].islower() and _HUMP.search(word) is not None
+
+
+def _is_name(part: str, is_line: bool) -> bool:  # noqa: FBT001 - called in a loop
+    """Return whether a part of a run is a name.
+
+    It has an underscore, a hump, or letters with digits; in typed text also a hyphen.
+    """
+    core = part.strip("_-")
+    if len(core) < 4:
+        return False
+    if core.isalpha():
+        return _has_hump(core)
+    if core[0].isdigit() and (core.isdigit() or _DATE.match(core)):
+        return False
+    if "_" in core or _HUMP.search(core):
+        return _LETTER.search(core) is not None
+    has_hyphen = "-" in core
+    if not core.replace("-", "").isalpha() and _LETTER.search(core):
+        return bool(
+            _HEX.fullmatch(core)
+            or _CODE.fullmatch(core)
+            or (len(core) >= 8 and not has_hyphen)
+        )
+    return is_line and has_hyphen and core[0].isalpha() and len(core) >= 8
+
+
+class _Table(NamedTuple):
+    extensions: frozenset[str]
+    methods: frozenset[str]
+    files: frozenset[str]
+
+
+@cache
+def _table() -> _Table:
+    data = tomllib.loads(
+        resources.files("everthread.compaction")
+        .joinpath("data/names.toml")
+        .read_text("utf-8")
+    )
+    return _Table(
+        *(frozenset(data[name].split()) for name in ("extensions", "methods", "files"))
+    )

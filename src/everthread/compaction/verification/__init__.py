@@ -1,0 +1,1 @@
+"""Check a model's summary against its sources."""

@@ -1,0 +1,128 @@
+"""Take a line of a summary apart into claims: its sentences, each with its names, its figures and its other words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from everthread.compaction.user_quotes import split_sentences
+from everthread.compaction.verification.checkable_names import Name, checkable_names
+from everthread.compaction.verification.source_index import (
+    FIGURE,
+    figure_value,
+    read_tokens,
+    tokens_of,
+)
+
+MAX_FIGURES = 12
+MAX_SENTENCE_CHARS = 1_000
+"""Figures of a sentence to check. A longer sentence is a list or a table, not a statement about a figure."""
+NAMED_WITHIN_CHARS = 10
+"""A name belongs to a figure if at most this many characters are between them: "`save()` (line 82)"."""
+_NUMBERING = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
+_ACTION = re.compile(r"^(?:[A-Z]{2,}\b[ ,/&+-]*){1,3}")
+"""The word in capitals that begins a line of Completed Actions."""
+_TOOL = re.compile(r"\[tools?: [^\]\n]{1,80}\]")
+_COMMAND = re.compile(r"`[^`\n]*\s[^`\n]*`")
+_MEASURE = re.compile(
+    rf"(?<![\w.,:/#~≈-])(?:[$€£¥]\s?)?({FIGURE.pattern})(?:\s?(?:%|‰|°[CF])|[a-zA-Zµ]{{1,3}}\b)?(?![\w/:-])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its name and its unit: the words right before and after it, and the names close to it."""
+
+    value: str
+    beside: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence of a summary."""
+
+    text: str
+    words: Mapping[str, bool]
+    """Each word that is not part of a name or a command, and whether it is negated."""
+    names: tuple[Name, ...]
+    figures: tuple[Figure, ...]
+
+
+def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
+    """Yield the sentences of a line, without its numbering, its action word and the tool it names."""
+    body = _TOOL.sub(" ", _ACTION.sub("", _NUMBERING.sub("", line, count=1)))
+    for piece in split_sentences(body):
+        text = body[piece.start : piece.end].strip()
+        names = tuple(checkable_names(text))
+        plain = _blank(text, names)
+        spans = [
+            *((name.start, name.end) for name in names),
+            *(match.span() for match in _COMMAND.finditer(text)),
+        ]
+        yield Claim(
+            text,
+            _words(text, spans, stop_words),
+            names,
+            _figures(plain, names, stop_words),
+        )
+
+
+def says_something(token: str, stop_words: Set[str]) -> bool:
+    """Return whether a token is a word with meaning, not a stop word."""
+    return not token[0].isdigit() and token not in stop_words
+
+
+def _words(
+    text: str, spans: Sequence[tuple[int, int]], stop_words: Set[str]
+) -> dict[str, bool]:
+    """Return the words of a sentence outside these spans, and whether each is negated."""
+    skipped = bytearray(2 * len(text))  # a text can grow when its case is folded
+    for start, end in spans:
+        skipped[start:end] = b"\1" * (end - start)
+    words: dict[str, bool] = {}
+    for token in read_tokens(text.casefold(), stop_words):
+        if not skipped[token.start] and says_something(token.text, stop_words):
+            words.setdefault(token.text, token.is_negated)
+    return words
+
+
+def _figures(
+    plain: str, names: Sequence[Name], stop_words: Set[str]
+) -> tuple[Figure, ...]:
+    """Return the meaningful figures: all but a lone digit without a unit or a name."""
+    if len(plain) > MAX_SENTENCE_CHARS:
+        return ()
+    figures = []
+    for match in _MEASURE.finditer(plain):
+        before = [
+            token
+            for token in tokens_of(plain[: match.start()])[-2:]
+            if says_something(token, stop_words)
+        ]
+        after = [
+            token
+            for token in tokens_of(plain[match.end(1) :])[:2]
+            if says_something(token, stop_words)
+        ]
+        beside = (*before[-1:], *after[:1])
+        close = [
+            name.value
+            for name in names
+            if match.start() - NAMED_WITHIN_CHARS <= name.end
+            and name.start <= match.end() + NAMED_WITHIN_CHARS
+        ]
+        if beside or close or len(match[1]) > 1:
+            figures.append(Figure(figure_value(match[1]), beside, tuple(close)))
+    return tuple(figures[:MAX_FIGURES])
+
+
+def _blank(text: str, names: Sequence[Name]) -> str:
+    """Replace names in the text with blanks, so that the rest keeps its position."""
+    parts: list[str] = []
+    position = 0
+    for name in names:
+        parts += (text[position : name.start], " " * len(name.value))
+        position = name.end
+    return "".join([*parts, text[position:]])

@@ -1,0 +1,236 @@
+"""Find names, figures and negations that the closest statement of the sources contradicts.
+
+A name or a figure may appear in the sources and still be wrong in the summary's sentence. So each of them is taken out
+of its sentence, and the statement of the sources that is closest to the rest is looked up. If that one is close, if it
+has another name or figure of the same sort instead, and if nothing that is nearly as close has the one that was
+written, the sentence is contradicted. In the same way a word is contradicted if the closest statement negates it and
+the summary does not, or the other way round ("use A instead of B" negates B).
+
+Nothing here understands a text: a wrong fact in words that the sources do not use is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from everthread.compaction.verification.checkable_names import Name, checkable_names
+from everthread.compaction.verification.claims import MAX_SENTENCE_CHARS, Claim, Figure
+from everthread.compaction.verification.source_index import (
+    SourceIndex,
+    figure_value,
+    opposites_of,
+    tokens_of,
+    widen,
+)
+from everthread.core.search.terms import forms
+
+_WORD = "word"
+_FIGURE = "figure"
+_NAME = "name"
+_Part = tuple[str, str]
+"""A part of a claim: its kind and its text."""
+MIN_OTHERS = 3
+"""A sentence is compared if it has this many words, names and figures beside the examined one."""
+MAX_LACKING = 0.5
+MAX_CANDIDATES = 2_000
+"""A claim that more statements resemble is too ordinary to be contradicted by one of them."""
+MEASURED_TOKENS = 6
+"""A figure of the sources measures the same if the name or unit is at most this many tokens away."""
+NEIGHBOUR_STATEMENTS = 1
+"""A statement supports the names and figures in it and in this many statements on either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closeness:
+    """The closeness that a statement needs to contradict a claim."""
+
+    share: float
+    """The weight of the claim's other words, names and figures that it has."""
+    margin: float
+    """Statements that support the claim have less than this share of that."""
+    parts: int
+    """The least number of words, names and figures that it has."""
+
+
+OF_NAMES = Closeness(share=0.8, margin=0.6, parts=4)
+OF_FIGURES = Closeness(share=0.65, margin=0.8, parts=3)
+OF_POLARITY = Closeness(share=0.75, margin=0.7, parts=4)
+
+
+class _Comparison:
+    """A claim compared with the statements of the sources, by the share that each of them holds."""
+
+    def __init__(self, claim: Claim, index: SourceIndex) -> None:
+        self._statements_by_part: dict[_Part, Set[int]] = {}
+        for word in claim.words:
+            self._statements_by_part[_WORD, word] = index.statements_with(word)
+        for figure in claim.figures:
+            self._statements_by_part[_FIGURE, figure.value] = index.statements_with(
+                figure.value
+            )
+        for name in claim.names:
+            self._statements_by_part[_NAME, name.value] = index.statements_naming(
+                name.value
+            )
+        # A part that no statement holds does not help to find the closest one.
+        self._weights = {
+            part: index.rarity(held) if held else 0.0
+            for part, held in self._statements_by_part.items()
+        }
+        self._total = sum(self._weights.values())
+        self._scores = (
+            self._score() if len(self._statements_by_part) > MIN_OTHERS else {}
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether any statement is close enough to be worth a look."""
+        return bool(self._scores)
+
+    def _score(self) -> dict[int, float]:
+        """Return the weight of the claim in each statement that may be close; empty if there are too many.
+
+        A close statement lacks less than `MAX_LACKING` of the weight. So it has one of any parts that weigh more.
+        """
+        rarest_first = sorted(
+            self._statements_by_part,
+            key=lambda part: (len(self._statements_by_part[part]), part),
+        )
+        needed = MAX_LACKING * self._total + max(self._weights.values())
+        candidates: set[int] = set()
+        weight = 0.0
+        while rarest_first and weight <= needed:
+            part = rarest_first.pop(0)
+            weight += self._weights[part]
+            candidates |= self._statements_by_part[part]
+        if len(candidates) > MAX_CANDIDATES:
+            return {}
+        scores = dict.fromkeys(candidates, 0.0)
+        for part, statements in self._statements_by_part.items():
+            for statement in statements & candidates:
+                scores[statement] += self._weights[part]
+        return scores
+
+    def best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
+        """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
+        held = self._statements_by_part[part]
+        own = self._weights[part]
+        best = 0.0
+        closest = -1
+        for statement in statements:
+            score = self._scores.get(statement, 0.0) - (
+                own if statement in held else 0.0
+            )
+            if score > best:
+                best = score
+                closest = statement
+        rest = self._total - own
+        return best / rest if rest else 0.0, closest
+
+    def find_displacing(self, part: _Part, needed: Closeness) -> int | None:
+        """Return the closest statement if it lacks this part and all statements near the part are far less close."""
+        held = self._statements_by_part[part]
+        if not held:
+            return None
+        best, closest = self.best(self._scores, part)
+        if best < needed.share:
+            return None
+        own, _ = self.best(widen(held, NEIGHBOUR_STATEMENTS), part)
+        if (
+            own >= needed.margin * best
+            or self.count_shared(closest, part) < needed.parts
+        ):
+            return None
+        return closest
+
+    def count_shared(self, statement: int, part: _Part) -> int:
+        """Return the number of the claim's parts that a statement has, without this one."""
+        return sum(
+            statement in held
+            for other, held in self._statements_by_part.items()
+            if other != part
+        )
+
+
+def count_contradictions(claim: Claim, index: SourceIndex) -> int:
+    """Count the names, figures and negations of a claim that the closest statement of the sources contradicts."""
+    if len(claim.text) > MAX_SENTENCE_CHARS:
+        return 0
+    comparison = _Comparison(claim, index)
+    if not comparison.is_possible:
+        return 0
+    names = sum(
+        _is_name_displaced(name, claim, comparison, index=index) for name in claim.names
+    )
+    figures = sum(
+        _is_figure_displaced(figure, claim, comparison, index=index)
+        for figure in claim.figures
+    )
+    words = sum(
+        _is_reversed(word, comparison, index, is_negated=negated)
+        for word, negated in claim.words.items()
+    )
+    return names + figures + words
+
+
+def _is_name_displaced(
+    name: Name, claim: Claim, comparison: _Comparison, *, index: SourceIndex
+) -> bool:
+    """Return whether the closest statement has another name of this kind instead."""
+    closest = comparison.find_displacing((_NAME, name.value), OF_NAMES)
+    if closest is None:
+        return False
+    others = (
+        other
+        for other in checkable_names(index.statement(closest))
+        if other.kind == name.kind
+    )
+    return any(other.value not in claim.text for other in others)
+
+
+def _is_figure_displaced(
+    figure: Figure, claim: Claim, comparison: _Comparison, *, index: SourceIndex
+) -> bool:
+    """Return whether the closest statement has another figure instead, with the same name or unit."""
+    closest = comparison.find_displacing((_FIGURE, figure.value), OF_FIGURES)
+    if closest is None:
+        return False
+    claimed = {other.value for other in claim.figures}
+    measured = {form for word in figure.beside for form in forms(word)}
+    tokens = tokens_of(index.statement(closest))
+    for at, token in enumerate(tokens):
+        if token[0].isdigit() and figure_value(token) not in claimed:
+            around = tokens[max(at - MEASURED_TOKENS, 0) : at + MEASURED_TOKENS + 1]
+            if not measured or not measured.isdisjoint(around):
+                return True
+    return False
+
+
+def _is_reversed(
+    word: str, comparison: _Comparison, index: SourceIndex, *, is_negated: bool
+) -> bool:
+    """Return whether a close statement has the word's opposite, or the word with the other polarity."""
+    if _is_opposed(word, comparison, index):
+        return True
+    same = index.statements_with(word, is_negated=is_negated)
+    reversed_there = index.statements_with(word, is_negated=not is_negated) - same
+    best, closest = comparison.best(reversed_there, (_WORD, word))
+    if (
+        best < OF_POLARITY.share
+        or comparison.count_shared(closest, (_WORD, word)) < OF_POLARITY.parts
+    ):
+        return False
+    own, _ = comparison.best(same, (_WORD, word))
+    return own < OF_POLARITY.margin * best
+
+
+def _is_opposed(word: str, comparison: _Comparison, index: SourceIndex) -> bool:
+    """Return whether the closest statement has the opposite of the word instead."""
+    opposites = opposites_of(word)
+    closest = (
+        comparison.find_displacing((_WORD, word), OF_POLARITY) if opposites else None
+    )
+    return closest is not None and not opposites.isdisjoint(
+        tokens_of(index.statement(closest))
+    )

@@ -1,0 +1,115 @@
+"""Check the draft of a summary against its sources, and complete it; write the journal if no draft is usable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.journal.journal import AUTHOR
+from everthread.compaction.journal.journal_writer import JournalWriter
+from everthread.compaction.state_sections import blocked_text, files_text
+from everthread.compaction.summary import (
+    ANSWERED,
+    BLOCKED,
+    CRITICAL,
+    DECISIONS,
+    FILES,
+    GOAL,
+    PENDING_ASKS,
+    RULES,
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+)
+from everthread.compaction.summary_message import (
+    fit_sections,
+    section_tokens,
+    without_pins,
+)
+from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.user_quotes import Count, newest_lines
+from everthread.compaction.verification.unsupported_lines import (
+    is_refused,
+    mark_sections,
+    source_text,
+)
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import defuse
+
+NAMES_TOO_MUCH = "named too much that no source says"
+WROTE_TOO_MUCH = "wrote lines that are far longer than a summary"
+_MODEL_ONLY_SECTIONS = (GOAL, RULES, DECISIONS, ANSWERED, PENDING_ASKS, CRITICAL)
+"""Sections that only a model can write. The journal copies them from an earlier summary."""
+MAX_BUDGETS_READ = 4
+"""A longer summary of a model is cut to this many budgets before it costs time."""
+
+
+def check_draft(
+    draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: Count
+) -> SummaryDraft | str:
+    """Return a model's draft, marked and completed; or why it is refused."""
+    sections = {name: defuse(text) for name, text in draft.sections.items()}
+    sections = fit_sections(sections, MAX_BUDGETS_READ * request.budget, count)
+    marked, checked, unknown = mark_sections(
+        sections, source_text(plan.messages, plan.earlier.text)
+    )
+    refused = ""
+    if not marked:
+        refused = WROTE_TOO_MUCH
+    elif is_refused(checked, unknown):
+        refused = NAMES_TOO_MUCH
+    if refused:
+        return f"{draft.author} {refused}; its summary was not used"
+    room = request.budget
+    state = request.state or ThreadState()
+    written = "\n".join(marked.values())
+    errors = [
+        line
+        for line in blocked_text(state).split("\n")
+        if line and line.rpartition("): ")[2][:80] not in written
+    ]
+    facts = len(state.changed_files()) + len(state.open_errors(state.turn))
+    missing = [
+        path
+        for path in state.changed_files()
+        if path.removeprefix(state.root_prefix) not in written
+    ]
+    added = len(missing) + len(errors)
+    errors = newest_lines(errors, room // 6, count)
+    named = files_text(state, room // 8, count, mentioned=written) if missing else ""
+    changed = [line for line in named.split("\n") if line.startswith("- changed")]
+    marked = fit_sections(
+        marked, room - sum(count(line) + 2 for line in (*errors, *changed)), count
+    )
+    for name, lines in ((BLOCKED, errors), (FILES, changed)):
+        if lines:
+            marked[name] = "\n".join(filter(None, (marked.get(name, ""), *lines)))
+    return SummaryDraft(
+        marked,
+        draft.author,
+        verification=Verification(facts, facts - added, added, checked, unknown),
+    )
+
+
+def write_journal(
+    draft: SummaryDraft, request: SummaryRequest, counter: TokenCounter
+) -> SummaryDraft:
+    """Return the journal with the warnings and the usage of a draft without sections; else the draft.
+
+    Sections that an earlier model wrote and the journal cannot write itself are copied.
+    """
+    count = counter.text
+    if not draft.sections:
+        written = JournalWriter(counter).write(request)
+        draft = replace(written, warnings=draft.warnings, usage=draft.usage)
+    copied = {
+        name: text
+        for name in _MODEL_ONLY_SECTIONS
+        if (text := without_pins(request.previous.get(name, "")))
+    }
+    if copied:
+        used = section_tokens(draft.sections, count)
+        copied = fit_sections(
+            copied, max(request.budget - used, request.budget // 4), count
+        )
+    return replace(draft, sections={**copied, **draft.sections}, author=AUTHOR)

@@ -1,0 +1,154 @@
+"""Check a model's summary against its sources, and mark the lines that no source supports.
+
+A name (URL, path, hash, identifier, quoted error) is known if a source holds it. A figure is true or false only
+together with the thing it measures: it counts as found if it is beside its unit or name ("3 failed", "line 82"), or
+else near half of the other words of its sentence. A known name, figure or negation is still marked if the closest
+statement of the sources says otherwise (`contradictions`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from everthread.compaction.summary import Sections
+from everthread.compaction.verification.checkable_names import ERROR, HASH, Name
+from everthread.compaction.verification.claims import (
+    Claim,
+    Figure,
+    read_claims,
+    says_something,
+)
+from everthread.compaction.verification.contradictions import count_contradictions
+from everthread.compaction.verification.source_index import SourceIndex, tokens_of
+from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
+from everthread.core.search.terms import stop_words
+from everthread.core.transcript import without_summary
+
+UNVERIFIED = "(unverified)"
+REFUSED_SHARE = 0.25
+MIN_REFUSED_NAMES = 3
+"""A summary is refused if more than this share of its checked names, and at least this many, are unverified."""
+
+
+def source_text(messages: Iterable[Message], earlier: str) -> str:
+    """Return the text of all sources, to look names up in.
+
+    Lines of an earlier summary that are marked as unverified are left out, so they are marked again.
+    """
+    verified = "\n".join(
+        line for line in earlier.split("\n") if not line.endswith(UNVERIFIED)
+    )
+    spoken = (
+        rest for message in messages if (rest := without_summary(message)) is not None
+    )
+    return "\n".join([verified, *map(_message_text, spoken)])
+
+
+def _message_text(message: Message) -> str:
+    parts = [text_of(message)]
+    for call in calls_of(message):
+        parts.append(call.name)
+        parts += (
+            strings_in(call.parsed, keys=True)
+            if "\\" in call.arguments
+            else (call.arguments,)
+        )
+    return "\n".join([*parts, *(result.text for result in results_of(message))])
+
+
+def mark_sections(
+    sections: Mapping[str, str], sources: str
+) -> tuple[Sections, int, int]:
+    """Mark each line that no source supports.
+
+    Return the sections, the number of names and figures checked, and the number that no source confirms.
+    """
+    checker = _Checker(sources, "\n".join(sections.values()))
+    marked = {
+        name: "\n".join(map(checker.line, text.split("\n")))
+        for name, text in sections.items()
+    }
+    return marked, checker.checked, checker.unknown
+
+
+def is_refused(checked: int, unknown: int) -> bool:
+    """Return whether too much of a summary is unverified to use it."""
+    return unknown >= MIN_REFUSED_NAMES and unknown > REFUSED_SHARE * checked
+
+
+class _Checker:
+    """A checker for the lines of a summary."""
+
+    def __init__(self, sources: str, summary: str) -> None:
+        self._sources = sources
+        tokens = tokens_of(summary)
+        self._stop_words = stop_words(tokens)
+        words = {token for token in tokens if says_something(token, self._stop_words)}
+        self._index = SourceIndex(sources, words, self._stop_words)
+        self._verdicts: dict[str, bool] = {}
+        self.checked = 0
+        self.unknown = 0
+
+    def line(self, line: str) -> str:
+        """Return the line, with a mark at its end if no source confirms it."""
+        body = line.rstrip().removesuffix(UNVERIFIED).rstrip()
+        if line.startswith("#") or not body:
+            return line
+        unknown = 0
+        for claim in read_claims(body, self._stop_words):
+            self.checked += len(claim.names) + len(claim.figures)
+            missing = sum(not self._is_known(name) for name in claim.names)
+            missing += sum(
+                not self._is_found(figure, claim) for figure in claim.figures
+            )
+            unknown += missing or count_contradictions(claim, self._index)
+        self.unknown += unknown
+        return f"{body} {UNVERIFIED}" if unknown else line
+
+    def _is_known(self, name: Name) -> bool:
+        if name.value not in self._verdicts:
+            self._verdicts[name.value] = self._is_in_sources(name)
+        return self._verdicts[name.value]
+
+    def _is_in_sources(self, name: Name) -> bool:
+        """Return whether the sources hold the name itself, not only as part of a longer one.
+
+        A hash may be shortened.
+        """
+        sources = self._sources
+        start = sources.find(name.value)
+        while start >= 0:
+            end = start + len(name.value)
+            if name.kind == ERROR or not (
+                _continues(sources, start - 1)
+                or (name.kind != HASH and _continues(sources, end))
+            ):
+                return True
+            start = sources.find(name.value, start + 1)
+        return False
+
+    def _is_found(self, figure: Figure, claim: Claim) -> bool:
+        """Return whether the figure is found beside its unit or name, or near half of the claim's other words."""
+        places = self._index.places_of(figure.value)
+        if not places:
+            return False
+        if any(self._index.is_beside(figure.value, word) for word in figure.beside):
+            return True
+        stated = self._index.statements_with(figure.value)
+        if any(stated & self._index.statements_naming(name) for name in figure.names):
+            return True
+        others = [self._index.near_word(word) for word in claim.words]
+        others += [self._index.near_name(name.value) for name in claim.names]
+        held = Counter(place for near in others for place in near & places)
+        return not others or 2 * max(held.values(), default=0) >= len(others)
+
+
+def _continues(text: str, index: int) -> bool:
+    """Return whether a name continues here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
+    char = text[index] if 0 <= index < len(text) else ""
+    return (
+        char.isascii()
+        and (char.isalnum() or char == "_")
+        and (index == 0 or text[index - 1] != "\\")
+    )

@@ -1,0 +1,1 @@
+"""The prompt caches of providers: marks, lifetimes, and why one missed."""

@@ -1,0 +1,97 @@
+"""Cache breakpoints of OpenAI models from GPT-5.6 on.
+
+These models bill cache writes and match the cache only at breakpoints. OpenAI sets one by itself near the latest
+message, so that a growing conversation reads from the cache. It does not set one after the tools and the system prompt,
+so that a compacted conversation would read nothing: Everthread sets that one. A breakpoint is a field of a content
+part; tools, `instructions` and the assistant's own messages cannot carry one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.core.caching.cache_lifetimes import bills_writes
+from everthread.core.caching.claude_cache_marks import host_of
+from everthread.core.messages import SYSTEM_ROLES, Message
+from everthread.core.types import Api, System
+
+BREAKPOINT = "prompt_cache_breakpoint"
+_EXPLICIT = {"mode": "explicit"}
+_HOSTS = ("openai.com", "openrouter.ai")
+_PROVIDERS = ("openai", "openrouter")
+_PART_TYPES: Mapping[str, str] = {
+    "openai_chat": "text",
+    "openai_responses": "input_text",
+}
+
+
+def takes_breakpoints(
+    api: Api, model: str, provider: str = "auto", base_url: str | None = None
+) -> bool:
+    """Return whether a route knows breakpoints: OpenAI's own API and OpenRouter do.
+
+    The API used with a ChatGPT login refuses them.
+    """
+    if api not in _PART_TYPES or not bills_writes(model):
+        return False
+    if base_url:
+        host = f".{host_of(base_url)}"
+        return any(host.endswith(f".{known}") for known in _HOSTS)
+    return provider in (*_PROVIDERS, "auto")
+
+
+def mark_system_breakpoint(system: System) -> System:
+    """Return a system prompt as blocks, with a breakpoint on the first and the last.
+
+    A block that a compaction appends leaves the prefix up to the first one valid.
+    """
+    blocks = _as_parts(system, "text")
+    if not blocks:
+        return system
+    marked = {0, len(blocks) - 1}
+    return [
+        {**block, BREAKPOINT: _EXPLICIT} if at in marked else block
+        for at, block in enumerate(blocks)
+    ]
+
+
+def has_breakpoint(content: Any) -> bool:
+    """Return whether a part of a content carries a breakpoint."""
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and BREAKPOINT in part for part in parts)
+
+
+def breakpoint_place(values: list[Any], leading: int, note: str = "") -> int | None:
+    """Return the index of the message to mark.
+
+    That is the last of the `leading` system messages that is not our `note`, else the
+    first user message: a compaction keeps it in place.
+    """
+    for index in range(leading - 1, -1, -1):
+        if values[index].get("content") != note and _can_carry(values[index]):
+            return index
+    if leading < len(values) and values[leading].get("role") == "user":
+        return leading if _can_carry(values[leading]) else None
+    return None
+
+
+def mark_message(api: Api, message: Any, note: str = "") -> dict[str, Any]:
+    """Return a message with a breakpoint on its last part that is not our `note`."""
+    parts = _as_parts(message.get("content"), _PART_TYPES[api])
+    last = max(at for at, part in enumerate(parts) if part.get("text") != note)
+    parts[last] = {**parts[last], BREAKPOINT: _EXPLICIT}
+    return {**message, "content": parts}
+
+
+def _can_carry(message: Message | Mapping[str, Any]) -> bool:
+    is_input = message.get("role") in (*SYSTEM_ROLES, "user")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{}]
+    return is_input and bool(content) and all(isinstance(part, dict) for part in parts)
+
+
+def _as_parts(content: Any, kind: str) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": kind, "text": content}] if content else []
+    return list(content) if isinstance(content, list) else []

@@ -1,0 +1,314 @@
+"""Classify a provider's error: compact, lower the output cap, send fewer bytes, or neither.
+
+Structured fields come before wording, and stated numbers before phrases: an input over the
+stated limit is a prompt that is too long; an input that fits, with an output cap that does
+not, is a cap that is too large. Wording is read as concepts, sentence by sentence, so that
+unknown providers are understood too; if that fails, the figures are compared by size.
+Errors that only look like an overflow are sorted out first: rate limits that count tokens,
+money, images, fields, files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from everthread.core.provider_errors.evidence import Evidence
+from everthread.core.provider_errors.phrases import (
+    LENGTH_PATTERN,
+    TOKENS_PATTERN,
+    Overflow,
+    find_overflow,
+    is_payload_overflow,
+    is_relevant,
+)
+from everthread.core.provider_errors.sentences import plain, sentences
+from everthread.core.provider_errors.stated_counts import (
+    Counts,
+    compare_sizes,
+    read_counts,
+)
+
+_RATE = re.compile(
+    r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
+    r"|cool(?:ing )?down|enqueued|\b(?:per|each|every) \d* ?(?:sec|min|hour|day)"
+    r"|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
+    r"|tokens? (?:\w+ ){0,2}(?:today|this (?:minute|hour|day|week|month))\b"
+    r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
+    r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
+)
+_POSSIBLE_RATE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
+_MONEY = re.compile(
+    r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
+    r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
+)
+_ONE_FIELD = re.compile(
+    r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
+)
+_CHARACTERS = re.compile(
+    r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
+    r"|string (?:too long|above max|value length)|must have length less than"
+)
+_CONTENT = re.compile(
+    r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
+)
+_LONG_STRING_CHARS = 100_000
+"""Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
+_OTHER_FAULT = re.compile(
+    r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
+    r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
+)
+"""The error quotes a value of the request, so words in that value are not evidence."""
+_EMPTY_REFUSAL = re.compile(
+    r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
+    re.IGNORECASE,
+)
+_EMPTY_ANSWER = re.compile(r"\W*+(?:http )?400\b.*\(no body\)\W*+", re.IGNORECASE)
+_NO_OVERFLOW = frozenset({404, 405, 409})
+
+ErrorKind = Literal[
+    "prompt_too_long",
+    "max_tokens_too_large",
+    "payload_too_large",
+    "rate_limit",
+    "other",
+]
+
+_TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
+"""Numbers that Zhipu, MiniMax, Spark and Qianfan document for a prompt over the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorVerdict:
+    """The verdict, its reason, and the stated token figures: window, input, output that would fit."""
+
+    kind: ErrorKind
+    reason: str
+    context_limit: int | None = None
+    input_tokens: int | None = None
+    available_output: int | None = None
+    output_limit: int | None = None
+    """The largest output cap that the model takes with any prompt."""
+
+
+_RATE_LIMITED = ErrorVerdict(
+    "rate_limit", "The account or the server is out of allowance for now."
+)
+
+
+def classify_error(
+    error: Any = None,
+    *,
+    status: Any = None,
+    body: Any = None,
+    message: Any = None,
+    near_limit: bool | None = None,
+) -> ErrorVerdict:
+    """Classify an error: an exception of any SDK, a body, a stream event or text.
+
+    Never raises. `near_limit`: whether the refused request nearly filled the window. If it
+    did, a 400 without a message means that it was too long. If that is unknown (None),
+    so does the text that an SDK prints for an empty answer.
+    """
+    evidence = Evidence(status=_http_status(status))
+    for value in (error, body, message):
+        # A foreign object that cannot be read says nothing.
+        with contextlib.suppress(Exception):
+            evidence.add(value)
+    if isinstance(body, str | bytes) and not body and _ended_without_event(evidence):
+        reason = "The stream ended without an event, as a local server's does when the prompt is too long."
+        return ErrorVerdict("prompt_too_long", reason)
+    if _is_wordless_refusal(evidence, near_limit=near_limit):
+        reason = (
+            "A request that may have filled the window was refused without a message."
+        )
+        return ErrorVerdict("prompt_too_long", reason)
+    codes = [plain(code) for code in evidence.codes]
+    texts = [plain(text) for text in evidence.texts]
+    everything = " ; ".join([*codes, *texts])
+    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    return (
+        _classify_unrelated(evidence, everything)
+        or _overflow(evidence, codes, spoken)
+        or _payload_overflow(everything)
+        or _overflow_by_size(evidence, spoken)
+        or _classify_without_tokens(evidence, everything)
+    )
+
+
+def _ended_without_event(evidence: Evidence) -> bool:
+    return not (evidence.texts or evidence.codes) and _is_success(evidence.status)
+
+
+def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool:
+    """Return whether a 400 without a message can mean that the prompt was too long."""
+    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
+    return (
+        (near_limit or (near_limit is None and is_empty))
+        and evidence.status == 400
+        and all(map(_EMPTY_REFUSAL.fullmatch, evidence.texts))
+    )
+
+
+def _classify_unrelated(evidence: Evidence, everything: str) -> ErrorVerdict | None:
+    """Return the verdict if the error is about something else than the size of the context."""
+    is_rate = _RATE.search(_MONEY.sub(" ", everything)) is not None
+    if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
+        return ErrorVerdict("other", "It is about money, not about size.")
+    if evidence.status == 429 or is_rate:
+        return _RATE_LIMITED
+    if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
+        return ErrorVerdict(
+            "other", "It is about a value of the request, not about its size."
+        )
+    if _is_long_string(everything):
+        return ErrorVerdict(
+            "payload_too_large",
+            "One text of the request is longer than the provider takes.",
+        )
+    if _ONE_FIELD.search(everything):
+        return ErrorVerdict(
+            "other", "It is a limit of one field or filter, not of the context."
+        )
+    return None
+
+
+def _is_long_string(everything: str) -> bool:
+    """Return whether a character limit on the content is at fault, not one on a name or label."""
+    if not _CHARACTERS.search(everything) or TOKENS_PATTERN.search(everything):
+        return False
+    stated = [
+        int(number.replace(",", ""))
+        for number in re.findall(r"\d[\d,]{3,12}", everything)
+    ]
+    return (
+        max(stated, default=0) >= _LONG_STRING_CHARS
+        and _CONTENT.search(everything) is not None
+    )
+
+
+def _overflow(
+    evidence: Evidence, codes: list[str], relevant: list[list[str]]
+) -> ErrorVerdict | None:
+    """Return the verdict if tokens are at fault: by the numbers, the words or a code."""
+    counts = max(
+        map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts()
+    )
+    counts = replace(counts, **evidence.counts)
+    spoken = [part for text in relevant for part in text]
+    if evidence.counts or any(
+        TOKENS_PATTERN.search(part) or LENGTH_PATTERN.search(part) for part in spoken
+    ):
+        kind = _classify_counts(counts)
+        if kind is not None:
+            return _verdict(kind, counts, "The numbers it states say so.")
+    coded = [kind for kind in map(find_overflow, codes) if kind]
+    if _TOO_LONG_CODES & set(evidence.codes):
+        coded.append("prompt_too_long")
+    worded = [kind for kind in map(find_overflow, spoken) if kind]
+    if worded and (coded or evidence.structured or not _is_success(evidence.status)):
+        return _verdict(worded[0], counts, "Its wording says so.")
+    if coded:
+        return _verdict(coded[0], counts, "Its code says so.")
+    return None
+
+
+def _classify_counts(counts: Counts) -> Overflow | None:
+    """Blame the prompt if the input alone exceeds the limit; the cap if the input fits or only a cap is stated.
+
+    An input of exactly the limit fits; it is at fault only if no output was requested.
+    """
+    if counts.limit is None:
+        is_beyond_room = (
+            counts.available is not None and (counts.output or 0) > counts.available
+        )
+        return (
+            "max_tokens_too_large" if counts.cap is not None or is_beyond_room else None
+        )
+    if counts.input is not None:
+        if counts.input > counts.limit or (
+            counts.input == counts.limit and not counts.output
+        ):
+            return "prompt_too_long"
+        return "max_tokens_too_large" if counts.output or counts.total else None
+    if counts.output is not None:
+        return "max_tokens_too_large"
+    return "prompt_too_long" if (counts.total or 0) > counts.limit else None
+
+
+def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
+    if kind == "prompt_too_long":
+        stated = counts.total if counts.input is None else counts.input
+        return ErrorVerdict(
+            kind, f"The prompt is too long. {reason}", counts.limit, stated
+        )
+    remaining = (
+        None
+        if counts.limit is None or counts.input is None
+        else counts.limit - counts.input
+    )
+    rooms = [
+        room
+        for room in (counts.available, counts.cap, remaining)
+        if room is not None and room > 0
+    ]
+    reason = f"The output cap is too large, the input fits. {reason}"
+    return ErrorVerdict(
+        kind,
+        reason,
+        context_limit=counts.limit,
+        input_tokens=counts.input,
+        available_output=min(rooms, default=None),
+        output_limit=counts.cap,
+    )
+
+
+def _payload_overflow(everything: str) -> ErrorVerdict | None:
+    if not any(map(is_payload_overflow, sentences(everything))):
+        return None
+    return ErrorVerdict(
+        "payload_too_large", "The request has too many bytes, images or documents."
+    )
+
+
+def _overflow_by_size(
+    evidence: Evidence, relevant: list[list[str]]
+) -> ErrorVerdict | None:
+    """Return the verdict of figures whose wording says nothing."""
+    if _is_success(evidence.status):
+        return None
+    for spoken in relevant:
+        counts = compare_sizes(spoken)
+        kind = _classify_counts(counts)
+        if kind is not None:
+            return _verdict(kind, counts, "One figure exceeds the other.")
+    return None
+
+
+def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
+    if evidence.status == 413:
+        return ErrorVerdict(
+            "payload_too_large", "Status 413, without a word about tokens."
+        )
+    if _POSSIBLE_RATE.search(everything):
+        return _RATE_LIMITED
+    return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
+
+
+def _is_success(status: int | None) -> bool:
+    return status is not None and 200 <= status < 300
+
+
+def _http_status(value: Any) -> int | None:
+    text = (
+        str(int(value))
+        if isinstance(value, int) and not isinstance(value, bool)
+        else value
+    )
+    return (
+        int(text)
+        if isinstance(text, str) and len(text) == 3 and text.isdecimal()
+        else None
+    )

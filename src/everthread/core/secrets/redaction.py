@@ -1,0 +1,173 @@
+"""Redact secrets: credentials become `[REDACTED]`, the context that a reader needs stays.
+
+A secret is recognised by its own form (`secret_search`: a documented prefix, a private key block), its place
+(`secret_places`: the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to, or the
+provider named beside it (`secret_names`: `API_KEY=`, `"password": `, `--token `). Form and place suffice; after a name
+the value must also look generated rather than written. Placeholders, references to variables, hashes, UUIDs and ids
+are kept unless a name says that they are secret. The module `credentials` classifies values.
+
+Every pattern is bounded or possessive, so a scan is linear in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from everthread.core.messages import clip
+from everthread.core.secrets.secret_names import (
+    find_flag_values,
+    find_name_stems,
+    find_named_values,
+    find_provider_keys,
+)
+from everthread.core.secrets.secret_places import (
+    find_bearer_tokens,
+    find_cookies,
+    find_curl_passwords,
+    find_header_credentials,
+    find_manifest_values,
+    find_password_file_entries,
+    find_traced_values,
+    find_url_secrets,
+)
+from everthread.core.secrets.secret_rules import Secret
+from everthread.core.secrets.secret_search import (
+    find_patterns,
+    find_private_keys,
+    find_tokens,
+)
+
+MARK = "[REDACTED]"
+
+_MAX_PASSES = 8
+"""The most passes. A cut changes the context of its neighbours, so passes follow until nothing more is found; the
+bound, beyond any real run of secrets without a space, keeps hostile text linear."""
+
+
+def redact(text: str) -> str:
+    """Return the text with every secret replaced by `[REDACTED]`; the same object if there is none."""
+    for _ in range(_MAX_PASSES):
+        secrets = find_secrets(text)
+        if not secrets:
+            break
+        text = _cut_secrets(text, secrets)
+    return text
+
+
+class LineRedactor:
+    """Redacts a growing text. Of the lines already seen, only those before a new line are read again."""
+
+    def __init__(self) -> None:
+        self._clean: frozenset[str] = frozenset()
+
+    def redact(self, text: str) -> str:
+        """Return the text with every secret replaced by `[REDACTED]`."""
+        lines = text.split("\n")
+        is_new = [line not in self._clean for line in lines]
+        following = [*is_new[1:], False]
+        if find_secrets(
+            "\n".join(
+                line
+                for line, *new in zip(lines, is_new, following, strict=True)
+                if any(new)
+            )
+        ):
+            text = redact(text)
+            lines = text.split("\n")
+        self._clean = frozenset(lines)
+        return text
+
+
+def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
+    """Return a part of a text without secrets. Also reads its surroundings, since a secret may begin or end there."""
+    before = max(0, start - margin)
+    window = text[before : end + margin]
+    first = start - before
+    last = end - before
+    return _cut_secrets(
+        window,
+        [s for s in find_secrets(window) if s.end > first and s.start < last],
+        first,
+        last,
+    )
+
+
+_MARGIN_CHARS = 512
+"""Characters read after a cut; a secret that begins before the cut ends within them."""
+
+
+def clip_words(text: str, room: int) -> str:
+    """Return the first words of a text in at most `room` characters.
+
+    No secret is cut in two: half of one would not be recognised. A word is cut only if it fills most of the room, and
+    after the text was redacted.
+    """
+    if len(text) <= room or room < 2:  # nothing is cut, or all of it
+        return clip(text, room)
+    text = text[: room + _MARGIN_CHARS]
+    if _cuts_phrase(text, room):
+        text = redact(text)
+    words = text[:room].rpartition(" ")[0].rstrip(" ,;")
+    return f"{words}…" if 2 * len(words) >= room else clip(redact(text), room)
+
+
+def _cuts_phrase(text: str, at: int) -> bool:
+    """Return whether a cut may split a secret of several words: a quoted phrase after a name, or a private key."""
+    before = text[:at]
+    in_quotes = any(before.count(quote) % 2 for quote in "\"'`")
+    return (
+        bool(in_quotes and find_name_stems(before, before.lower()))
+        or "-----BEGIN" in before
+    )
+
+
+def find_secrets(text: str) -> list[Secret]:
+    """Return every secret, in order, without overlaps."""
+    if not text or not isinstance(text, str):
+        return []
+    # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
+    plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+    lowered = plain.lower()
+    return _merge_overlaps(
+        [
+            *find_tokens(plain),
+            *find_patterns(plain),
+            *find_private_keys(text, lowered),
+            *find_url_secrets(text, lowered),
+            *find_bearer_tokens(text, lowered),
+            *find_cookies(text, lowered),
+            *find_curl_passwords(text),
+            *find_named_values(text, lowered),
+            *find_flag_values(text, plain),
+            *find_provider_keys(text, plain, lowered),
+            *find_header_credentials(text, lowered),
+            *find_password_file_entries(text),
+            *find_manifest_values(text, lowered),
+            *find_traced_values(text),
+        ]
+    )
+
+
+def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
+    """Merge overlapping finds. In a URL the end of a password is certain: no find in it reaches the host."""
+    secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
+    merged = secrets[:1]
+    for secret in secrets[1:]:
+        last = merged[-1]
+        if secret.start >= last.end:
+            merged.append(secret)
+        elif secret.end > last.end and last.kind != "url":
+            merged[-1] = Secret(last.start, secret.end, last.kind)
+    return merged
+
+
+def _cut_secrets(
+    text: str, secrets: Iterable[Secret], start: int = 0, end: int | None = None
+) -> str:
+    """Return the text from start to end with its secrets replaced."""
+    pieces = []
+    at = start
+    for secret in secrets:
+        pieces += [text[at : secret.start], MARK]
+        at = secret.end
+    return "".join([*pieces, text[at:end]])

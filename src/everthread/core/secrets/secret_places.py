@@ -1,0 +1,257 @@
+"""Find secrets by their place: URLs, headers, cookies, command lines, password files, manifests, traces of a shell.
+
+Every pattern is bounded or possessive, so that a scan
+is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from everthread.core.randomness import is_random
+from everthread.core.secrets.secret_rules import (
+    NameHint,
+    Secret,
+    hint_of_name,
+    is_issued,
+    is_passphrase,
+    is_placeholder,
+)
+
+MAX_HEADER_CHARS = 2_000
+_AUTHORIZATION = re.compile(
+    r"""authorization["'\]\\)]{0,3}+[ \t]{0,3}+[:=,]{1,2}+[ \t]{0,4}+\\?(["'`]?)[a-z][a-z0-9.-]{1,40}+[ \t=]"""
+)
+_CREDENTIAL = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
+
+
+def find_header_credentials(text: str, lowered: str) -> Iterator[Secret]:
+    """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
+    if "authorization" not in lowered:
+        return
+    for match in _AUTHORIZATION.finditer(lowered):
+        before = text[match.start() - 1 : match.start()]
+        end = _header_end(
+            text, match.end(), match[1] or (before if before in ("'", '"') else "")
+        )
+        for piece in _CREDENTIAL.finditer(text, match.end(), end):
+            value = (
+                piece[0].rpartition("=")[2] if "=" in piece[0].rstrip("=") else piece[0]
+            )
+            if is_random(value) and not is_placeholder(value):
+                yield Secret(piece.end() - len(value), piece.end(), "header")
+
+
+def _header_end(text: str, start: int, quote: str) -> int:
+    """Return where the value of a header ends: at the quote it began with, else at the end of the line."""
+    limit = min(len(text), start + MAX_HEADER_CHARS)
+    line_end = text.find("\n", start, limit)
+    limit = limit if line_end < 0 else line_end
+    at = text.find(quote, start, limit) if quote else -1
+    while at > 0 and text[at - 1] == "\\":
+        at = text.find(quote, at + 1, limit)
+    return limit if at < 0 else at
+
+
+_PORT = re.compile(r":(?:[0-9]{4,5}|\*):")
+_PGPASS = re.compile(
+    r"(?:[\w.*-]{1,255}|\[[0-9a-fA-F:]{2,45}\]):(?:\d{4,5}|\*):(?!\d++:)[^:\s]{1,64}:[^:\s]{1,64}:(\S{3,256})(?!\S)"
+)
+"""host:port:database:user:password"""
+MAX_HOST_CHARS = 256
+_NETRC = re.compile(
+    r"login[ \t\n]{1,3}+\S{1,128}+[ \t\n]{1,3}+password[ \t\n]{1,3}+(\S{3,256}+)"
+)
+
+
+def find_password_file_entries(text: str) -> Iterator[Secret]:
+    """Yield the passwords in lines of `.pgpass` and `.netrc` files."""
+    for port in _PORT.finditer(text):
+        line_start = (
+            text.rfind("\n", max(0, port.start() - MAX_HOST_CHARS), port.start()) + 1
+        )
+        entry = _PGPASS.match(text, line_start)
+        if entry is not None and is_issued(entry[1], NameHint.PASSWORD, quoted=False):
+            yield Secret(entry.start(1), entry.end(1), "password-file")
+    for entry in (
+        _NETRC.finditer(text) if "login" in text and "password" in text else ()
+    ):
+        if is_issued(entry[1], NameHint.PASSWORD, quoted=False):
+            yield Secret(entry.start(1), entry.end(1), "password-file")
+
+
+MAX_MANIFEST_CHARS = 100_000
+_SECRET_KIND = re.compile(r"""kind["']?[ \t]{0,8}+:[ \t]{0,8}+["']?secret\b(?!\w)""")
+_JSON_DATA = re.compile(
+    r'"(?:string)?data"\s{0,40}+:\s{0,40}+\{([^{}]{0,90000}+)\}', re.I
+)
+_JSON_VALUE = re.compile(r':\s{0,40}+"([^"\\]{1,65536}+)"')
+_YAML_DATA = re.compile(
+    r"^([ ]{0,20}+)(?:string)?data:[ \t]{0,20}+\n((?:\1[ ]++[^\n]*+(?:\n|$))+)",
+    re.I | re.M,
+)
+_YAML_VALUE = re.compile(
+    r"""^[ ]++(?:["']?[\w./-]{1,253}+["']?:[ \t]*+)?["']?([^\s"'|>{}][^\n]*+)""", re.M
+)
+
+
+def find_manifest_values(text: str, lowered: str) -> Iterator[Secret]:
+    """Yield the values of `data` and `stringData` in Kubernetes manifests of the kind `Secret`, as YAML or JSON."""
+    seen = 0
+    for kind in _SECRET_KIND.finditer(lowered) if "kind" in lowered else ():
+        if kind.start() < seen:
+            continue
+        start = max(
+            lowered.rfind("\n---", seen, kind.start()) + 1,
+            kind.start() - MAX_MANIFEST_CHARS,
+            0,
+        )
+        following = lowered.find("\n---", kind.end(), kind.end() + MAX_MANIFEST_CHARS)
+        seen = (
+            following
+            if following >= 0
+            else min(len(text), kind.end() + MAX_MANIFEST_CHARS)
+        )
+        yield from _manifest_values(text, start, seen)
+
+
+def _manifest_values(text: str, start: int, end: int) -> Iterator[Secret]:
+    """Yield the values of the `data` objects in one manifest."""
+    for pattern, group, value in (
+        (_JSON_DATA, 1, _JSON_VALUE),
+        (_YAML_DATA, 2, _YAML_VALUE),
+    ):
+        for data in pattern.finditer(text, start, end):
+            for match in value.finditer(text, *data.span(group)):
+                shown = match[1].rstrip(" \t\"'")
+                if not is_placeholder(shown):
+                    yield Secret(
+                        match.start(1), match.start(1) + len(shown), "manifest"
+                    )
+
+
+_TRACES = (
+    "+ '",
+    "+ export '",
+    "+ readonly '",
+    "+ local '",
+    "+ declare -x '",
+    "+ typeset -x '",
+)
+_TRACED_ASSIGNMENT = re.compile(
+    r"^\++ (?:(?:export|readonly|local|declare -x|typeset -x) )?'([A-Za-z_]\w{0,60}+)=([^'\n]{4,300}+)'",
+    re.M,
+)
+_PASSWORD_FROM_STDIN = re.compile(r"-stdin|chpasswd")
+_PIPED = re.compile(
+    r"(?:echo|printf)(?: -\w{1,3}+| '?%s(?:\\n)?'?)*+ [\"']?([^\s\"'|$-][^\s\"'|]{3,200}+)[\"']?"
+    r"(?= \||\n\+)[^\n]{0,200}+"
+    r"(?:\n\+[^\n]{0,200}+){0,2}+\Z"
+)
+"""Match up to the end of the text before such a login: in the same line, or one of the two before it."""
+MAX_PIPE_CHARS = 600
+
+
+def find_traced_values(text: str) -> Iterator[Secret]:
+    """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
+    if "+ " in text and any(sign in text for sign in _TRACES):
+        for match in _TRACED_ASSIGNMENT.finditer(text):
+            level = hint_of_name(match[1])
+            if is_passphrase(match[2], level) or is_issued(
+                match[2], level, quoted=True
+            ):
+                yield Secret(match.start(2), match.end(2), "trace")
+    for login in (
+        _PASSWORD_FROM_STDIN.finditer(text)
+        if "-stdin" in text or "chpasswd" in text
+        else ()
+    ):
+        start = max(0, login.start() - MAX_PIPE_CHARS)
+        piped = _PIPED.search(text[start : login.start()])
+        if piped is not None and not is_placeholder(piped[1]):
+            yield Secret(start + piped.start(1), start + piped.end(1), "trace")
+
+
+_USERINFO = re.compile(
+    r"""://(?:[^\s/?#@:"'<>`]{0,128}+:([^\s/"'<>`]{1,256})|([\w-]{20,256}+))@(?=[\w.\[%$-])""",
+    re.A,
+)
+_SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
+
+
+def find_url_secrets(text: str, lowered: str) -> Iterator[Secret]:
+    """Yield the password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
+    if "://" in lowered:
+        for match in _USERINFO.finditer(text):
+            group = 1 if match[1] else 2
+            if not is_placeholder(match[group]) and (
+                group == 1 or is_random(match[group])
+            ):
+                yield Secret(match.start(group), match.end(group), "url")
+        for match in (
+            _SIGNATURE.finditer(lowered)
+            if "sig=" in lowered or "signature=" in lowered
+            else ()
+        ):
+            if text[match.start()] in "?&" and is_random(match[1]):
+                yield Secret(match.start(1), match.end(1), "url")
+
+
+_HEADER = re.compile(
+    r"""
+    (?: authorization ["'\]\\)]{0,3}+ [ \t]{0,3}+ [:=,]{1,2}+ [ \t"'`\\]{0,4}+
+        (?:(basic|bearer|token|api-?token|api-?key|key|digest|jwt|oauth|bot)[ \t]{1,5}+)?
+      | bearer[ \t]{1,5}+ )
+    ([\w=~@.+/%-]{8,}+)
+    """,
+    re.A | re.X,
+)
+
+
+def find_bearer_tokens(text: str, lowered: str) -> Iterator[Secret]:
+    """What follows the scheme in an `Authorization` header, and what follows `Bearer` anywhere."""
+    if "authorization" not in lowered and "bearer" not in lowered:
+        return
+    for match in _HEADER.finditer(lowered):
+        value = text[match.start(2) : match.end(2)]
+        issued = is_random(value) or (match[1] == "basic" and not value.islower())
+        if issued and not is_placeholder(value):
+            yield Secret(match.start(2), match.end(2), "header")
+
+
+_COOKIE = re.compile(
+    r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+"
+)
+_CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
+
+
+def find_cookies(text: str, lowered: str) -> Iterator[Secret]:
+    """Yield the random values in a `Cookie` or `Set-Cookie` header."""
+    if "cookie" in lowered:
+        for line in _COOKIE.finditer(lowered):
+            for crumb in _CRUMB.finditer(text, line.start(), line.end()):
+                if is_random(crumb[1]):
+                    yield Secret(crumb.start(1), crumb.end(1), "cookie")
+
+
+_CURL_USER = re.compile(
+    r"""-(?<!\S-)(?:u|-user|-proxy-user)(?:=|[ \t]{0,5}+)
+        (?:"([^"\n:]{0,100}+):([^"\n]{0,300}+)"|'([^'\n:]{0,100}+):([^'\n]{0,300}+)'
+          |([^\s"':]{1,100}+):(?:"([^"\n]{3,300}+)"|'([^'\n]{3,300}+)'|([^\s"']{3,300}+)))""",
+    re.X,
+)
+
+
+def find_curl_passwords(text: str) -> Iterator[Secret]:
+    """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
+    if "curl" in text:
+        for match in _CURL_USER.finditer(text):
+            group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
+            user = next(g for g in (1, 3, 5) if match[g] is not None)
+            if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
+                continue
+            if len(match[group]) >= 3 and not is_placeholder(match[group]):
+                yield Secret(match.start(group), match.end(group), "curl")
+            elif not match[group] and is_random(match[user]):
+                yield Secret(match.start(user), match.end(user), "curl")

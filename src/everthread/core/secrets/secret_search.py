@@ -1,0 +1,97 @@
+"""Find secrets by their own form: a documented prefix, a literal around them, a private key block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from everthread.core.randomness import shannon_entropy
+from everthread.core.secrets.secret_rules import (
+    MIN_TOKEN,
+    Secret,
+    is_published,
+    match_end,
+    rules,
+)
+
+_TOKEN_SIGNS = bytes(
+    code
+    if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128)
+    else ord(" ")
+    for code in range(256)
+)
+
+
+def find_tokens(plain: str) -> Iterator[Secret]:
+    """Tokens with the prefix and the form of a provider's tokens."""
+    # Each long run of signs that tokens have is looked at once: only a text with a token among them is read in order.
+    runs = {
+        run
+        for run in plain.encode().translate(_TOKEN_SIGNS).split()
+        if len(run) >= MIN_TOKEN
+    }
+    if any(_match_tokens(b" ".join(runs).decode())):
+        yield from _match_tokens(plain)
+
+
+def _match_tokens(text: str) -> Iterator[Secret]:
+    claimed = 0
+    for start in rules().starts.finditer(f" {text}"):
+        at = start.start(1) - 1
+        if at < claimed:
+            continue
+        for form in rules().tokens[start[1]]:
+            match = form.pattern.match(text, at)
+            if (
+                match
+                and form.accepts(match[0][len(start[1]) :])
+                and not is_published(match[0])
+            ):
+                claimed = match.end()
+                yield Secret(match.start(), match.end(), form.kind)
+
+
+def find_patterns(plain: str) -> Iterator[Secret]:
+    """Secrets that are recognised by a literal in or around them, with which their pattern begins."""
+    for form in rules().patterns:
+        if form.literal not in plain:
+            continue
+        for match in form.pattern.finditer(plain):
+            before = form.before.match(
+                plain[max(0, match.start() - 64) : match.start()][::-1]
+            )
+            if before:
+                group = form.pattern.groups
+                start = match.start(group) - before.end()
+                end = match.end(group)
+                if form.accepts(plain[start:end]):
+                    yield Secret(start, end, form.kind)
+
+
+_KEY_EDGE = re.compile(
+    r"-----(?:(begin)[ a-z0-9_-]{0,100}?(private )?key(?: block)?-----|end[ a-z0-9]{0,60}-----"
+    r"|(?<=key-----)|(?<=key block-----))"
+)
+_KEY_LINES = re.compile(r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+")
+_BLANK = re.compile(r"(?:\s|\\[nr])*+")
+
+
+def find_private_keys(text: str, lowered: str) -> Iterator[Secret]:
+    """Find the text between the BEGIN and END lines; if END is cut off, as far as there are lines of key."""
+    edges = list(_KEY_EDGE.finditer(lowered))
+    for edge, following in zip_longest(edges, edges[1:]):
+        if edge[2]:
+            start = match_end(_BLANK.match(text, edge.end()), edge.end())
+            body = (
+                text[start : following.start()]
+                if following and not following[1]
+                else ""
+            )
+            words = body.split()
+            # No END, or prose between two mentions of the lines.
+            if sum(map(len, words)) < 12 * max(1, len(words)):
+                body = text[start : match_end(_KEY_LINES.match(text, start), start)]
+            body = body.rstrip().removesuffix("\\n").rstrip()
+            if len(body) >= 24 and shannon_entropy(body[:256]) >= 3:
+                yield Secret(start, start + len(body), "private-key")

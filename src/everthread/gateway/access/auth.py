@@ -1,0 +1,328 @@
+"""Authenticate requests: by a key of this gateway, by the credential for the upstream, or not at all.
+
+A key is `et_`, its public id, and 256 random bits. It is shown once; only its digest is stored. A plain SHA-256 is
+enough, since 256 random bits cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, cast
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.recent_dict import RecentDict
+from everthread.errors import EverthreadError
+from everthread.gateway.access.issued_keys import digest_of, is_key
+from everthread.gateway.access.quotas import KeyAccount, KeyLedger
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
+from everthread.gateway.error_answers import Refused
+from everthread.store.records import DEFAULT_TENANT, StoredKey
+from everthread.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client that was let in."""
+
+    tenant: str = DEFAULT_TENANT
+    key_id: str | None = None
+    scopes: frozenset[str] = frozenset()
+    passthrough: bool = False
+    """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
+    mode: Mode | None = None
+    """The mode of its key; None: as the upstream is configured."""
+    account: Account | None = field(default=None, compare=False, repr=False)
+    """The remaining allowance of its key; None: no limit."""
+    credential: PassthroughCredential | None = field(
+        default=None, compare=False, repr=False
+    )
+    """One that only the upstream can check; None: it was checked here."""
+
+    @property
+    def share(self) -> str | None:
+        """The share of the gateway's capacity it uses: that of its tenant, for all the tenant's keys.
+
+        All credentials that are not known yet, and so may be made up, use one share. None if there is only one user.
+        """
+        if self.credential is not None and not self.credential.is_known:
+            return ""
+        return None if self.key_id is None else self.tenant
+
+    def admit(self) -> None:
+        """Count a request. Raise `Refused` if a limit is reached."""
+        if self.account is not None:
+            self.account.admit()
+
+    async def authorize(self, usage: CanonicalUsage, model: str) -> None:
+        """Raise `Refused` unless this client may spend this usage on the operator's own key.
+
+        Every use of that key asks here first: the summary of a proxied conversation, a compaction item and
+        `/v1/compact`. A credential that no upstream has accepted may be made up; a key has its limits.
+        """
+        if self.credential is not None and not await self.credential.is_accepted():
+            raise Refused(
+                403,
+                "unknown_credential",
+                "No upstream has accepted this credential yet.",
+            )
+        if self.account is not None:
+            self.account.authorize(usage, model)
+
+
+class Authenticator(Protocol):
+    """Authenticates requests; raises `Refused`."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """`headers`: those that show a credential (`CREDENTIAL_HEADERS`), by their lower-case names."""
+        ...
+
+
+class OpenAuthenticator:
+    """Accept every request as the one owner's, whatever credential it carries for the upstream."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
+        return Caller(passthrough=True)
+
+
+class ForwardedAuthenticator:
+    """Authenticate requests that another server forwards, for several people, to a gateway without keys.
+
+    Each set of credentials is a tenant; all requests without a credential belong to one tenant.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        return Caller(
+            credential_tenant(self._secret, shown) if shown else FORWARDED_TENANT,
+            passthrough=True,
+        )
+
+
+FORWARDED_TENANT = "forwarded"
+
+
+def credential_tenant(secret: bytes, shown: Iterable[str]) -> str:
+    """Return the tenant of the credentials that a request shows.
+
+    All of them count, so that no client gets a tenant without the credential that the upstream accepts.
+    """
+    text = "\0".join(shown).encode("utf-8", "surrogatepass")
+    return f"up_{hmac.digest(secret, text, 'sha256').hex()[:40]}"
+
+
+KEY_CACHE_SECONDS = 3.0
+"""Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
+SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
+_LOOKUP_SECONDS = 1.0
+_LATE_FACTOR = 1.1
+"""A wait that overran by this factor: the loop was busy, so the store is not to blame."""
+_MAX_KNOWN = 10_000
+_ACCEPTED = "gateway.accepted"
+_ACCEPTED_SECONDS = 30 * 86_400
+_LOG = logging.getLogger("everthread.gateway")
+T = TypeVar("T")
+
+
+def credentials(headers: Mapping[str, str]) -> list[str]:
+    """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    shown = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
+    return [
+        text
+        for text in (shown, *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:]))
+        if text
+    ]
+
+
+async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
+    """Return the store's answer; raise `TimeoutError` if there is none. Waits again if the loop itself was late."""
+    for _attempt in range(2):
+        begun = time.monotonic()
+        done, _ = await asyncio.wait({asked}, timeout=_LOOKUP_SECONDS)
+        if done:
+            return asked.result()
+        if time.monotonic() - begun < _LATE_FACTOR * _LOOKUP_SECONDS:
+            break
+    raise TimeoutError
+
+
+class KeyAuthenticator:
+    """Accept requests with a key that is stored and not revoked. The key is never sent upstream."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ledger: KeyLedger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ttl: float = KEY_CACHE_SECONDS,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger or KeyLedger(store)
+        self._clock = clock
+        self._ttl = ttl
+        self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = (
+            RecentDict(_MAX_KNOWN)
+        )
+        """A cached lookup and its expiry."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        if not shown:
+            raise Refused(
+                401,
+                "missing_api_key",
+                "No API key came with the request; send one as `Authorization: Bearer et_…`.",
+            )
+        token = next(filter(is_key, shown), None)
+        stored_key = await self._find(digest_of(token)) if token is not None else None
+        if stored_key is None or stored_key.revoked is not None:
+            raise Refused(
+                401,
+                "invalid_api_key",
+                "This API key is not known here, or was revoked.",
+            )
+        key = stored_key.key
+        mode = cast("Mode | None", key.mode)
+        return Caller(
+            key.tenant,
+            key.id,
+            key.scopes,
+            mode=mode,
+            account=KeyAccount(self._ledger, key),
+        )
+
+    async def has_keys(self) -> bool:
+        """Return whether any key exists."""
+        return any(
+            key.revoked is None for key in await self._store.list_keys(self._ledger.day)
+        )
+
+    async def close(self) -> None:
+        await self._ledger.close()
+
+    async def _find(self, digest: str) -> StoredKey | None:
+        """Return the key, at most `ttl` seconds old; concurrent callers share one lookup."""
+        lookup = self._lookups.get(digest)
+        if lookup is None or self._clock() >= lookup[1]:
+            task = asyncio.get_running_loop().create_task(self._read(digest))
+            lookup = self._lookups[digest] = (task, self._clock() + self._ttl)
+        try:
+            return await _wait_for_answer(lookup[0])
+        except (EverthreadError, TimeoutError) as error:
+            if self._lookups.get(digest) is lookup:
+                del self._lookups[digest]
+            _LOG.warning(
+                "a key cannot be looked up: %s",
+                str(error) or f"no answer within {_LOOKUP_SECONDS:g} s",
+            )
+            words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
+            raise Refused(503, "keys_unavailable", words, retry_after=1) from error
+
+    async def _read(self, digest: str) -> StoredKey | None:
+        day = self._ledger.day
+        stored_key = await self._store.find_key(digest, day)
+        if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
+            return None
+        self._ledger.learn(stored_key.key.id, day, stored_key.today)
+        return stored_key
+
+
+class AcceptedCredentials:
+    """Which credentials an upstream has accepted, by their digests: for 30 days, for every process on the store."""
+
+    def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._wall = wall
+        self._accepted_until: RecentDict[str, float] = RecentDict(_MAX_KNOWN)
+        """The expiry of each accepted credential, by its digest."""
+        self._storing: set[asyncio.Task[None]] = set()
+
+    async def has(self, digest: str) -> bool:
+        until = self._accepted_until.get(digest)
+        if until is None:
+            try:
+                stored = await self._store.get_state(_ACCEPTED, digest)
+            except EverthreadError as error:
+                _LOG.warning(
+                    "whether a credential was accepted cannot be looked up: %s", error
+                )
+                return False
+            until = float(stored) if isinstance(stored, int | float) else 0.0
+            if until > self._wall():
+                self._accepted_until[digest] = until
+        return until > self._wall()
+
+    def is_known(self, digest: str) -> bool:
+        """Return whether a credential is known in this process, without asking the store."""
+        return self._accepted_until.get(digest, 0.0) > self._wall()
+
+    def add(self, digest: str) -> None:
+        """Accept a credential at once in this process; store it without making the client wait."""
+        until = self._wall() + _ACCEPTED_SECONDS
+        self._accepted_until[digest] = until
+        task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._storing)
+
+    async def _store_one(self, digest: str, until: float) -> None:
+        try:
+            await self._store.put_state(_ACCEPTED, digest, until)
+        except EverthreadError as error:
+            _LOG.warning("that a credential was accepted cannot be stored: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughCredential:
+    """A client's credential for the upstream: nothing is done for one that no upstream has accepted."""
+
+    digest: str
+    accepted: AcceptedCredentials
+
+    @property
+    def is_known(self) -> bool:
+        return self.accepted.is_known(self.digest)
+
+    async def is_accepted(self) -> bool:
+        return await self.accepted.has(self.digest)
+
+    def accept(self) -> None:
+        """Remember it: an upstream answered to it with 2xx."""
+        self.accepted.add(self.digest)
+
+
+class PassthroughAuthenticator:
+    """Pass the client's credential upstream, which checks it; a keyed digest of it names the tenant."""
+
+    def __init__(self, secret: bytes, accepted: AcceptedCredentials) -> None:
+        self._secret = secret
+        self._accepted = accepted
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        if not shown:
+            raise Refused(
+                401,
+                "missing_api_key",
+                "No credential came with the request; send the upstream's own, it goes there.",
+            )
+        tenant = credential_tenant(self._secret, shown)
+        credential = PassthroughCredential(tenant, self._accepted)
+        return Caller(
+            tenant,
+            tenant,
+            frozenset({"proxy"}),
+            passthrough=True,
+            credential=credential,
+        )

@@ -1,0 +1,93 @@
+"""Keys of the gateway: create, recognise and check them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from decimal import Decimal
+from hashlib import sha256
+
+from everthread.errors import InputError
+from everthread.gateway.contracts import Mode
+from everthread.gateway.request.request_head import KEY, KEY_PREFIX
+from everthread.store.records import DEFAULT_TENANT, KeyLimits, NewKey
+
+SCOPES = {
+    "proxy": "the providers' endpoints",
+    "threads": "the conversations under /api",
+    "tools": "terminal and files in these conversations",
+}
+"""Scopes of a key."""
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_MAX_COUNT = 10**15
+_MAX_DOLLARS = Decimal(1_000_000)
+
+
+def issue_key(
+    *,
+    tenant: str = DEFAULT_TENANT,
+    scopes: Iterable[str] = ("proxy",),
+    limits: KeyLimits | None = None,
+    name: str = "",
+    mode: Mode | None = None,
+) -> tuple[str, NewKey]:
+    """Create a key; return it and the record to store."""
+    chosen = frozenset(scopes)
+    if unknown := sorted(chosen - SCOPES.keys()):
+        raise InputError(
+            f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
+        )
+    if not chosen:
+        raise InputError(
+            f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
+        )
+    if not _TENANT.fullmatch(tenant):
+        raise InputError(
+            f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"
+        )
+    if len(name) > 200 or not name.isprintable():
+        raise InputError(
+            f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line"
+        )
+    _check_limits(limits or KeyLimits())
+    key_id = secrets.token_hex(6)
+    token = f"{KEY_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+    return token, NewKey(
+        key_id,
+        digest_of(token),
+        tenant=tenant,
+        scopes=chosen,
+        limits=limits or KeyLimits(),
+        name=name,
+        mode=mode,
+    )
+
+
+def digest_of(token: str) -> str:
+    return sha256(token.encode()).hexdigest()
+
+
+def is_key(text: str) -> bool:
+    """Return whether it has the form of a key of a gateway."""
+    return KEY.fullmatch(text) is not None
+
+
+def key_id_in(text: str) -> str:
+    """Return the id of a key as a person writes it: the id, with `et_` or without, or the whole key."""
+    match = KEY.fullmatch(text)
+    return match[1] if match else text.removeprefix(KEY_PREFIX)
+
+
+def _check_limits(limits: KeyLimits) -> None:
+    for what, most in (
+        ("requests", _MAX_COUNT),
+        ("tokens", _MAX_COUNT),
+        ("dollars", _MAX_DOLLARS),
+    ):
+        limit: int | Decimal | None = getattr(limits, what)
+        finite = not isinstance(limit, Decimal) or limit.is_finite()
+        if limit is not None and not (finite and 0 <= limit <= most):
+            raise InputError(
+                f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}"
+            )

@@ -1,0 +1,1 @@
+"""Requests of conversations: decide what goes upstream, render it, record the answer."""

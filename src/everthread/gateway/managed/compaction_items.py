@@ -1,0 +1,208 @@
+"""Compaction items of the Responses protocol, made by the gateway if the upstream makes none.
+
+A client asks for one with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`, and sends it
+back in place of the messages it represents. The gateway's item holds the compacted messages themselves, with a tag
+that only this store can make. Any gateway of the store that gets the item back replaces it by these messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from everthread.core.messages import kind_of
+from everthread.gateway.request.json_slices import slice_body, splice
+from everthread.thread.history import identify
+from everthread.thread.wire_messages import encode_value
+from everthread.wire.sse import SseEvent, encode_event
+
+PATH = "/v1/responses/compact"
+TRIGGER = "compaction_trigger"
+"""A request that ends with this item asks the provider for a compaction."""
+_PREFIX = "everthread1."
+_MAX_BYTES = 64 * 1024 * 1024
+_REFUSALS = (404, 405, 501)
+"""Statuses of an upstream that lacks the compaction path."""
+_INVALID = (400, 422)
+
+
+def make_item(values: Sequence[Any], key: bytes) -> dict[str, Any]:
+    """Return one item that represents these messages."""
+    packed = base64.urlsafe_b64encode(
+        zlib.compress(json.dumps(list(values)).encode(), 6)
+    ).decode()
+    return {
+        "id": f"cmp_everthread_{uuid.uuid4().hex}",
+        "type": "compaction",
+        "encrypted_content": f"{_PREFIX}{_tag(packed, key)}.{packed}",
+    }
+
+
+def read_item(item: Any, key: bytes) -> list[Any] | None:
+    """Return the messages that an item represents; None if it was not made with this key."""
+    content = item.get("encrypted_content") if kind_of(item) == "compaction" else None
+    if not isinstance(content, str) or not content.startswith(_PREFIX):
+        return None
+    tag, _, packed = content.removeprefix(_PREFIX).partition(".")
+    if not hmac.compare_digest(
+        tag.encode("utf-8", "replace"), _tag(packed, key).encode()
+    ):
+        return None
+    values: list[Any] = json.loads(
+        zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed), _MAX_BYTES)
+    )
+    return values
+
+
+def _tag(packed: str, key: bytes) -> str:
+    return hmac.new(key, packed.encode("utf-8", "replace"), sha256).hexdigest()
+
+
+def has_item(body: bytes) -> bool:
+    """Return whether a body may hold an item made by a gateway."""
+    return _PREFIX.encode() in body
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedBody:
+    """A request after its items were replaced by the messages they represent."""
+
+    body: bytes
+    key: str
+    """Names the last item."""
+    end: int
+    """The number of messages up to the end of the last item's."""
+
+
+def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
+    """Replace our items in a request's body by the messages they represent.
+
+    A client may keep some messages before the item: those are not repeated. Return None
+    if the request has no item made by a gateway.
+    """
+    changes = []
+    before: Counter[str] = Counter()
+    end = 0
+    last: tuple[str, int] | None = None
+    for element in slice_body(body, "openai_responses").elements:
+        values = read_item(element.value, key)
+        if values is None:
+            before[_fingerprint(element.value)] += 1
+            end += 1
+            continue
+        added = _without_repeated(values, before)
+        text = ",".join(map(encode_value, added))
+        changes.append((element.start, element.end, text))
+        end += len(added)
+        last = item_key(element.value), end
+    if last is None:
+        return None
+    return ExpandedBody(splice(body, changes), *last)
+
+
+def item_key(item: Mapping[str, Any]) -> str:
+    """Return the name of an item that a gateway made: its tag."""
+    return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
+
+
+def _without_repeated(values: Sequence[Any], before: Counter[str]) -> list[Any]:
+    """Return the messages of an item that the client does not send before it; at least one."""
+    repeated = Counter(before)
+    added = []
+    for value in values:
+        fingerprint = _fingerprint(value)
+        if repeated[fingerprint]:
+            repeated[fingerprint] -= 1
+        else:
+            added.append(value)
+    return added or list(values[-1:])
+
+
+def _fingerprint(value: Any) -> str:
+    return identify("openai_responses", value).fingerprint
+
+
+def asks_compaction(body: bytes) -> bool:
+    """Return whether a request ends with the item that asks for a compaction."""
+    if TRIGGER.encode() not in body:
+        return False
+    elements = slice_body(body, "openai_responses").elements
+    return bool(elements) and kind_of(elements[-1].value) == TRIGGER
+
+
+def is_refusal(status: int, body: bytes) -> bool:
+    """Return whether an upstream says that it makes no compactions."""
+    return status in _REFUSALS or (status in _INVALID and b"compaction" in body)
+
+
+# Answers with an item
+
+
+def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, Any]:
+    """Return a response with the item alone. `tokens`: those of the messages it represents."""
+    return {
+        "id": f"resp_everthread_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": model,
+        "output": [item],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": _usage(tokens),
+    }
+
+
+def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Return the body that answers a request at the compaction path."""
+    return {
+        "id": f"resp_everthread_{uuid.uuid4().hex}",
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [item],
+        "usage": _usage(tokens),
+    }
+
+
+def response_events(body: dict[str, Any]) -> bytes:
+    """Return the response as a stream of events."""
+    in_progress = {**body, "status": "in_progress", "output": [], "usage": None}
+    [item] = body["output"]
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": in_progress},
+        {"type": "response.in_progress", "response": in_progress},
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": body},
+    ]
+    numbered = (
+        {**event, "sequence_number": number} for number, event in enumerate(events)
+    )
+    return b"".join(
+        encode_event(SseEvent(str(event["type"]), json.dumps(event)))
+        for event in numbered
+    )
+
+
+def _usage(tokens: int) -> dict[str, Any]:
+    return {
+        "input_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": tokens,
+    }

@@ -1,0 +1,226 @@
+"""Fail open: if the manager fails, takes too long or cannot read a request, the client's own bytes are forwarded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everthread.core.secrets.redaction import redact
+from everthread.core.types import Reply
+from everthread.errors import WireError
+from everthread.gateway.contracts import (
+    CREDENTIAL_HEADERS,
+    NOTICE_HEADER,
+    Incoming,
+    Manager,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
+from everthread.gateway.monitoring.event_reports import FORWARDED, FailureLog
+from everthread.gateway.monitoring.log_lines import printable
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.monitoring.store_watch import StoreWatch
+from everthread.gateway.request.json_slices import ExcessError
+from everthread.thread.caller.sent_history import Outcome
+
+if TYPE_CHECKING:
+    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request.request_reader import BodyOutline
+
+_LOG = logging.getLogger("everthread.gateway")
+T = TypeVar("T")
+HEADER_SECONDS = 1.0
+"""How long an answer waits for the headers that the turn adds to it."""
+MIN_SECRET_CHARS = 8
+"""Shorter values in a credential header are not redacted: they could be part of any word."""
+MAX_LOGGED_CHARS = 300
+
+
+class FailOpenManager:
+    """Wrap the manager so that a failure is logged and counted, and the client's own bytes are forwarded."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        metrics: Metrics,
+        seconds: float,
+        watch: StoreWatch | None = None,
+        failures: FailureLog | None = None,
+    ) -> None:
+        self._manager = manager
+        self.failures = failures
+        self._metrics = metrics
+        self._seconds = seconds
+        self._watch = watch
+        self._warned: set[str] = set()
+        """Kinds of unmanaged requests that were warned of."""
+
+    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+        """Find an earlier body that this one agrees with in part; None if that fails."""
+        try:
+            return self._manager.reader.find_known(origin, body)
+        except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
+            self._report_unlocated(error)
+            return None
+
+    def locate(
+        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
+    ) -> BodyOutline | None:
+        """Locate the fields and messages of a body; return None if that fails."""
+        try:
+            return self._manager.reader.locate(origin, body, match)
+        except WireError:
+            # The fields are read in another way, which shows the reason.
+            return None
+        except Exception as error:  # noqa: BLE001  counted and logged; the fields are read in another way
+            self._report_unlocated(error)
+            return None
+
+    def _report_unlocated(self, error: Exception) -> None:
+        self._metrics.count("failed_open", step="locate")
+        _LOG.error("a body could not be taken apart: %s", type(error).__name__)
+
+    def forward_first(self, incoming: Incoming) -> FailOpenTurn | None:
+        """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
+        try:
+            turn = self._manager.forward_first(incoming)
+        except Exception as error:  # noqa: BLE001  counted and logged; the request is read first
+            self._report("forward", incoming, error)
+            return None
+        return None if turn is None else FailOpenTurn(self, incoming, turn)
+
+    async def prepare(self, incoming: Incoming) -> FailOpenTurn:
+        """Return the turn of a request; one that forwards it unchanged if the manager fails."""
+        turn = await self.attempt("prepare", incoming, self._prepare(incoming))
+        if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
+            why = "the gateway failed" if turn is None else ""
+            turn = _unmanaged_turn(incoming, why)
+        return FailOpenTurn(self, incoming, turn)
+
+    async def _prepare(self, incoming: Incoming) -> ProxyTurn:
+        """Ask the manager. An unreadable request is not a failure: the upstream may accept or refuse it."""
+        try:
+            return await self._manager.prepare(incoming)
+        except WireError as error:
+            why = (
+                str(error)
+                if isinstance(error, ExcessError)
+                else "it cannot be read here"
+            )
+            kind = "excess" if isinstance(error, ExcessError) else "unreadable"
+            self.warn_unmanaged(kind, _without_credentials(str(error), incoming))
+            return _unmanaged_turn(incoming, printable(why))
+
+    def warn_unmanaged(self, kind: str, why: str) -> None:
+        """Count a request that is passed on unmanaged; the first of each kind is a warning in the log."""
+        self._metrics.count("unmanaged", why=kind)
+        level = logging.INFO if kind in self._warned else logging.WARNING
+        self._warned.add(kind)
+        _LOG.log(level, "a request is passed on unmanaged: %s", why)
+
+    async def attempt(
+        self,
+        step: str,
+        incoming: Incoming,
+        work: Coroutine[Any, Any, T],
+        *,
+        is_awaited: bool = True,
+    ) -> T | None:
+        """Return the result of the work; None if it fails, takes too long, or a client waits and the store is away."""
+        try:
+            guarded = (
+                self._watch.during(work)
+                if self._watch is not None and is_awaited
+                else work
+            )
+            async with asyncio.timeout(self._seconds):
+                return await guarded
+        except Exception as error:  # noqa: BLE001  counted and logged; the client gets its answer all the same
+            self._report(step, incoming, error)
+            return None
+
+    def _report(self, step: str, incoming: Incoming, error: Exception) -> None:
+        self._metrics.count("failed_open", step=step)
+        if self.failures is not None:
+            self.failures.note(FORWARDED, tenant=incoming.tenant)
+        words = _without_credentials(str(error), incoming)
+        _LOG.error(
+            "%s failed, the original goes: %s: %s", step, type(error).__name__, words
+        )
+
+
+class FailOpenTurn:
+    """Wrap a turn so that a failing step falls back to the client's own bytes."""
+
+    def __init__(
+        self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn
+    ) -> None:
+        self._manager = manager
+        self._incoming = incoming
+        self._turn = turn
+
+    @property
+    def thread(self) -> str:
+        return self._turn.thread
+
+    @property
+    def sent(self) -> Outgoing:
+        return self._turn.sent
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        if self._incoming.mode != "managed":
+            return None
+        return await self._manager.attempt(
+            "refused", self._incoming, self._turn.recover(status, body)
+        )
+
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        return await self._manager.attempt(
+            "recall", self._incoming, self._turn.resume(reply)
+        )
+
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+        return await self._manager.attempt(
+            "recall", self._incoming, self._turn.retry_without_recall(reply)
+        )
+
+    async def response_headers(self) -> Mapping[str, str]:
+        """Return the headers for the client; without the thread id if the store does not answer in time."""
+        headers: Mapping[str, str] | None
+        try:
+            async with asyncio.timeout(HEADER_SECONDS):
+                headers = await self._manager.attempt(
+                    "headers", self._incoming, self._turn.response_headers()
+                )
+        except TimeoutError:
+            # Not a failure: the thread is stored after the answer has begun.
+            headers = None
+        return self.sent.headers if headers is None else headers
+
+    async def record(self, outcome: Outcome) -> None:
+        await self._manager.attempt(
+            "answered", self._incoming, self._turn.record(outcome), is_awaited=False
+        )
+
+
+def _unmanaged_turn(incoming: Incoming, why: str) -> UnmanagedTurn:
+    """Return a turn that forwards the client's own bytes, with a notice if there is a reason."""
+    turn = UnmanagedTurn(incoming)
+    if why:
+        turn.sent = replace(
+            turn.sent, headers={NOTICE_HEADER: f"passed on unmanaged: {why}"}
+        )
+    return turn
+
+
+def _without_credentials(words: str, incoming: Incoming) -> str:
+    """Return an error's words for the log, without the client's own credential."""
+    for name in CREDENTIAL_HEADERS:
+        for secret in incoming.headers.get(name, "").split():
+            if len(secret) >= MIN_SECRET_CHARS:
+                words = words.replace(secret, "[REDACTED]")
+    return redact(words)[:MAX_LOGGED_CHARS]

@@ -1,0 +1,73 @@
+"""A request that is forwarded before it is read (`forwarding.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from everthread.core.types import Reply
+from everthread.gateway.contracts import Outgoing
+from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.thread.caller.sent_history import Outcome
+
+READ_SECONDS = 1.0
+"""A forwarded request is read after this time, or once it is answered."""
+
+
+class ForwardedTurn:
+    """A request that is read while the upstream answers.
+
+    `read`: read it and find its thread; it is told whether there is an answer already.
+    `reading_answered`: make other requests of the session wait meanwhile, if there is.
+    """
+
+    def __init__(
+        self,
+        thread: str,
+        sent: Outgoing,
+        *,
+        read: Callable[[bool], Coroutine[Any, Any, ManagedTurn]],
+        reading_answered: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.thread = thread
+        self.sent = sent
+        self._start_reading = read
+        self._reading_answered = reading_answered
+        self._reading: asyncio.Task[ManagedTurn] | None = None
+        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        turn = await asyncio.shield(self._read())
+        return await turn.recover(status, body)
+
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._read())
+        return await turn.resume(reply)
+
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+        turn = await asyncio.shield(self._read())
+        return await turn.retry_without_recall(reply)
+
+    async def response_headers(self) -> Mapping[str, str]:
+        return self.sent.headers
+
+    async def record(self, outcome: Outcome) -> None:
+        with self._reading_answered():
+            if (
+                self._reading is None
+            ):  # nothing else will wait for it: no task is needed
+                self._timer.cancel()
+                turn = await self._start_reading(True)  # noqa: FBT003 - it is answered
+            else:
+                turn = await asyncio.shield(self._reading)
+        await turn.record(outcome)
+
+    def _read(self) -> asyncio.Task[ManagedTurn]:
+        """Read the request in the background, once."""
+        self._timer.cancel()
+        if self._reading is None:
+            loop = asyncio.get_running_loop()
+            self._reading = loop.create_task(self._start_reading(False))  # noqa: FBT003 - it is not answered yet
+        return self._reading

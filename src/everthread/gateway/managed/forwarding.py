@@ -1,0 +1,237 @@
+"""Forward a request before it is read, if it cannot need a change.
+
+Most requests continue a known thread far below its threshold. For these the messages need not be decoded, counted and
+matched before the upstream can have them. That is done while the upstream answers, and the request is stored with its
+answer. If the process ends before that, the client's next request holds all of it, and stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from everthread.core.caching.cache_lifetimes import OPTIONS
+from everthread.core.caching.claude_cache_marks import MIN_CACHED
+from everthread.core.caching.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.economics import MIN_THRESHOLD_SHARE
+from everthread.core.recent_dict import RecentDict
+from everthread.gateway.access.quotas import BYTES_PER_TOKEN
+from everthread.gateway.contracts import (
+    COMPACTIONS_HEADER,
+    THREAD_HEADER,
+    TOKENS_HEADER,
+    Incoming,
+    Outgoing,
+)
+from everthread.gateway.filters.cache_marks import (
+    MarkMemory,
+    place_breakpoint,
+    place_cache_marks,
+    takes_marks,
+)
+from everthread.gateway.managed.compaction_items import has_item
+from everthread.gateway.recall.recall_offer import (
+    RECALL_HEADER,
+    offers_recall,
+    tool_change,
+)
+from everthread.gateway.request.client_request import (
+    ClientRequest,
+    find_unmanaged_reason,
+)
+from everthread.gateway.request.json_slices import Change, splice
+from everthread.gateway.request.known_bodies import BodyMatch
+from everthread.gateway.request.request_reader import (
+    BREAKPOINT_MARK,
+    MARK,
+    OURS,
+    BodyOutline,
+    RequestReader,
+)
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
+from everthread.thread.history import History
+from everthread.thread.policy import ContextOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingTerms:
+    """The conditions under which a thread's next request can be forwarded before it is read."""
+
+    upstream: str
+    length: int
+    """How many messages the thread has, its last answer included."""
+    digest: str
+    """Digest of those messages."""
+    body_bytes: int
+    """The size of the last body."""
+    tokens: int
+    """Tokens of the last prompt and its answer, as the provider counted them."""
+    max_tokens: int
+    """Half of the compaction threshold."""
+    offers_recall: bool
+    """Whether our own tool was offered with the last request."""
+    recall_header: str
+    """The value of the client's recall header."""
+
+    def estimate(self, outline: BodyOutline) -> int:
+        """Return the most tokens the next prompt can have: one for every new byte."""
+        grown = len(outline.sliced.body) - self.body_bytes
+        return self.tokens + max(outline.added_bytes, grown)
+
+
+@dataclass(slots=True)
+class BodyMemory:
+    """Facts about a thread's last body. They may be lost at any moment."""
+
+    marks: MarkMemory = field(default_factory=MarkMemory)
+    forwarding: ForwardingTerms | None = None
+    """When the next request can be forwarded before it is read; None if it cannot."""
+
+
+class BodyMemories:
+    """The last bodies of the threads that were used last."""
+
+    def __init__(self) -> None:
+        self._memories: RecentDict[str, BodyMemory] = RecentDict(MAX_THREADS)
+
+    def of(self, thread: str) -> BodyMemory:
+        memory = self._memories.get(thread) or BodyMemory()
+        self._memories[thread] = memory
+        return memory
+
+
+def make_forwarding_terms(
+    request: ClientRequest,
+    call: PreparedCall,
+    outcome: Outcome,
+    *,
+    options: ContextOptions,
+    answered: History,
+) -> ForwardingTerms | None:
+    """Return the terms for a thread's next request; None if it has to be read first.
+
+    `answered`: the history that ends with the answer to this one.
+    """
+    memory = call.memory
+    usage = outcome.usage
+    if usage is None or outcome.estimated or not call.frame.is_rewritable:
+        return None
+    is_changed = (
+        call.used is not None
+        or not call.rounds.is_empty
+        or memory.has_hidden_rounds
+        or call.is_undone
+        or call.output_cap is not None
+    )
+    if is_changed or memory.slim or memory.continues_other or has_plans(memory):
+        return None
+    if call.sent.is_single or not options.enabled:
+        return None
+    return ForwardingTerms(
+        call.frame.upstream,
+        length=len(answered),
+        digest=answered.digest(len(answered)),
+        body_bytes=len(request.sliced.body),
+        tokens=usage.prompt_tokens + usage.output_tokens,
+        max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
+        offers_recall=offers_recall(call, request.sliced),
+        recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
+    )
+
+
+def has_plans(memory: ThreadMemory) -> bool:
+    """Return whether a compaction is being prepared, or will be if the thread stays idle."""
+    preparation = memory.preparation
+    return preparation.is_under_way or preparation.idle_timer is not None
+
+
+def forward(
+    incoming: Incoming,
+    outline: BodyOutline,
+    memory: BodyMemory,
+    *,
+    reader: RequestReader,
+    ttl: str | None,
+) -> Outgoing | None:
+    """Return the client's bytes, with our tool, and cache marks if it sets none; None if it has to be read first.
+
+    `ttl`: the lifetime of the marks; None if we set none.
+    """
+    terms = memory.forwarding
+    match = outline.match
+    if terms is None or match is None:
+        return None
+    if not _fits(terms, incoming, outline, match=match):
+        return None
+    if not _continues(terms, outline, reader):
+        return None
+    model = match.known.frame.model
+    tokens = terms.tokens + outline.added_bytes // BYTES_PER_TOKEN
+    headers = {
+        THREAD_HEADER: match.known.thread,
+        COMPACTIONS_HEADER: "0",
+        TOKENS_HEADER: f"{tokens}/{tokens}",
+    }
+    sent = Outgoing(
+        incoming.raw, headers=headers, tokens=tokens, recall=terms.offers_recall
+    )
+    changes: list[Change] = []
+    if terms.offers_recall:
+        changes.append(tool_change(incoming.api, outline.sliced))
+    if ttl is not None and tokens >= MIN_CACHED:
+        changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
+    if not changes:
+        return sent
+    return replace(sent, body=splice(incoming.body, changes), rewritten=True)
+
+
+def _cache_changes(
+    incoming: Incoming,
+    outline: BodyOutline,
+    memory: MarkMemory,
+    *,
+    model: str,
+    ttl: str,
+) -> list[Change]:
+    """Return the changes that mark the request for the provider's cache, if the client sets no marks."""
+    api = incoming.api
+    upstream = incoming.upstream
+    sliced = outline.sliced
+    if MARK not in outline.holds and takes_marks(api, model, upstream):
+        return place_cache_marks(api, sliced, ttl, memory=memory, leading=outline.first)
+    if BREAKPOINT_MARK in outline.holds or OPTIONS in sliced.fields:
+        return []
+    if takes_breakpoints(api, model, base_url=upstream):
+        return place_breakpoint(api, sliced, outline.first)
+    return []
+
+
+def _fits(
+    terms: ForwardingTerms,
+    incoming: Incoming,
+    outline: BodyOutline,
+    *,
+    match: BodyMatch,
+) -> bool:
+    """Return whether a request has the settings of the last one and is far below the threshold."""
+    has_same_settings = match.parts.tail and incoming.upstream == terms.upstream
+    if not has_same_settings or incoming.mode != "managed":
+        return False
+    if terms.estimate(outline) >= terms.max_tokens:
+        return False
+    if OURS in outline.holds and has_item(incoming.body):
+        return False
+    if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
+        return False
+    return not find_unmanaged_reason(outline.sliced)
+
+
+def _continues(
+    terms: ForwardingTerms, outline: BodyOutline, reader: RequestReader
+) -> bool:
+    """Return whether a request continues its thread from the end; only messages since the last request are read."""
+    if len(outline.elements) <= terms.length:
+        return False
+    history = reader.read_history(outline, terms.length)
+    return history.digest(terms.length) == terms.digest

@@ -1,0 +1,283 @@
+"""A conversation's request on its way: prepared by the manager, sent again after a recovery, recorded at the end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from everthread.core.provider_errors.classification import classify_error
+from everthread.gateway.answer_reader import AnswerReader
+from everthread.gateway.contracts import Incoming, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.error_answers import Refused, error_body, error_event
+from everthread.gateway.exchange import (
+    Answer,
+    Exchange,
+    ProxyServices,
+    UpstreamRequest,
+    answer_of,
+)
+from everthread.gateway.monitoring.event_reports import REFUSED
+from everthread.gateway.monitoring.log_lines import about_thread
+from everthread.gateway.request.gemini_path import remove_path
+from everthread.gateway.request.outer_fields import OuterFields
+from everthread.gateway.request.request_head import RequestHead
+from everthread.gateway.router import Upstream
+from everthread.gateway.streaming import ResponseHead, ResponseWriter, StreamKeepAlive
+from everthread.gateway.upstream import UpstreamResponse
+
+MAX_RESENDS = 3
+COUNTED_STATUSES = (400, 422)
+"""Statuses of an upstream that counted a prompt's tokens. A 413 may come from a server in front of it, which has not
+checked the credential."""
+T = TypeVar("T")
+
+
+class ManagedExchange(Exchange):
+    """A request of a conversation: the request sent last, and its answer."""
+
+    def __init__(  # noqa: PLR0913 - an exchange and what was read of its request
+        self,
+        services: ProxyServices,
+        head: RequestHead,
+        upstream: Upstream,
+        writer: ResponseWriter,
+        *,
+        incoming: Incoming,
+        outer: OuterFields,
+    ) -> None:
+        super().__init__(services, head, upstream, writer, model=outer.model)
+        self.incoming: Incoming = incoming
+        self.outer = outer
+        self.turn: ProxyTurn = UnmanagedTurn(incoming)
+        self.sent = self.turn.sent
+        self._keep_alive = StreamKeepAlive(
+            writer,
+            services.limits,
+            services.metrics,
+            functools.partial(_takes_comments, incoming, outer),
+        )
+        self._added_seconds = 0.0
+        """How long the client waited for the gateway before its request was sent."""
+
+    @property
+    def is_stream_asked(self) -> bool:
+        return self.outer.streams
+
+    async def run(self) -> None:
+        """Have the request prepared, send it, again after each recovery, pass the answer on, and record it."""
+        self.begin_filters()
+        try:
+            if not await self._introduce():
+                await self._prepare()
+                await self._send_until_answered()
+        finally:
+            # Start recording before anything else is awaited: the client may already
+            # have its answer, and its next request has to wait for this record.
+            self._note_facts()
+            self.services.pending.start(self.turn.record(self.finish()))
+            await self.close()
+
+    async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
+        """Send another request of the same turn; the headers for the client stay those of the first."""
+        self.sent = replace(outgoing, headers=self.sent.headers)
+        return await self.send(is_plain=True)
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of some work, and keep the client's connection alive meanwhile."""
+        return await self._keep_alive.wait_for_gateway(work)
+
+    def make_request(self) -> UpstreamRequest:
+        body = self.sent.body
+        if self.sent.rewritten and self.incoming.api == "gemini":
+            body = remove_path(self.head.path, body)
+        return UpstreamRequest(
+            self.make_headers(self.incoming.api), body, is_changed=self.sent.rewritten
+        )
+
+    async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
+        response = await super().send(is_plain=is_plain)
+        self._accept_credential()
+        return response
+
+    async def start(self, answer: Answer) -> bool:
+        """Send the first lines of an answer, or its headers as comments if the stream was started to keep it alive."""
+        keep_alive = self._keep_alive
+        if keep_alive.has_started and not (answer.streams and answer.status < 300):
+            body = await answer.read_error() or b""
+            await self.writer.end(error_event(self.incoming.api, answer.status, body))
+            return False
+        if answer.own_headers is None:
+            await self._update_headers()
+        own_headers = (
+            self.sent.headers if answer.own_headers is None else answer.own_headers
+        )
+        if keep_alive.has_started:
+            await self.writer.send_late_headers(own_headers)
+        else:
+            await self.writer.start(answer.status, answer.client_headers, own_headers)
+            keep_alive.has_started = answer.streams
+        return True
+
+    async def _introduce(self) -> bool:
+        """Forward a request unchanged if no upstream has accepted its credential yet. Return whether it is answered.
+
+        A client can make up a credential, so nothing is stored, learnt or paid for it. Only an answer of 2xx shows that
+        it is good: that answer is recorded, so that the client's next request, which may come before its last byte,
+        continues from it. A prompt that an upstream counted and found too long is compacted and sent again, without
+        the operator's key (`Caller.authorize`).
+        """
+        credential = self.head.caller.credential
+        if credential is None or await credential.is_accepted():
+            return False
+        answer = answer_of(await self.send())
+        if answer.status < 300:
+            self.turn = await self.services.manager.prepare(
+                replace(self.incoming, mode="observe")
+            )
+            self.sent = self.turn.sent
+        elif await _is_too_long(answer):
+            return False
+        await self.relay(answer)
+        return True
+
+    def _accept_credential(self) -> None:
+        """Remember the client's credential once an upstream has answered to it with 2xx."""
+        credential = self.head.caller.credential
+        if (
+            credential is not None
+            and 200 <= self.status < 300
+            and not credential.is_known
+        ):
+            credential.accept()
+
+    async def _prepare(self) -> None:
+        """Have the manager decide what goes upstream."""
+        started_at = time.monotonic()
+        turn = self.services.manager.forward_first(self.incoming)
+        if turn is None:
+            turn = await self.wait(self.services.manager.prepare(self.incoming))
+        self.turn = turn
+        self._added_seconds = time.monotonic() - started_at
+        self.sent = self.turn.sent
+        about_thread(self.turn.thread)
+        self._count_rewrite("managed")
+
+    async def _send_until_answered(self) -> None:
+        """Send the request; again after each recovery."""
+        keep_alive = self._keep_alive
+        try:
+            for attempt in range(MAX_RESENDS + 1):
+                sending = self.send(is_plain=keep_alive.has_started)
+                response = await (
+                    self.wait(sending) if keep_alive.has_started else sending
+                )
+                if not await self._handle(
+                    answer_of(response), is_last=attempt == MAX_RESENDS
+                ):
+                    return
+        except Refused as refused:
+            if not keep_alive.has_started:
+                raise
+            api = self.incoming.api
+            await self.writer.end(
+                error_event(api, refused.status, error_body(api, refused))
+            )
+
+    async def _handle(self, answer: Answer, *, is_last: bool) -> bool:
+        """Pass an answer on to the client; return True if the request is to be sent again instead."""
+        try:
+            if not is_last and await self._recover(answer):
+                return True
+            await self.relay(answer)
+            return False
+        finally:
+            await answer.pieces.drop()
+
+    async def _recover(self, answer: Answer) -> bool:
+        """Return whether the request is to be sent again, after an error that a filter or the turn can mend."""
+        if answer.status < 400:
+            error = await self._hold_stream(answer)
+            return error is not None and await self._recover_turn(answer.status, error)
+        body = await answer.read_error()
+        self.count_upstream_error(str(answer.status))
+        failures = self.services.manager.failures
+        if failures is not None:
+            failures.note(REFUSED, tenant=self.incoming.tenant)
+        if body is None:
+            return False
+        for one in self.filters:
+            if await one.refused(answer.status, body):
+                return True
+        return await self._recover_turn(answer.status, body)
+
+    async def _recover_turn(self, status: int, body: bytes) -> bool:
+        """Ask the turn for another request; return whether there is one."""
+        instead = await self.wait(self.turn.recover(status, body))
+        if instead is None:
+            return False
+        if instead is not self.sent:
+            self.sent = instead
+            self._count_rewrite("repaired")
+        return True
+
+    async def _hold_stream(self, answer: Answer) -> bytes | None:
+        """Hold the beginning of a stream that may fail until its first words; return the error if it has one."""
+        if not (self.sent.hold and answer.streams):
+            return None
+        head = None
+        if answer.is_plain:
+            await self._update_headers()
+            headers = replace(answer, is_changed=True).client_headers
+            head = ResponseHead(answer.status, headers, self.sent.headers)
+        reader = AnswerReader(
+            self.incoming.api, answer.status, answer.headers, model=self.model
+        )
+        holding = answer.pieces.peek_error(reader, self.services.limits.hold_seconds)
+        error = await self._keep_alive.wait_for_words(holding, head)
+        if error is None:
+            return None
+        self.count_upstream_error("stream")
+        return json.dumps({"error": dict(error.raw)}).encode()
+
+    async def _update_headers(self) -> None:
+        """Take the response headers from the turn if they have changed."""
+        headers = await self.turn.response_headers()
+        if headers != self.sent.headers:
+            self.sent = replace(self.sent, headers=headers)
+        about_thread(self.turn.thread)
+
+    def _count_rewrite(self, kind: str) -> None:
+        if self.sent.rewritten:
+            self.services.metrics.count("rewrites", kind=kind)
+
+    def _note_facts(self) -> None:
+        """Add what is known without the filters to the request's line in the log."""
+        facts: dict[str, Any] = {
+            "model": self.model or "",
+            "added_ms": round(1_000 * self._added_seconds, 1),
+        }
+        if self.turn.thread:
+            facts["thread"] = self.turn.thread
+        if self.sent.tokens is not None:
+            facts["tokens"] = self.sent.tokens
+        self.writer.note(**facts)
+
+
+def _takes_comments(incoming: Incoming, outer: OuterFields) -> bool:
+    """Return whether the client asked for a stream and skips its comments: Google's SDK reads them as data."""
+    return outer.streams and incoming.api != "gemini"
+
+
+async def _is_too_long(answer: Answer) -> bool:
+    """Return whether an upstream counted the tokens of a prompt and found it too long."""
+    if answer.status not in COUNTED_STATUSES:
+        return False
+    body = await answer.read_error()
+    if not body:
+        return False
+    verdict = classify_error(status=answer.status, body=body.decode("utf-8", "replace"))
+    return verdict.kind == "prompt_too_long"

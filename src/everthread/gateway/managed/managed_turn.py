@@ -1,0 +1,214 @@
+"""One managed request, from its arrival to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from everthread.core.caching.claude_cache_marks import MIN_CACHED
+from everthread.core.types import Reply
+from everthread.gateway.contracts import (
+    COMPACTIONS_HEADER,
+    NOTICE_HEADER,
+    PLAN_HEADER,
+    RECEIPT_HEADER,
+    THREAD_HEADER,
+    TOKENS_HEADER,
+    Outgoing,
+)
+from everthread.gateway.managed.forwarding import BodyMemory, make_forwarding_terms
+from everthread.gateway.managed.render import Rendering, render_request
+from everthread.gateway.recall.recall_offer import (
+    answer_round,
+    offers_recall,
+    refuse_last_round,
+)
+from everthread.gateway.request.client_request import ClientRequest
+from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
+from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
+from everthread.thread.history import identify
+from everthread.thread.managed import ProviderRefusal
+from everthread.thread.policy import FADING_COMPACTIONS, fading_text
+from everthread.thread.wire_messages import encode_messages
+
+HOLD_SHARE = 0.70
+"""From this share of the window on an overflow is likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnServices:
+    """Services that all requests share."""
+
+    threads: CallerThreads
+    mark_ttl: str | None
+    """The lifetime of the cache marks that we set; None if we set none."""
+
+
+@dataclass(slots=True)
+class ManagedTurn:
+    """One managed request: the client's, the thread's decisions about it, and the bytes to send."""
+
+    services: TurnServices
+    request: ClientRequest
+    call: PreparedCall
+    body_memory: BodyMemory
+    is_expanded: bool = False
+    """Messages were put in or taken out on arrival: the client's own bytes never go upstream."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers for the client."""
+    sent: Outgoing = field(init=False)
+    """The request to send."""
+
+    @property
+    def thread(self) -> str:
+        return self.call.thread
+
+    async def prepare(self) -> None:
+        """Decide what goes upstream."""
+        await self.services.threads.prepare(self.call)
+        if self.call.frame.is_rewritable:
+            self.sent = self._render()
+        else:
+            self._leave_untouched()
+
+    async def recover(self, status: int, body: bytes) -> Outgoing | None:
+        """Return the request to send after an error of the provider; None if the client gets the error."""
+        if not self.call.frame.is_rewritable:
+            return None
+        refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
+        if not await self.services.threads.recover(self.call, refusal):
+            return None
+        self.sent = self._render()
+        return self.sent
+
+    async def resume(self, reply: Reply) -> Outgoing | None:
+        """Return the request to send after a round that called our own tool; None if the response ends."""
+        threads = self.services.threads
+        rounds = self.call.rounds
+        now = threads.setup.clock()
+        rounds.started_at = rounds.started_at or now
+        await threads.store(self.call)
+        if not await answer_round(threads.setup.store, self.call, reply):
+            return None
+        if now - rounds.started_at > RECALL_SECONDS:
+            rounds.count = MAX_RECALL_ROUNDS
+        self.sent = self._render()
+        threads.setup.listener(RecallAnswered(self.thread, rounds.count, rounds.calls))
+        return self.sent
+
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool.
+
+        The first one tells the model that its calls have no answer. After that there is the one without any round, as
+        if the tool did not exist, and then None.
+        """
+        rounds = self.call.rounds
+        if not rounds.texts:
+            return None
+        if rounds.is_refused:
+            rounds.drop()
+        else:
+            refuse_last_round(self.call, reply)
+        self.sent = self._render()
+        return self.sent
+
+    async def response_headers(self) -> Mapping[str, str]:
+        """Return the headers for the client; the thread id is among them once the thread is stored."""
+        storage = self.call.storage
+        if storage.storing is None or (
+            self.call.match.is_named and not storage.storing.done()
+        ):
+            # The thread is known: an answer that is quicker than the store does not wait for it.
+            return {THREAD_HEADER: self.thread, **self.sent.headers}
+        match = await self.services.threads.store(self.call)
+        if not storage.is_stored:
+            return self.sent.headers
+        return {THREAD_HEADER: match.thread, **self.sent.headers}
+
+    async def record(self, outcome: Outcome) -> None:
+        """Store the answer and its usage, and start background work."""
+        threads = self.services.threads
+        if self.request.asks_compaction:
+            names = self._compaction_names(outcome)
+            await threads.record_compaction(self.call, outcome, names)
+            return
+        answer = threads.expect_answer(self.call, outcome)
+        self.body_memory.forwarding = None
+        if answer is not None and not self.is_expanded:
+            self.body_memory.forwarding = make_forwarding_terms(
+                self.request,
+                self.call,
+                outcome,
+                options=threads.setup.options,
+                answered=answer.history,
+            )
+        await threads.record(self.call, outcome, answer)
+
+    def _compaction_names(self, outcome: Outcome) -> list[str]:
+        """Return the names of the compactions in an answer of the provider."""
+        if outcome.reply is None:
+            return []
+        api = self.call.frame.api
+        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        return [
+            identify(api, value).fingerprint for value in values if is_compaction(value)
+        ]
+
+    def _render(self) -> Outgoing:
+        """Return the request to send as things are now."""
+        call = self.call
+        has_recall = offers_recall(call, self.request.sliced)
+        tokens = self.services.threads.measure(call)
+        self._set_headers(tokens, has_recall=has_recall)
+        marks_pay = tokens.after >= MIN_CACHED
+        how = Rendering(
+            has_recall,
+            self.services.mark_ttl if marks_pay else None,
+            self.body_memory.marks,
+        )
+        body = render_request(self.request, call, how)
+        return Outgoing(
+            self.request.incoming.raw if body is None else body,
+            rewritten=body is not None or self.is_expanded,
+            headers=self.headers,
+            compactions=call.used.depth if call.used else 0,
+            tokens=tokens.after,
+            hold=tokens.after > HOLD_SHARE * call.limit.window,
+            recall=has_recall,
+        )
+
+    def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
+        used = self.call.used
+        depth = used.depth if used else 0
+        if used is not None and tokens.is_new:
+            back = "; the model gets it back with recall" if has_recall else ""
+            receipt = (
+                f"compaction {depth}: {tokens.before} -> {tokens.after} tokens, "
+                f"{used.length} messages covered{back}"
+            )
+            self.headers[RECEIPT_HEADER] = receipt
+            self.services.threads.setup.listener(
+                CompactionReceipt(self.thread, receipt)
+            )
+        self.headers[COMPACTIONS_HEADER] = str(depth)
+        self.headers[TOKENS_HEADER] = f"{tokens.before}/{tokens.after}"
+        if depth >= FADING_COMPACTIONS:
+            self.headers[NOTICE_HEADER] = fading_text(depth)
+        if self.call.plan:
+            self.headers[PLAN_HEADER] = self.call.plan
+
+    def _leave_untouched(self) -> None:
+        """Send the client's bytes unchanged."""
+        self.call.estimate = self.call.frame.tokens + self.call.sent.size
+        why = self.request.unmanaged_reason
+        if why:
+            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {why}"
+        if why and self.request.incoming.mode == "managed":
+            self.services.threads.setup.listener(Unmanaged(self.thread, why))
+        self.sent = Outgoing(
+            self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
+        )

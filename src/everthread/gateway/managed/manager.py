@@ -1,0 +1,249 @@
+"""Decide on the request to send upstream, for a client that sends its whole history each time.
+
+    manager = ProxyManager(CallerSetup(store, engine, engine_key, summarizer, window))
+    turn = await manager.prepare(incoming)          # turn.sent: the client's bytes, or the beginning rewritten
+    again = await turn.recover(400, error)          # after an error of the provider
+    await turn.record(outcome)
+
+The manager reads requests. What to do about them is decided in `thread/caller`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from everthread.compaction.summary import CompactionLevel
+from everthread.errors import StoreError
+from everthread.gateway.contracts import (
+    Incoming,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
+from everthread.gateway.identify import scope_of
+from everthread.gateway.managed.compaction_items import (
+    TRIGGER,
+    expand_items,
+    has_item,
+    item_key,
+    make_item,
+)
+from everthread.gateway.managed.forwarded_turn import ForwardedTurn
+from everthread.gateway.managed.forwarding import BodyMemories, forward, has_plans
+from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
+from everthread.gateway.recall.recall_offer import RecallOffers
+from everthread.gateway.request.client_request import ClientRequest
+from everthread.gateway.request.known_bodies import BodyOrigin
+from everthread.gateway.request.request_reader import (
+    OURS,
+    BodyOutline,
+    RequestReader,
+)
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.caller_threads import CallerThreads
+from everthread.thread.caller.message_caches import SizeCache
+from everthread.thread.caller.sent_history import Replacement
+from everthread.thread.finding.thread_match import Family
+
+
+class ProxyManager:
+    """The `gateway.contracts.Manager` that stores, matches and rewrites requests.
+
+    `cache_markers`: set cache marks for clients that set none. `recall`: offer our own
+    tool `recall`.
+    """
+
+    def __init__(
+        self, setup: CallerSetup, *, cache_markers: bool = True, recall: bool = True
+    ) -> None:
+        self.setup = setup
+        sizes = SizeCache()
+        self.threads = CallerThreads(setup, sizes)
+        self.reader = RequestReader(sizes, elsewhere=self.threads.runner.call_if_free)
+        self._bodies = BodyMemories()
+        self._recall = RecallOffers(enabled=recall)
+        mark_ttl = setup.options.cache_ttl if cache_markers else None
+        self._services = TurnServices(self.threads, mark_ttl)
+
+    # Reading
+
+    def _locate(self, incoming: Incoming) -> BodyOutline:
+        origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
+        match = self.reader.find_known(origin, incoming.body)
+        return self.reader.locate(origin, incoming.body, match)
+
+    async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
+        """Read a request and find its thread; requests of a known thread in their order."""
+        known = None if outline.match is None else outline.match.known.thread
+        async with self.threads.reading_in_order(known):
+            read = await self.reader.read(outline)
+            tool = self._recall.tool_for(incoming, read.sliced, read.frame)
+            request = ClientRequest(incoming, read, tool)
+            call = await self.threads.open(request.sent, request.frame)
+            self.reader.remember(call.thread, outline, read)
+            return ManagedTurn(
+                self._services, request, call, self._bodies.of(call.thread)
+            )
+
+    def _expand_own_items(self, incoming: Incoming) -> Incoming:
+        """Replace our compaction items in the request by the messages that they represent."""
+        if (
+            incoming.mode != "managed"
+            or incoming.api != "openai_responses"
+            or not has_item(incoming.body)
+        ):
+            return incoming
+        key = self.setup.key_of(incoming.tenant)
+        expanded = expand_items(incoming.body, key)
+        if expanded is None:
+            return incoming
+        return replace(
+            incoming,
+            raw=expanded.body,
+            body=expanded.body,
+            outline=None,
+            replacement=Replacement(expanded.key, expanded.end),
+        )
+
+    # The moments of a request
+
+    def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
+        outline = incoming.outline
+        if outline is None or outline.match is None:
+            return None
+        thread = outline.match.known.thread
+        memory = self.threads.memory_of(thread)
+        if memory is None or has_plans(memory):
+            return None
+        sent = forward(
+            incoming,
+            outline,
+            self._bodies.of(thread),
+            reader=self.reader,
+            ttl=self._services.mark_ttl,
+        )
+        if sent is None:
+            return None
+        scope = scope_of(incoming.headers, outline.sliced.fields)
+        family = Family(incoming.tenant, scope)
+        return ForwardedTurn(
+            thread,
+            sent,
+            read=functools.partial(self._read_forwarded, incoming, outline, sent),
+            reading_answered=functools.partial(self.threads.reading_answered, family),
+        )
+
+    async def _read_forwarded(
+        self,
+        incoming: Incoming,
+        outline: BodyOutline,
+        sent: Outgoing,
+        is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
+    ) -> ManagedTurn:
+        """Read a request that was forwarded, and store it once it is answered."""
+        turn = await self._open(incoming, outline)
+        turn.sent = sent
+        self.threads.start_storing(turn.call, is_answered=is_answered)
+        return turn
+
+    async def prepare(self, incoming: Incoming) -> ProxyTurn:
+        if incoming.mode == "off":
+            return UnmanagedTurn(incoming)
+        outline = incoming.outline or self._locate(incoming)
+        plain = self._expand_own_items(incoming) if OURS in outline.holds else incoming
+        if plain is not incoming:
+            outline = self._locate(plain)
+        turn = await self._open(plain, outline)
+        if not len(turn.call.sent):
+            return UnmanagedTurn(incoming)  # without messages it belongs to no thread
+        turn.is_expanded = plain is not incoming
+        await turn.prepare()
+        return turn
+
+    # Compactions at the client's request
+
+    async def compact_once(
+        self, incoming: Incoming, level: CompactionLevel, window: int | None = None
+    ) -> dict[str, Any]:
+        """Compact a conversation now for this window.
+
+        Return its messages, a receipt, and the thread for recall.
+        """
+        turn = await self._read_to_compact(incoming)
+        call = turn.call
+        call.limit.window = window or call.limit.window
+        before = self.threads.tokens(call, None)
+        why = self._refusal(turn) or await self.threads.compact_by_hand(call, level)
+        receipt = {
+            "changed": call.used is not None,
+            "reason": why,
+            "tokens_before": before,
+            "tokens_after": self.threads.tokens(call, call.used),
+            "messages_covered": call.covered,
+            "thread": call.thread,
+            "system_note": call.note,
+        }
+        return {
+            "messages": _compacted_messages(turn),
+            "receipt": receipt,
+            "handle": call.thread,
+        }
+
+    async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+        """Return one item that replaces a conversation, and the tokens it represents.
+
+        The thread continues when a history begins with it.
+        """
+        turn = await self._read_to_compact(incoming)
+        if not self._refusal(turn):
+            await self.threads.compact_by_hand(turn.call, CompactionLevel.NORMAL)
+        key = self.setup.key_of(incoming.tenant)
+        item = make_item(_compacted_messages(turn), key)
+        await self.threads.keep_replacement(turn.call, item_key(item))
+        return item, self.threads.tokens(turn.call, turn.call.used)
+
+    async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
+        """Read and store a conversation that is to be compacted by hand."""
+        plain = self._expand_own_items(incoming)
+        turn = await self._open(plain, self._locate(plain))
+        await self.threads.store(turn.call)
+        if not turn.call.storage.is_stored:
+            raise StoreError(
+                "the conversation cannot be stored, and what is not stored is not taken out of it"
+            )
+        return turn
+
+    def _refusal(self, turn: ManagedTurn) -> str:
+        """Return why this conversation may not be compacted at all; empty if it may."""
+        mode = turn.request.incoming.mode
+        why = turn.request.unmanaged_reason
+        if not self.setup.options.enabled:
+            return "compression is disabled (compression.enabled: false)"
+        if mode != "managed":
+            return f"requests of this key are not managed (mode {mode})"
+        if why not in ("", TRIGGER):
+            return f"the provider keeps or changes this history itself ({why})"
+        return ""
+
+    # The process
+
+    def warm(self) -> None:
+        """Start a process for the first compaction ahead."""
+        self.threads.warm()
+
+    async def settle(self) -> None:
+        """Wait for the background compactions."""
+        await self.threads.settle()
+
+    async def close(self) -> None:
+        """End the background compactions and record their usage."""
+        await self.threads.close()
+
+
+def _compacted_messages(turn: ManagedTurn) -> list[Any]:
+    """Return the system messages, then the compacted messages."""
+    request = turn.request
+    lead = [element.value for element in request.sliced.elements[: request.first]]
+    return [*lead, *turn.call.compacted_values()]

@@ -1,0 +1,71 @@
+"""The note about summaries, after the client's system prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.core.caching.claude_cache_marks import cache_route
+from everthread.core.caching.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.types import Api
+from everthread.gateway.request.json_slices import Change, SlicedBody
+from everthread.thread.wire_messages import encode_value
+from everthread.wire.gemini.fields import name_of, object_of
+
+_GAP = "\n\n"
+
+
+def takes_blocks(api: Api, model: str, upstream: str) -> bool:
+    """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
+    if api == "openai_chat":
+        by_marks = cache_route(model, base_url=upstream) is not None
+        return by_marks or takes_breakpoints(api, model, base_url=upstream)
+    return api == "anthropic"
+
+
+def note_change(
+    api: Api, sliced: SlicedBody, first: int, note: str, *, blocks: bool
+) -> Change | None:
+    """Return the change that adds the note; None if it has no place. `first`: the number of system messages."""
+    if api == "gemini":
+        return _gemini_note(sliced, note)
+    field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
+    if field is not None and sliced.fields.get(field):
+        return (
+            *sliced.spans[field],
+            encode_value(_append_note(sliced.fields[field], note, blocks=blocks)),
+        )
+    if not first:
+        return None
+    last = sliced.elements[first - 1]
+    content = last.value.get("content")
+    if not content:
+        return None
+    if api == "openai_responses":
+        added = {**last.value, "content": note}
+        added.pop("id", None)
+        return last.end, last.end, f",{encode_value(added)}"
+    return (
+        last.start,
+        last.end,
+        encode_value(
+            {**last.value, "content": _append_note(content, note, blocks=blocks)}
+        ),
+    )
+
+
+def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
+    field = name_of(sliced.fields, "systemInstruction")
+    system = object_of(sliced.fields, field)
+    if system is None or not isinstance(system.get("parts"), list):
+        return None
+    noted = {**system, "parts": [*system["parts"], {"text": note}]}
+    return (*sliced.spans[field], encode_value(noted))
+
+
+def _append_note(system: Any, note: str, *, blocks: bool) -> Any:
+    block = {"type": "text", "text": note}
+    if isinstance(system, list):
+        return [*system, block]
+    return (
+        [{"type": "text", "text": system}, block] if blocks else f"{system}{_GAP}{note}"
+    )

@@ -1,0 +1,123 @@
+"""Replace a client's "file unchanged since your last read" by the file, if a compaction covers that read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from everthread.core.messages import content_text, json_value, kind_of
+from everthread.gateway.request.json_slices import Element
+
+_MARKS = (b"unchanged since", b"already in your context")
+_STUB = re.compile(
+    r"unchanged since (?:your |the |its )?last read|this file is already in your context",
+    re.IGNORECASE,
+)
+_MAX_STUB = 600
+_MAX_CHARS = 60_000
+"""Maximum characters of a restored file; the model has to read a longer one again in parts."""
+_PATHS = ("file_path", "path", "filePath", "absolute_path", "filename")
+_PARTS = ("offset", "limit")
+
+Reading = tuple[str, str, str]
+"""Tool, file and part of the file. A client reports "unchanged" for the same reading only."""
+
+
+def restore_readings(
+    body: bytes, elements: Sequence[Element], covered: int
+) -> dict[int, Any]:
+    """Return the messages after the covered ones that only call a file unchanged, with the file's text."""
+    if not 0 < covered < len(elements):
+        return {}
+    start = elements[covered].start
+    if not any(body.find(mark, start) >= 0 for mark in _MARKS):
+        return {}
+    values = [element.value for element in elements]
+    readings = {call: reading for value in values for call, reading in _readings(value)}
+    contents: dict[Reading, tuple[int, str]] = {}
+    restored: dict[int, Any] = {}
+    for index, value in enumerate(values):
+        new = value
+        for call, content in _results(value):
+            reading = readings.get(call)
+            words = content_text(content)
+            if reading is None:
+                continue
+            if not is_stub(words):
+                contents[reading] = index, words
+            elif (
+                index >= covered
+                and reading in contents
+                and contents[reading][0] < covered
+                and len(contents[reading][1]) <= _MAX_CHARS
+            ):
+                new = _with_result(new, call, contents[reading][1])
+        if new is not value:
+            restored[index] = new
+    return restored
+
+
+def is_stub(text: str) -> bool:
+    return len(text) <= _MAX_STUB and _STUB.search(text) is not None
+
+
+def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
+    """Yield the calls in a message or item that name a file: their id and the part to read."""
+    if not isinstance(value, dict):
+        return
+    content = value.get("content")
+    blocks = (
+        [part for part in content if kind_of(part) == "tool_use"]
+        if isinstance(content, list)
+        else []
+    )
+    listed = value.get("tool_calls")
+    calls = [*blocks, *(listed if isinstance(listed, list) else ())]
+    if kind_of(value) == "function_call":
+        calls.append(value)
+    for call in calls:
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        named = function if isinstance(function, dict) else call
+        raw = call.get("input") or named.get("arguments")
+        arguments = json_value(raw) if isinstance(raw, str) else raw
+        if not isinstance(arguments, dict):
+            continue
+        path = next((arguments[key] for key in _PATHS if key in arguments), None)
+        if isinstance(path, str):
+            part = str([arguments.get(name) for name in _PARTS])
+            yield (
+                str(call.get("call_id") or call.get("id")),
+                (str(named.get("name")), path, part),
+            )
+
+
+def _results(value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return
+    if value.get("role") == "tool":
+        yield str(value.get("tool_call_id")), value.get("content")
+    elif kind_of(value) == "function_call_output":
+        yield str(value.get("call_id")), value.get("output")
+    elif isinstance(value.get("content"), list):
+        for part in value["content"]:
+            if kind_of(part) == "tool_result":
+                yield str(part.get("tool_use_id")), part.get("content")
+
+
+def _with_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
+    if value.get("role") == "tool":
+        return {**value, "content": text}
+    if kind_of(value) == "function_call_output":
+        return {**value, "output": text}
+    return {
+        **value,
+        "content": [
+            {**part, "content": text}
+            if kind_of(part) == "tool_result" and part.get("tool_use_id") == call
+            else part
+            for part in value["content"]
+        ],
+    }

@@ -1,0 +1,145 @@
+"""Count and log the manager's events and the failures that were passed through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from everthread.core.prices import unpriced_text
+from everthread.errors import EverthreadError
+from everthread.gateway.monitoring.log_lines import log_fields
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionVoid,
+    Event,
+    RecordFailed,
+    Unmanaged,
+    UsageRecorded,
+)
+
+_LOG = logging.getLogger("everthread.gateway")
+_REASONS = ("error", "why", "text", "action", "source")
+"""Fields that hold our own explanations."""
+
+
+FORWARDED = "a decision failed, the original was forwarded"
+REFUSED = "an upstream answered with an error"
+
+
+class FailureLog:
+    """Count failures that were passed through, by tenant and day, in the store; the dashboard shows them.
+
+    What cannot be stored now is kept and stored with the next one.
+    """
+
+    def __init__(
+        self, add: Callable[[Mapping[tuple[str, str, str], int]], Awaitable[None]]
+    ) -> None:
+        self._add = add
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._storing: asyncio.Task[None] | None = None
+
+    def note(self, what: str, *, tenant: str = "", thread: str = "") -> None:
+        self._counts[tenant, thread, what] = (
+            self._counts.get((tenant, thread, what), 0) + 1
+        )
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.get_running_loop().create_task(self._store())
+
+    async def close(self) -> None:
+        if self._storing is not None:
+            await self._storing
+
+    async def _store(self) -> None:
+        while self._counts:
+            counts = self._counts
+            self._counts = {}
+            try:
+                await self._add(counts)
+            except EverthreadError as error:
+                for key, count in counts.items():
+                    self._counts[key] = self._counts.get(key, 0) + count
+                _LOG.warning("failures are not stored yet: %s", error)
+                return
+
+
+MAX_UNPRICED_MODELS = 100
+"""The most models for which a missing price is logged: clients choose their names."""
+
+
+class EventReporter:
+    """Count and log the manager's events, never the content of messages."""
+
+    def __init__(self, metrics: Metrics, failures: FailureLog | None = None) -> None:
+        self._metrics = metrics
+        self._unpriced: set[str] = set()
+        self._failures = failures
+
+    def __call__(self, event: Event) -> None:
+        self._count(event)
+        failed = isinstance(event, CompactionFailed | RecordFailed)
+        level = (
+            logging.WARNING
+            if failed
+            else logging.DEBUG
+            if isinstance(event, UsageRecorded)
+            else logging.INFO
+        )
+        if not _LOG.isEnabledFor(level):
+            return
+        fields = event.as_dict()
+        why = next(
+            (fields[name] for name in _REASONS if isinstance(fields.get(name), str)), ""
+        )
+        session = fields.pop("session")
+        log_fields(
+            _LOG,
+            level,
+            f"{event.kind} in {session}{f': {why}' if why else ''}",
+            {"thread": session, **fields},
+        )
+
+    def _note_unpriced(self, model: str) -> None:
+        """Log once that a model has no known price, with the key that sets one."""
+        if model not in self._unpriced and len(self._unpriced) < MAX_UNPRICED_MODELS:
+            self._unpriced.add(model)
+            _LOG.warning("%s", unpriced_text(model))
+
+    def _count(self, event: Event) -> None:
+        count = self._metrics.count
+        if isinstance(event, CompactionDone):
+            count(
+                "compactions",
+                author=event.author,
+                background=str(event.background).lower(),
+            )
+            count("compaction_tokens", event.tokens_before, side="before")
+            count("compaction_tokens", event.tokens_after, side="after")
+        elif isinstance(event, CompactionVoid | CompactionFailed):
+            failed = isinstance(event, CompactionFailed)
+            count("compaction_failures", kind="failed" if failed else "void")
+            if self._failures is not None:
+                words = (
+                    "a compaction failed" if failed else "a compaction came to nothing"
+                )
+                self._failures.note(words, thread=event.session)
+        elif isinstance(event, Unmanaged):
+            count("unmanaged", why=event.why)
+        elif isinstance(event, RecordFailed):
+            count("failed_open", step="record")
+        elif isinstance(event, UsageRecorded):
+            if event.cost is not None:
+                count("cost_dollars", float(event.cost), task=event.task)
+            elif not event.estimated:
+                self._note_unpriced(event.model)
+            if event.task == "auxiliary":
+                for bucket in ("input", "output", "cache_read", "cache_write"):
+                    count(
+                        "tokens",
+                        getattr(event.usage, f"{bucket}_tokens"),
+                        bucket=bucket,
+                        task="auxiliary",
+                    )

@@ -1,0 +1,51 @@
+"""The paths by which an operator watches the gateway: `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from everthread.gateway.monitoring.metrics import Metrics
+
+Ready = Callable[[], Awaitable[str | None]]
+"""Return why the gateway cannot serve now; None if it can."""
+
+
+class Health:
+    """Say how the gateway is."""
+
+    def __init__(self, metrics: Metrics, ready: Ready | None) -> None:
+        self._metrics = metrics
+        self._ready = ready
+        self.is_ending = False
+        """Set when the gateway shuts down: it is no longer ready."""
+
+    async def answer_alive(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _status(None)(scope, receive, send)
+
+    async def answer_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _status(await self._find_trouble())(scope, receive, send)
+
+    async def show_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Response(
+            self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+        await answer(scope, receive, send)
+
+    async def _find_trouble(self) -> str | None:
+        if self.is_ending:
+            return "the gateway is shutting down"
+        return await self._ready() if self._ready else None
+
+
+def _status(trouble: str | None) -> Response:
+    if trouble is None:
+        return Response(json.dumps({"status": "ok"}), media_type="application/json")
+    return Response(
+        json.dumps({"status": "unavailable", "reason": trouble}),
+        503,
+        media_type="application/json",
+    )

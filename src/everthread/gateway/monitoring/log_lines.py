@@ -1,0 +1,192 @@
+"""The gateway's log: ids of requests, the forms of a line, and where lines are written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import secrets
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from starlette.types import Message, Send
+
+from everthread.core.secrets.redaction import redact
+from everthread.thread.events import CompactionDone
+
+_LOG = logging.getLogger("everthread.gateway")
+LogForm = Literal["text", "json"]
+REQUEST_HEADER = b"x-everthread-request"
+_UPSTREAM_ID_HEADER = b"x-request-id"
+_REQUEST: ContextVar[str] = ContextVar("request", default="")
+_THREAD: ContextVar[str] = ContextVar("thread", default="")
+_ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
+
+
+def add_request_id(send: Send) -> Send:
+    """Give the current request an id, and add it to the headers of its answer.
+
+    An upstream's `x-request-id` is kept; an answer without one gets this id.
+    """
+    name = f"req_{_ID_SOURCE.getrandbits(96):024x}"
+    _REQUEST.set(name)
+    _THREAD.set("")
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            value = name.encode()
+            if _UPSTREAM_ID_HEADER not in [field.lower() for field, _ in headers]:
+                headers.append((_UPSTREAM_ID_HEADER, value))
+            headers.append((REQUEST_HEADER, value))
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_with_id
+
+
+def request_id() -> str:
+    """Return the id of the current request; empty outside of a request."""
+    return _REQUEST.get()
+
+
+def about_thread(thread: str) -> None:
+    """Add this thread to all following log lines."""
+    _THREAD.set(thread)
+
+
+def log_fields(
+    logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
+) -> None:
+    """Log a line: `words` for people, and the same as fields for machines."""
+    logger.log(level, "%s", words, extra={"fields": dict(fields)})
+
+
+def printable(text: str) -> str:
+    """Return the text as one line without control characters."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else "?" for char in text)
+    )
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__  # its words may be a client's
+        around = {"request": _REQUEST.get(), "thread": _THREAD.get()}
+        line |= {name: value for name, value in around.items() if value}
+        fields = getattr(record, "fields", None)
+        for name, value in fields.items() if isinstance(fields, dict) else ():
+            line[name] = redact(value) if isinstance(value, str) else value
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Lines for people, with the request's id at the end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in the standard library
+        """Remove keys, and control characters with which a client could forge lines."""
+        record.message = printable(redact(record.message))
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        name = _REQUEST.get()
+        return f"{text} [{name}]" if name else text
+
+
+class TerminalLines(logging.Formatter):
+    """One line for each request and each compaction, on the terminal of `everthread serve`; it fits 80 columns."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        clock = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"  # noqa: DTZ006  the reader's own clock
+        thread = str(fields.get("thread") or "-")[:8]
+        if fields.get("event") == CompactionDone.kind:
+            before = fields["tokens_before"]
+            after = fields["tokens_after"]
+            return f"{clock}  compacted  {thread:8}  {before:,} -> {after:,} tokens, by {_plain(fields['author'])}"
+        parts = [
+            clock,
+            str(fields["status"]),
+            _plain(fields.get("model") or fields["path"]).ljust(18),
+            thread.ljust(8),
+        ]
+        if "tokens" in fields:
+            parts.append(f"{fields['tokens']:>7,} tokens")
+        if fields.get("tokens") and "cached" in fields:
+            parts.append(f"{fields['cached'] / fields['tokens']:4.0%} cached")
+        parts.append(f"{fields['seconds']:.1f} s")
+        if fields.get("reason"):
+            parts.append(_plain(fields["reason"], MAX_REASON_CHARS))
+        return "  ".join(parts)
+
+
+MAX_REASON_CHARS = 200
+
+
+def _plain(text: object, most: int = 60) -> str:
+    """Return a client's text, safe for a terminal; keys are redacted before it is cut."""
+    return printable(redact(str(text)[:2_000])[:most])
+
+
+def refusal_reason(body: bytes) -> str:
+    """Return the words of an error body in one line, without secrets; empty if it has none."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        value = body[:2_000].decode("utf-8", "replace")
+    for name in ("error", "message", "detail", "msg"):
+        value = value.get(name, value) if isinstance(value, dict) else value
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return redact(" ".join(words[:2_000].split()))[:MAX_REASON_CHARS]
+
+
+def _is_for_terminal(record: logging.LogRecord) -> bool:
+    fields = getattr(record, "fields", {})
+    return "status" in fields or fields.get("event") == CompactionDone.kind
+
+
+def set_up_logs(
+    form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
+) -> None:
+    """Configure logging for a process that is only a gateway.
+
+    Unless `quiet`, log a short line for each request and compaction. `file` gets everything as JSON.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    is_detailed = verbose or form == "json"
+    handler.setLevel(logging.INFO if is_detailed else logging.WARNING)
+    logging.basicConfig(level=handler.level, handlers=[handler])
+    if not quiet and not is_detailed:
+        lines = logging.StreamHandler()
+        lines.setFormatter(TerminalLines())
+        lines.addFilter(_is_for_terminal)
+        _LOG.setLevel(logging.INFO)
+        _LOG.addHandler(lines)
+    if file is not None:
+        record = logging.FileHandler(file, encoding="utf-8")
+        record.setFormatter(JsonLines())
+        _LOG.setLevel(logging.INFO)
+        _LOG.addHandler(record)
+    for noisy in ("httpx2", "httpcore2", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

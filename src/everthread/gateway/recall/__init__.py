@@ -1,0 +1,1 @@
+"""The tool `recall` for clients: offered, found in a stream, its rounds merged into one response."""

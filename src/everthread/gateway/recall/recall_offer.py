@@ -1,0 +1,231 @@
+"""The tool `recall`, offered to a proxied model and answered by the gateway.
+
+A client that sends tools gets it from its first request: added later, it would change
+the cached prompt from its beginning (`python -m benchmarks recall_offer`). Other clients
+get it once something has left the context.
+
+The client never sees its calls: `thread/caller/recall_rounds.py` keeps them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
+from everthread.compaction.summary_message import reading_tools
+from everthread.core.messages import Call, Message, calls_of, tool_names
+from everthread.core.recent_dict import RecentDict
+from everthread.core.secrets.redaction import redact
+from everthread.core.types import Api, Reply, Request
+from everthread.errors import EverthreadError, InputError
+from everthread.gateway.contracts import Incoming
+from everthread.gateway.recall.stream_merge import RECALL
+from everthread.gateway.request.json_slices import Change, SlicedBody
+from everthread.store.store import Store
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.recall_rounds import (
+    MAX_RECALL_ROUNDS,
+    RESULT_PARTS,
+)
+from everthread.thread.lookup import StoreLookup
+from everthread.thread.wire_messages import encode_messages, encode_value
+from everthread.wire import anthropic, gemini, openai_responses
+from everthread.wire.gemini.fields import name_of, object_of, value_of
+
+RECALL_HEADER = "x-everthread-recall"
+"""Request header by which a client turns the tool `off`."""
+MAX_FRAMES = 256
+"""System prompts and tools, of the clients seen last, that are not read again."""
+_NO_ROOM = "There is no room left to look that up; answer with what you have."
+_ALL_HERE = (
+    "Nothing has left this conversation yet: every message and tool result is in your "
+    "context above. These places hold it:"
+)
+
+
+# Offering
+
+
+class RecallOffers:
+    """Tells which clients may get the tool; tools that did not change are not read again."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._is_enabled = enabled
+        self._known: RecentDict[int, tuple[Request, bool]] = RecentDict(MAX_FRAMES)
+        """For the ids of frames: the frame, and whether our own tool is not among its tools."""
+
+    def tool_for(
+        self, incoming: Incoming, sliced: SlicedBody, frame: Request
+    ) -> Mapping[str, Any] | None:
+        """Return the tool; None if the client has such a tool itself or turned this one off."""
+        setting = incoming.headers.get(RECALL_HEADER, "").lower()
+        if not self._is_enabled or setting in ("off", "false", "0"):
+            return None
+        known = self._known.get(id(frame))
+        if known is None or known[0] is not frame:
+            known = (frame, _lacks_recall(incoming.api, sliced, frame))
+        self._known[id(frame)] = known
+        return RECALL_SCHEMA if known[1] else None
+
+
+def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
+    tools = frame.tools if api == "gemini" else sliced.fields.get("tools")
+    return not reading_tools(frame.tools) and RECALL not in _list_names(tools)
+
+
+def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
+    """Return whether the tool is offered with this request; only if the model may choose its tools freely."""
+    fields = sliced.fields
+    return (
+        call.frame.recall_tool is not None
+        and (call.has_past or bool(call.frame.request.tools))
+        and call.rounds.count < MAX_RECALL_ROUNDS
+        and _is_free(fields.get("tool_choice"))
+        and _gemini_may_call(call.frame.api, fields)
+        and fields.get("n") in (None, 1)
+        and not fields.get("functions")
+        and isinstance(fields.get("tools"), list | None)
+    )
+
+
+# Answering
+
+
+async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
+    """Answer the calls of a round; return whether the model continues at once, since no call is for the client."""
+    calls = calls_of(reply.message)
+    own = [one for one in calls if one.name == RECALL]
+    results = [_result(one, await _look_up(store, call, one)) for one in own]
+    api = call.frame.api
+    values = encode_messages(api, [reply.message, *results], call.model)
+    rounds = call.rounds
+    rounds.calls += len(own)
+    if own and len(own) == len(calls):
+        rounds.texts += map(encode_value, values)
+        rounds.values += values
+        rounds.count += 1
+        return True
+    if own and api in RESULT_PARTS:
+        parts = values.pop()[RESULT_PARTS[api]]
+        rounds.blocks = ",".join(map(encode_value, parts))
+    rounds.last = list(map(encode_value, values))
+    return False
+
+
+def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
+    """Replace the results of the last round, which was too large, by a short refusal."""
+    results = [_result(one, _NO_ROOM) for one in calls_of(reply.message)]
+    values = encode_messages(call.frame.api, [reply.message, *results], call.model)
+    rounds = call.rounds
+    rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
+    rounds.values[len(rounds.values) - len(values) :] = values
+    rounds.count = MAX_RECALL_ROUNDS
+    rounds.is_refused = True
+
+
+async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
+    """Return the text that answers a recall call, or says why it cannot be answered."""
+    lookup = StoreLookup(store, call.sent.family.tenant, call.thread, family=True)
+    try:
+        arguments = json.loads(recall.arguments or "{}")
+        if not isinstance(arguments, dict):
+            raise InputError("the arguments are no object")
+        found = await recall_text(lookup, arguments)
+        is_all_here = not call.has_past and len(await lookup.threads()) == 1
+    except (EverthreadError, ValueError) as error:
+        return redact(f"That could not be looked up: {error}")
+    return f"{_ALL_HERE}\n\n{found}" if is_all_here else found
+
+
+def _result(call: Call, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
+
+
+# The tool in the request's text
+
+
+def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
+    """Return the change that adds the tool as the last one. `final`: describe it, but forbid calls."""
+    if api == "gemini":
+        return _gemini_tool_change(sliced, final=final)
+    tool = _tool_text(api)
+    span = sliced.spans.get("tools")
+    tools = sliced.fields.get("tools")
+    if span is not None and tools:
+        return span[1] - 1, span[1] - 1, f",{tool}"
+    forbidden = (
+        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
+            api, ',"tool_choice":"none"'
+        )
+        if final
+        else ""
+    )
+    if span is not None:
+        return (*span, f"[{tool}]{forbidden}")
+    start = sliced.body.index(b"{") + 1
+    return start, start, f'"tools":[{tool}]{forbidden},'
+
+
+def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
+    """Return the change that adds the tool to the first group of function declarations."""
+    [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
+    tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
+    if not tools:
+        tools = [{"functionDeclarations": []}]
+    name = name_of(tools[0], "functionDeclarations")
+    tools[0][name] = [*(tools[0].get(name) or ()), declaration]
+    forbidden = (
+        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
+    )
+    span = sliced.spans.get("tools")
+    if span is not None:
+        return (*span, f"{encode_value(tools)}{forbidden}")
+    start = sliced.body.index(b"{") + 1
+    return start, start, f'"tools":{encode_value(tools)}{forbidden},'
+
+
+def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
+    """Return whether a Gemini model may choose functions freely and has only function tools; True for other APIs."""
+    if api != "gemini":
+        return True
+    config = (
+        object_of(object_of(fields, "toolConfig") or {}, "functionCallingConfig") or {}
+    )
+    tools = fields.get("tools") or []
+    has_only_functions = all(
+        isinstance(tool, dict) and set(tool) == {name_of(tool, "functionDeclarations")}
+        for tool in tools
+    )
+    return has_only_functions and value_of(config, "mode") in (
+        None,
+        "AUTO",
+        "MODE_UNSPECIFIED",
+    )
+
+
+@functools.cache
+def _tool_text(api: Api) -> str:
+    """Return the tool in the form of a protocol."""
+    if api == "anthropic":
+        return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
+    if api == "openai_responses":
+        return encode_value(openai_responses.encode_tools([RECALL_SCHEMA])[0])
+    return encode_value(RECALL_SCHEMA)
+
+
+def _is_free(choice: Any) -> bool:
+    return choice in (None, "auto") or (
+        isinstance(choice, Mapping) and choice.get("type") == "auto"
+    )
+
+
+def _list_names(tools: Any) -> set[str]:
+    listed = (
+        [tool for tool in tools if isinstance(tool, dict)]
+        if isinstance(tools, list)
+        else ()
+    )
+    return {name for tool in listed for name in tool_names(tool)}

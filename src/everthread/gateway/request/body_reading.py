@@ -1,0 +1,167 @@
+"""Read a request's body once and within bounds. A large one is read in a thread, off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from everthread.gateway.request.encoding import decode_body
+from everthread.gateway.request.gemini_path import add_path
+from everthread.gateway.request.json_slices import has_too_many_values
+from everthread.gateway.request.outer_fields import OuterFields
+from everthread.gateway.request.request_head import check_model_name
+
+if TYPE_CHECKING:
+    from everthread.gateway.contracts import BodyReader
+    from everthread.gateway.request.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request.request_reader import BodyOutline
+
+T = TypeVar("T")
+
+MAX_BYTES_ON_LOOP = 64 * 1024
+"""Text of a client up to this size is read on the event loop: a thread would cost more than the reading."""
+MAX_MEDIUM_BYTES = 4 * 1024 * 1024
+"""Larger texts have a thread of their own, so that the others do not queue after them."""
+MAX_UNCOUNTED_BYTES = 1024 * 1024
+"""The values of a body with more new bytes are counted before it is sliced."""
+MEDIUM_THREADS = 3
+MAX_SWELL = 50
+MAX_SWELL_FREE_BYTES = 4 * 1024 * 1024
+MAX_MESSAGES = 10_000
+MAX_OBJECTS = 400_000
+"""Larger requests are forwarded unmanaged: reading them would delay others."""
+MIN_EXCESS_BYTES = 2 * MAX_MESSAGES * len(b'"role"')
+"""A shorter body cannot hold `MAX_MESSAGES` messages."""
+
+
+async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
+    """Run work that reads `size` bytes of a client's text, in a thread if they are many."""
+    if size <= MAX_BYTES_ON_LOOP:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(
+        _threads(is_large=size > MAX_MEDIUM_BYTES), work
+    )
+
+
+@functools.cache
+def _threads(*, is_large: bool) -> ThreadPoolExecutor:
+    if is_large:
+        return ThreadPoolExecutor(1, "everthread-large-body")
+    return ThreadPoolExecutor(MEDIUM_THREADS, "everthread-body")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLocator:
+    """The reader that locates the messages of a body, and the body's origin."""
+
+    reader: BodyReader
+    origin: BodyOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """A body that was read."""
+
+    raw: bytes
+    """As it came, in whatever encoding."""
+    plain: bytes | None
+    """Decoded; None if it cannot be decoded here."""
+    outer: OuterFields
+    outline: BodyOutline | None = None
+    """Where its messages are; None if it was not read or cannot be."""
+    excess: str = ""
+    """Why it would cost too much to look into; empty if it would not."""
+
+    @property
+    def model(self) -> str | None:
+        return self.outer.model
+
+
+async def read_request(
+    raw: bytes,
+    encoding: str,
+    max_bytes: int,
+    *,
+    locator: BodyLocator | None = None,
+    path: str = "",
+) -> RequestBody:
+    """Decode a body, find its fields and, with a locator, its messages. Raise `Refused` if it goes beyond a limit.
+
+    Only the bytes that are new decide whether this needs a thread: most of a known conversation was read before.
+    `path`: the request's; Gemini's names the model, which becomes a field of the body.
+    """
+    reading = _BodyReading(raw, locator)
+    if encoding in ("", "identity"):
+        reading.find_known(add_path(path, raw))
+        return await run_in_thread_if_large(reading.new_bytes, reading.read)
+    size = max(len(raw), MAX_BYTES_ON_LOOP + 1)
+    return await run_in_thread_if_large(
+        size, lambda: reading.decode_and_read(encoding, max_bytes, path)
+    )
+
+
+class _BodyReading:
+    """The steps of reading one body."""
+
+    def __init__(self, raw: bytes, locator: BodyLocator | None) -> None:
+        self._raw = raw
+        self._locator = locator
+        self._plain = b""
+        self._match: BodyMatch | None = None
+
+    @property
+    def new_bytes(self) -> int:
+        known = 0 if self._match is None else self._match.size
+        return len(self._plain) - known
+
+    def find_known(self, plain: bytes) -> None:
+        """Find what is known of a decoded body."""
+        self._plain = plain
+        if self._locator is not None:
+            locator = self._locator
+            self._match = locator.reader.find_known(locator.origin, plain)
+
+    def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
+        plain = decode_body(self._raw, encoding, max_bytes)
+        if plain is None:
+            excess = "its body cannot be decoded here"
+            return RequestBody(self._raw, None, OuterFields(b""), excess=excess)
+        self.find_known(add_path(path, plain))
+        return self.read()
+
+    def read(self) -> RequestBody:
+        """Locate the fields and messages of a decoded body."""
+        outline = self._locate()
+        sliced = None if outline is None else outline.sliced
+        known = 0 if outline is None else outline.known_bytes
+        outer = OuterFields(self._plain, sliced, known)
+        check_model_name(outer.model)
+        excess = _find_excess(self._raw, self._plain, outer)
+        return RequestBody(self._raw, self._plain, outer, outline, excess)
+
+    def _locate(self) -> BodyOutline | None:
+        locator = self._locator
+        if locator is None or not self._plain:
+            return None
+        if self.new_bytes > MAX_UNCOUNTED_BYTES and has_too_many_values(self._plain):
+            return None
+        return locator.reader.locate(locator.origin, self._plain, self._match)
+
+
+def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
+    """Return why a request would cost more to look into than it may; empty if it would not."""
+    if len(plain) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
+        return f"its body is more than {MAX_SWELL} times as large as it came"
+    if outer.new_size < MIN_EXCESS_BYTES:
+        return ""
+    # A tenth of what `count` takes.
+    objects = len(plain) - len(plain.replace(b"{", b""))
+    if objects > MAX_MESSAGES and plain.count(b'"role"') > MAX_MESSAGES:
+        return f"it has more than {MAX_MESSAGES:,} messages"
+    if objects > MAX_OBJECTS:
+        return f"it has more than {MAX_OBJECTS:,} objects"
+    return "it has too many values" if outer.is_excessive else ""

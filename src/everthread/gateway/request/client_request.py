@@ -1,0 +1,236 @@
+"""A client's request, as read. Its values never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from everthread.core.caching.cache_lifetimes import OPTIONS
+from everthread.core.messages import kind_of
+from everthread.core.types import Api
+from everthread.gateway.access.quotas import spending_permit
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
+from everthread.gateway.identify import read_client, scope_of, thread_kind
+from everthread.gateway.managed.compaction_items import TRIGGER
+from everthread.gateway.managed.unchanged_reads import restore_readings
+from everthread.gateway.request.json_slices import Element, SlicedBody, Values
+from everthread.gateway.request.request_reader import (
+    BREAKPOINT_MARK,
+    COMPACTION_MARK,
+    MARK,
+    ParsedRequest,
+)
+from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
+from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
+from everthread.thread.finding.thread_match import Family
+from everthread.thread.model_limits import LimitKey
+from everthread.wire.gemini.fields import object_of, value_of
+
+SUMMARIZE = "compaction"
+"""The field by which a client asks Anthropic for a summary of the conversation."""
+STATEFUL_FIELDS = (
+    "previous_response_id",
+    "conversation",
+    "cachedContent",
+    "cached_content",
+)
+"""Fields by which the provider keeps the history itself: such a request is never rewritten."""
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """A client's request, and the facts read from it."""
+
+    incoming: Incoming
+    read: ParsedRequest
+    recall_tool: Mapping[str, Any] | None
+    """Our own tool, if this client accepts it."""
+    elements: Sequence[Element] = field(init=False)
+    """The client's messages, without the system prompt and reminders at the end."""
+    sent: SentHistory = field(init=False)
+    frame: CallFrame = field(init=False)
+    unmanaged_reason: str = field(init=False)
+    """Why the request is left alone: the provider keeps or changes the history itself; empty if it does not."""
+
+    def __post_init__(self) -> None:
+        read = self.read
+        elements = read.sliced.elements
+        if read.first or read.trailing:
+            elements = elements[read.first : len(elements) - read.trailing]
+        self.elements = elements
+        self.unmanaged_reason = find_unmanaged_reason(read.sliced)
+        self.frame = self._read_frame()
+        self.sent = self._read_history()
+
+    @property
+    def sliced(self) -> SlicedBody:
+        return self.read.sliced
+
+    @property
+    def first(self) -> int:
+        """How many messages at the start are the system prompt."""
+        return self.read.first
+
+    @property
+    def model(self) -> str:
+        return self.read.frame.model
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether the client may have set cache marks."""
+        return MARK in self.read.holds
+
+    @property
+    def has_breakpoints(self) -> bool:
+        """Whether the client may have set cache breakpoints, or chose how they are set."""
+        return BREAKPOINT_MARK in self.read.holds or OPTIONS in self.sliced.fields
+
+    @property
+    def asks_compaction(self) -> bool:
+        """Whether the client asks the provider for a compaction."""
+        return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
+
+    def _read_history(self) -> SentHistory:
+        incoming = self.incoming
+        read = self.read
+        fields = read.sliced.fields
+        client = read_client(incoming.headers, fields)
+        elements = self.elements
+
+        def restore(covered: int) -> Mapping[int, Any]:
+            return restore_readings(read.sliced.body, elements, covered)
+
+        return SentHistory(
+            Family(incoming.tenant, scope_of(incoming.headers, fields)),
+            read.history,
+            messages=elements,
+            values=Values(elements),
+            sizes=read.sizes,
+            client=client,
+            kind=thread_kind(client, has_tools=bool(read.frame.tools)),
+            replacement=self._find_replacement(),
+            is_single=read.sliced.single,
+            restore=restore,
+        )
+
+    def _read_frame(self) -> CallFrame:
+        incoming = self.incoming
+        fields = self.sliced.fields
+        headers = (
+            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+        )
+        limit_key = LimitKey(
+            incoming.tenant,
+            incoming.upstream,
+            self.model,
+            headers=headers,
+            credential=credential_digest(incoming.headers),
+        )
+        is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
+        authorize = incoming.authorize
+        return CallFrame(
+            incoming.api,
+            self.read.frame,
+            tokens=self.read.fixed,
+            upstream=incoming.upstream,
+            limit_key=limit_key,
+            output_cap=_requested_cap(fields),
+            thinking_budget=_thinking_budget(incoming.api, fields),
+            recall_tool=self.recall_tool if is_rewritable else None,
+            is_rewritable=is_rewritable,
+            payer=incoming.account,
+            permit=None if authorize is None else spending_permit(authorize),
+        )
+
+    def _find_replacement(self) -> Replacement | None:
+        """Return the compaction that replaces earlier messages: made by the provider or by a gateway."""
+        ours = self.incoming.replacement
+        if ours is not None:
+            return replace(ours, end=min(ours.end - self.first, len(self.elements)))
+        if COMPACTION_MARK not in self.read.holds:
+            return None
+        for index in range(len(self.elements) - 1, -1, -1):
+            if is_compaction(self.elements[index].value):
+                piece = self.read.history.pieces[index]
+                return Replacement(piece.fingerprint, index + 1)
+        return None
+
+
+def credential_digest(headers: Mapping[str, str]) -> str:
+    """Return a digest of the credential that a client shows; empty if it shows none."""
+    shown = next(
+        (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
+    )
+    return (
+        blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        if shown
+        else ""
+    )
+
+
+def find_unmanaged_reason(sliced: SlicedBody) -> str:
+    """Return why a request is left alone; empty if it is not."""
+    fields = sliced.fields
+    stated = next(
+        (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
+    )
+    if stated:
+        return stated
+    if _drops_history(fields.get("context_management")):
+        return "context_management"
+    if isinstance(fields.get(SUMMARIZE), dict):
+        return SUMMARIZE
+    return (
+        TRIGGER
+        if any(_kind(element) == TRIGGER for element in sliced.elements[-1:])
+        else ""
+    )
+
+
+def _requested_cap(fields: Mapping[str, Any]) -> int | None:
+    settings = object_of(fields, "generationConfig") or {}
+    stated = [
+        *(fields[name] for name in FIELDS if name in fields),
+        value_of(settings, "maxOutputTokens"),
+    ]
+    return next(
+        (
+            value
+            for value in stated
+            if isinstance(value, int) and not isinstance(value, bool)
+        ),
+        None,
+    )
+
+
+def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
+    """Return the tokens that the client set aside for thinking."""
+    stated = fields.get("thinking")
+    tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
+    if api == "gemini":
+        settings = object_of(fields, "generationConfig") or {}
+        thinking = object_of(settings, "thinkingConfig")
+        tokens = value_of(thinking or {}, "thinkingBudget")
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+
+
+def _drops_history(edits: Any) -> bool:
+    """Return whether the client asks the provider to compact or clear; keeping all thinking changes nothing."""
+    if not edits:
+        return False
+    listed = edits.get("edits") if isinstance(edits, dict) else edits
+    if not isinstance(listed, list):
+        return True
+    return not all(
+        isinstance(edit, dict)
+        and str(edit.get("type", "")).startswith("clear_thinking")
+        and edit.get("keep") == "all"
+        for edit in listed
+    )
+
+
+def _kind(element: Element) -> str:
+    return kind_of(element.value) if isinstance(element.value, dict) else ""

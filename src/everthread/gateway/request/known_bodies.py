@@ -1,0 +1,215 @@
+"""The last body of each thread, so that a request costs only the bytes that are new in it.
+
+Candidates share tenant, protocol, session header and the beginning of the list of messages. The one that has most
+messages in common with a new body is found by comparison. Nothing here is needed to continue a thread: a body that was
+forgotten is read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from threading import RLock
+from typing import Generic, TypeVar
+
+from everthread.core.types import Api, Request
+from everthread.gateway.identify import scope_of
+from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, KnownParts
+from everthread.thread.history import History
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+MAX_BODIES_BYTES = 64 * 1024 * 1024
+MIN_KEPT = 4
+"""A value that takes more than this part of a cache is not kept: it would drive out all others."""
+MESSAGE_BYTES = 600
+"""Approximate memory for a message, in addition to its bytes."""
+MAX_CANDIDATES = 16
+FIRST_BYTES = 512
+"""How many bytes at the start of the list of messages are part of a candidate's key."""
+_LIST_START = {
+    name: re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % name.encode())
+    for name in LIST_FIELD.values()
+}
+
+
+class ByteCache(Generic[K, T]):
+    """The values used last, as many as fit into a number of bytes: clients decide how large each is."""
+
+    def __init__(self, most: int) -> None:
+        self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
+        self._most = most
+        self._lock = RLock()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: K) -> T | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def keep(self, key: K, value: T, size: int) -> list[K]:
+        """Keep a value unless it is too large; return the keys of values that had to go for it."""
+        with self._lock:
+            self.drop(key)
+            if size > self._most // MIN_KEPT:
+                return [key]
+            self._entries[key] = (value, size)
+            self.size += size
+            gone = []
+            while self.size > self._most:
+                gone.append(next(iter(self._entries)))
+                self.drop(gone[-1])
+            return gone
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self.size -= entry[1]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOrigin:
+    """Who sent a body: bodies of different origins are never compared."""
+
+    api: Api
+    tenant: str = ""
+    scope: str = ""
+    """The session that the client's headers name."""
+
+    @classmethod
+    def of(cls, api: Api, tenant: str, headers: Mapping[str, str]) -> BodyOrigin:
+        return cls(api, tenant, scope_of(headers))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBody:
+    """The last body of a thread, and the values read from it."""
+
+    thread: str
+    body: bytes
+    layout: BodyLayout
+    first: int
+    """How many messages at the start are the system prompt."""
+    history: History
+    sizes: list[int]
+    """Tokens of each message of the history."""
+    frame: Request
+    frame_tokens: int
+    holds: frozenset[str]
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + MESSAGE_BYTES * len(self.layout.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyMatch:
+    """A known body, and how far a new one agrees with it."""
+
+    known: KnownBody
+    parts: KnownParts
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the new body are known."""
+        return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail
+
+
+class KnownBodies:
+    """The last bodies of threads, found by their beginning."""
+
+    def __init__(self, most: int = MAX_BODIES_BYTES) -> None:
+        self._bodies: ByteCache[str, KnownBody] = ByteCache(most)
+        self._threads: dict[Hashable, dict[str, None]] = {}
+        """Threads by the key of their bodies, the one used last at the end."""
+        self._keys: dict[str, Hashable] = {}
+        """The key under which each thread is."""
+        self._lock = RLock()
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+        """Find the body that has most messages in common with this one; None if none has any."""
+        with self._lock:
+            threads = list(self._threads.get(_key_of(origin, body), ()))
+        best: BodyMatch | None = None
+        for thread in threads[: -MAX_CANDIDATES - 1 : -1]:
+            known = self._bodies.find(thread)
+            if known is None:
+                continue
+            match = _match(known, origin.api, body)
+            if match and (best is None or match.parts.count > best.parts.count):
+                best = match
+            if match and match.parts.count == len(known.layout.ends):
+                break  # nothing can have more in common than the whole
+        return best
+
+    def keep(self, origin: BodyOrigin, known: KnownBody) -> None:
+        """Keep the last body of a thread in place of the one before."""
+        with self._lock:
+            self._forget_key(known.thread)
+            key = _key_of(origin, known.body)
+            if key is None:
+                return
+            self._threads.setdefault(key, {})[known.thread] = None
+            self._keys[known.thread] = key
+            for thread in self._bodies.keep(known.thread, known, known.size):
+                self._forget_key(thread)
+
+    def _forget_key(self, thread: str) -> None:
+        key = self._keys.pop(thread, None)
+        if key is None:
+            return
+        threads = self._threads[key]
+        del threads[thread]
+        if not threads:
+            del self._threads[key]
+
+
+def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
+    """Return the key shared by bodies that may begin alike; None if there is no list of messages.
+
+    If the first list with that name holds something else, the key is only less specific.
+    """
+    start = _LIST_START[LIST_FIELD[origin.api]].search(body)
+    if start is None:
+        return None
+    return origin, body[start.end() : start.end() + FIRST_BYTES]
+
+
+def _match(known: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
+    """Return how far a body agrees with a known one; None if not even in the first message."""
+    layout = known.layout
+    shared = count_shared_bytes(known.body, body)
+    count = layout.count_complete(known.body, shared)
+    if count == 0:
+        return None
+    tail = memoryview(known.body)[layout.spans[LIST_FIELD[api]][1] :]
+    has_tail = len(body) - len(tail) > layout.ends[count - 1] and body.endswith(tail)
+    return BodyMatch(known, KnownParts(layout, count, len(tail) if has_tail else 0))
+
+
+def count_shared_bytes(one: bytes, other: bytes) -> int:
+    """Count the bytes at the start in which two bodies agree."""
+    view = memoryview(other)
+    shared = 0
+    end = min(len(one), len(other))
+    if one.startswith(view[:end]):
+        return end
+    while end - shared > 1:
+        middle = (shared + end) // 2
+        if one.startswith(view[shared:middle], shared):
+            shared = middle
+        else:
+            end = middle
+    return shared

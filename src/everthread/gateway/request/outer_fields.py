@@ -1,0 +1,240 @@
+"""Find the fields of a body's outermost object without decoding the rest of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.json_slices import (
+    MAX_ALL_VALUES,
+    MAX_FIELDS,
+    SlicedBody,
+    Spans,
+    decode_value,
+    has_too_many_values,
+)
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+MAX_TRIES = 4
+"""Keys of the same name in inner objects after which the whole body is decoded."""
+_VALUE = re.compile(rb"\s*:\s*")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value, and its start in the body."""
+
+    value: Any
+    at: int
+
+
+_WEIGHTY = (
+    "model",
+    "messages",
+    "input",
+    "stream",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+)
+"""Fields of which two would be read differently here and upstream."""
+_ESCAPED_KEY = re.compile(
+    rb'"(?=\w*\\u00)('
+    + b"|".join(
+        b"".join(
+            b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()
+        )
+        for name in _WEIGHTY
+    )
+    + rb')"\s*:'
+)
+"""One of them, spelt with escapes."""
+_OUTER_KEY = re.compile(
+    rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL
+)
+_AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
+
+
+class OuterFields:
+    """The fields of a body's outermost object and where their values are, found in one pass.
+
+    Raise `Refused` if a field that matters is given twice, or is spelt with escapes to hide that: parsers differ in
+    which of two they take, and one model would be charged while another answers.
+
+    `sliced`: the body, if it was sliced before; `known`: how many of its bytes were read with an earlier body.
+    """
+
+    def __init__(
+        self, body: bytes, sliced: SlicedBody | None = None, known: int = 0
+    ) -> None:
+        self._body = body
+        self._sliced = sliced
+        self.new_size = len(body) - known
+        """How many bytes were not read before, at most."""
+        self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
+        self._spans = (
+            None if self.is_excessive or sliced is not None else _outer_spans(body)
+        )
+        if self._spans is None and sliced is None:
+            _refuse_doubles(body, is_excessive=self.is_excessive)
+
+    def find(self, name: str) -> Field | None:
+        """Return the field; None if it is absent."""
+        if self._sliced is not None:
+            if name not in self._sliced.fields:
+                return None
+            return Field(self._sliced.fields[name], self._sliced.spans[name][0])
+        if self._spans is None:  # Python's reader may read what msgspec does not
+            return peek_field(self._body, name)
+        span = self._spans.get(name)
+        if span is None:
+            return None
+        start, end = span
+        return Field(decode_value(self._body[start:end]), start)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a field, without decoding it."""
+        if self._sliced is not None:
+            return name in self._sliced.spans
+        if self._spans is None:
+            return peek_field(self._body, name) is not None
+        return name in self._spans
+
+    @property
+    def model(self) -> str | None:
+        field = self.find("model")
+        if field is None or not isinstance(field.value, str):
+            return None
+        return field.value
+
+    @property
+    def streams(self) -> bool:
+        field = self.find("stream")
+        return field is not None and field.value is True
+
+
+def _outer_spans(body: bytes) -> Spans | None:
+    """Return the positions of the values; None if the body needs a closer check.
+
+    Each value must lie between its key and the next one, up to the end of the body, which proves that no key is given
+    twice.
+    """
+    try:
+        fields = _FIELDS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(fields) > MAX_FIELDS:
+        return None
+    at = len(body) - len(body.lstrip())
+    spans: Spans = {}
+    sign = b"{"
+    for key, raw in fields.items():
+        match = _OUTER_KEY.match(body, at + 1) if body[at : at + 1] == sign else None
+        # A key that is spelt with escapes is looked at more closely.
+        if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
+            return None
+        start = match.end()
+        end = start + len(memoryview(raw))
+        after = _AFTER_VALUE.match(body, end)
+        if after is None or not body.startswith(memoryview(raw), start):
+            return None
+        spans[key] = (start, end)
+        at = after.start(1)
+        sign = b","
+    is_end = body[at : at + 1] == b"}" and not body[at + 1 :].strip()
+    return spans if not fields or is_end else None
+
+
+def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
+    """Raise `Refused` if a field that matters is given twice; read the whole body if need be."""
+    escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
+    if escaped is not None:
+        raise _duplicate(json.loads(b'"' + escaped[1] + b'"'))
+    doubtful = [name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1]
+    if not doubtful:
+        return
+    if is_excessive:  # to look closely would take seconds
+        raise _duplicate(doubtful[0])
+    outermost: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        outermost[:] = pairs  # the outermost object is the last to be complete
+
+    try:
+        json.loads(body, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        return  # not JSON: the upstream says so
+    names = [name for name, _ in outermost]
+    for name in doubtful:
+        if names.count(name) > 1:
+            raise _duplicate(name)
+
+
+def _duplicate(name: str) -> Refused:
+    return Refused(
+        400,
+        "duplicate_field",
+        f"The request has the field `{name}` twice, or in escapes; send it once.",
+    )
+
+
+def peek_field(body: bytes, name: str) -> Field | None:
+    """Return a field of the outermost object, the last one if it is given twice; None if it is absent."""
+    key = b'"%s"' % name.encode()
+    end = len(body)
+    tries = 0
+    while (at := body.rfind(key, 0, end)) >= 0:
+        end = at
+        match = _VALUE.match(body, at + len(key))
+        if match is None or body[at - 1 : at] == b"\\":
+            continue
+        if _is_outermost(body, at):
+            return _read_at(body, match.end())
+        tries += 1
+        if tries == MAX_TRIES:
+            return _find_in_whole(body, name)
+    return None
+
+
+def _is_outermost(body: bytes, at: int) -> bool:
+    if at < len(body) // 2:
+        return _parses(body[:at] + b'"":0}')
+    return _parses(b"{" + body[at:])
+
+
+def _parses(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    else:
+        return text.lstrip().startswith(b"{")
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _read_at(body: bytes, at: int) -> Field | None:
+    """Return the value at a place. Only scalars and small objects are asked for: a thousand bytes hold them."""
+    text = body[at : at + 1_000].decode("utf-8", "ignore")
+    try:
+        return Field(_DECODER.raw_decode(text)[0], at)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _find_in_whole(body: bytes, name: str) -> Field | None:
+    """Decode the whole body and return a field; its position is unknown and set to -1."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return Field(value[name], -1) if isinstance(value, dict) and name in value else None

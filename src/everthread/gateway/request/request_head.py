@@ -1,0 +1,348 @@
+"""An arriving request: its sender, its destination, and its body within the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+from starlette.types import Message, Receive, Scope
+
+from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.encoding import too_large
+from everthread.gateway.request.gemini_path import model_in, read_path
+from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
+
+if TYPE_CHECKING:
+    from everthread.gateway.access.auth import Caller
+
+
+KEY_PREFIX = "et_"
+KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+"""A key of this gateway; see `issued_keys`."""
+_CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
+_UNDERSCORE = rb"(?:_|%5[Ff])"
+_KEY_BYTES = re.compile(
+    rb"(?:e|%65)(?:t|%74)"
+    + _UNDERSCORE
+    + _CHARACTER
+    + rb"{12}"
+    + _UNDERSCORE
+    + _CHARACTER
+    + rb"{43}"
+)
+"""The same, each character plain or percent-encoded: servers accept both."""
+
+
+_MODELS = "/v1/models/"
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
+_FORWARDED_HEADERS = frozenset({"forwarded", "via"})
+_FORWARDED_PREFIX = "x-forwarded-"
+_CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
+DISCONNECT = "everthread.disconnect"
+"""An extension of the scope: the `DisconnectWatchers` of its connection."""
+T = TypeVar("T")
+
+
+class DisconnectWatchers:
+    """Callback for a client that disconnects."""
+
+    def __init__(self) -> None:
+        self._watchers: set[Callable[[], None]] = set()
+        self._is_ended = False
+
+    def add(self, watcher: Callable[[], None]) -> None:
+        self._watchers.add(watcher)
+        if self._is_ended:
+            asyncio.get_running_loop().call_soon(self.end)
+
+    def discard(self, watcher: Callable[[], None]) -> None:
+        self._watchers.discard(watcher)
+
+    def end(self) -> None:
+        """Report that the client has left."""
+        self._is_ended = True
+        while self._watchers:
+            self._watchers.pop()()
+
+
+class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
+    """The client left before its request was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The bounded head of a request, read once on arrival; every decision uses it."""
+
+    method: str
+    path: str
+    """Decoded until it no longer changes; only for routing and access decisions."""
+    raw_path: bytes
+    """As the client wrote it, without superfluous slashes and dots."""
+    query: bytes
+    raw_headers: list[tuple[bytes, bytes]]
+    headers: Mapping[str, str]
+    """With lower-case names; of several of one name, the last."""
+    caller: Caller
+    """The sender; without any rights until it is authenticated."""
+
+    @classmethod
+    def unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
+        """Read a head without checks, for the answer that refuses it."""
+        return cls(
+            method=scope["method"],
+            path=scope["path"],
+            raw_path=scope["raw_path"],
+            query=scope["query_string"],
+            raw_headers=scope["headers"],
+            headers=header_map(scope),
+            caller=caller,
+        )
+
+    @classmethod
+    def read(cls, scope: Scope, caller: Caller, *, max_bytes: int) -> RequestHead:
+        """Read the head of a request. Raise `Refused` if it is too large, or if two readers would differ about it."""
+        headers = scope["headers"]
+        size = sum([len(name) + len(value) for name, value in headers])
+        if size > max_bytes:
+            words = (
+                f"The request's headers have {size:,} bytes, more than allowed here."
+            )
+            raise Refused(431, "headers_too_large", words)
+        raw_path = normalize_path(scope["raw_path"])
+        path = (
+            decode_path(raw_path)
+            if b"%" in raw_path
+            else raw_path.decode("utf-8", "replace")
+        )
+        check_model_name(model_in_path(path))
+        check_credentials(headers)
+        return replace(cls.unchecked(scope, caller), path=path, raw_path=raw_path)
+
+    @property
+    def target(self) -> bytes:
+        """Return path and query for the upstream, in the client's own bytes, without gateway keys."""
+        target = self.raw_path + (b"?" + self.query if self.query else b"")
+        return target if self.caller.passthrough else without_keys(target)
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The headers that show a credential."""
+        return {
+            name: self.headers[name]
+            for name in CREDENTIAL_HEADERS
+            if name in self.headers
+        }
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another server forwarded the request, and says so."""
+        return any(
+            name in _FORWARDED_HEADERS or name.startswith(_FORWARDED_PREFIX)
+            for name in self.headers
+        )
+
+    @property
+    def literal_path(self) -> str:
+        """The path decoded once, without the slashes in its parts: how most upstreams read it."""
+        return "%2F".join(
+            unquote(part)
+            for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
+        )
+
+    @property
+    def speaks(self) -> Api:
+        return client_protocol(self.path, self.headers)
+
+    @property
+    def conversation(self) -> Api | None:
+        """Return the protocol if this asks for an answer to a whole conversation."""
+        return conversation_at(self.path) if self.method == "POST" else None
+
+    @property
+    def has_login(self) -> bool:
+        """Whether it carries a login with ChatGPT in the place of a key."""
+        return LOGIN_HEADER in self.headers
+
+    @property
+    def is_json(self) -> bool:
+        return self.method == "POST" and self.headers.get(
+            "content-type", ""
+        ).startswith("application/json")
+
+
+def conversation_at(path: str) -> Api | None:
+    """Return the protocol of a path that answers whole conversations; None for other paths."""
+    return PATHS.get(path.rstrip("/")) or (
+        "gemini" if read_path(path) is not None else None
+    )
+
+
+def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
+    """Raise `Refused` if a credential header occurs twice: the upstream might use the other one."""
+    shown: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _CREDENTIAL_NAMES and shown.setdefault(name, value) != value:
+            words = f"The header `{name.decode()}` is there twice with different values; send it once."
+            raise Refused(400, "duplicate_credential", words)
+
+
+def model_in_path(path: str) -> str | None:
+    """Return the model that a path of the models list or of Gemini names; None for other paths."""
+    return model_in(path) or (
+        path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
+    )
+
+
+def check_model_name(model: str | None) -> None:
+    """Raise `Refused` if a name is too long to be a model's."""
+    if model is not None and len(model) > MAX_MODEL_NAME_CHARS:
+        words = f"The model's name has {len(model):,} characters; at most {MAX_MODEL_NAME_CHARS} are allowed."
+        raise Refused(400, "model_name_too_long", words)
+
+
+def without_keys(text: bytes) -> bytes:
+    """Return a header's value or a query without gateway keys."""
+    return (
+        _KEY_BYTES.sub(b"", text)
+        if KEY_PREFIX.encode() in text or b"%" in text
+        else text
+    )
+
+
+def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
+    """Return the client's protocol, by the path, else by its headers."""
+    if path.startswith("/v1/messages") or "anthropic-version" in headers:
+        return "anthropic"
+    if path.startswith("/v1beta/") or "x-goog-api-key" in headers:
+        return "gemini"
+    return "openai_responses" if path.startswith("/v1/responses") else "openai_chat"
+
+
+def header_map(scope: Scope) -> dict[str, str]:
+    """Return a request's headers by their names, which a server gives in lower case."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in scope["headers"]
+    }
+
+
+def _ignore_size(size: int) -> None:
+    """Ignore the count."""
+
+
+async def read_body(
+    receive: Receive,
+    call: RequestHead,
+    limits: Limits,
+    count: Callable[[int], None] = _ignore_size,
+) -> bytes:
+    """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
+    stated = call.headers.get("content-length", "0")
+    if stated.isdecimal() and int(stated) > limits.body_bytes:
+        raise too_large()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await collect_body(receive, limits.body_bytes, count)
+    except TimeoutError:
+        raise _too_slow(limits.body_seconds) from None
+
+
+async def collect_body(
+    receive: Receive, most: int, count: Callable[[int], None] = _ignore_size
+) -> bytes:
+    """Yield all pieces of a body. Raise `Refused` beyond the limit."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in body_pieces(receive):
+        size += len(piece)
+        if size > most:
+            raise too_large()
+        count(len(piece))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives an application a body that was already read here."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+def _too_slow(seconds: float) -> Refused:
+    return Refused(
+        408,
+        "request_timeout",
+        f"The request's body did not arrive within {seconds:g} seconds.",
+    )
+
+
+async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+class Upload:
+    """Stream a body as it arrives."""
+
+    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self.size = 0
+        """Bytes received so far."""
+        self.is_there = (
+            "content-length" in call.headers or "transfer-encoding" in call.headers
+        )
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece. Raise `Refused` if the next piece does not come in time."""
+        source = body_pieces(self._receive)
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    piece = await anext(source, None)
+            except TimeoutError:
+                raise _too_slow(self._seconds) from None
+            if piece is None:
+                break
+            self.size += len(piece)
+            yield piece
+
+
+async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
+    """Return the result of the work. If the client leaves first, end the work and raise `ClientGone`."""
+    watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
+    limit = asyncio.timeout(None)
+
+    def end() -> None:
+        limit.reschedule(0.0)
+
+    try:
+        async with limit:
+            watchers.add(end)
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise ClientGone from None
+        raise
+    finally:
+        watchers.discard(end)

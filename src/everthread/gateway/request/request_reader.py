@@ -1,0 +1,327 @@
+"""Read a request: the history of its thread, and its size. Only what is new in it is decoded."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Request
+from everthread.gateway.identify import leading_system, trailing_system
+from everthread.gateway.request.body_reading import run_in_thread_if_large
+from everthread.gateway.request.json_slices import (
+    LIST_FIELD,
+    BodyLayout,
+    Element,
+    SlicedBody,
+    decode_value,
+    slice_body,
+)
+from everthread.gateway.request.known_bodies import (
+    BodyMatch,
+    BodyOrigin,
+    ByteCache,
+    KnownBodies,
+    KnownBody,
+)
+from everthread.thread.caller.message_caches import IdentityCache, SizeCache
+from everthread.thread.history import History, build_history
+from everthread.wire.codecs import CODECS
+
+MAX_FRAMES_BYTES = 32 * 1024 * 1024
+DECODED_BYTES = 5
+"""Approximate memory, in bytes, of one byte of JSON once decoded."""
+OURS = "everthread"
+MARK = '"cache_control"'
+BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
+COMPACTION_MARK = '"compaction"'
+WATCHED_WORDS = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
+"""Words that other modules need to find in a body; only its new part is searched for them."""
+_MAX_WORD = max(map(len, WATCHED_WORDS))
+MIN_BYTES_ELSEWHERE = 256 * 1024
+"""A new history of this size takes some tens of milliseconds to read, during which other requests would wait."""
+ReadElsewhere = Callable[..., Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A request that was read: its thread's history, its frame and its tokens."""
+
+    sliced: SlicedBody
+    first: int
+    """How many messages at the start are the system prompt."""
+    history: History
+    frame: Request
+    """Model, system prompt and tools."""
+    sizes: list[int]
+    """Tokens of each message of the history."""
+    frame_tokens: int
+    reminder_tokens: int = 0
+    trailing: int = 0
+    """How many messages at the end are the system's reminders: no part of the conversation's identity."""
+    holds: frozenset[str] = frozenset()
+    """Which of `WATCHED_WORDS` may be in it."""
+
+    @property
+    def fixed(self) -> int:
+        """Tokens of system prompt, tools and reminders at the end."""
+        return self.frame_tokens + self.reminder_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOutline:
+    """A body whose fields and messages are located, but not decoded yet."""
+
+    origin: BodyOrigin
+    sliced: SlicedBody
+    first: int
+    """How many messages at the start are the system prompt."""
+    trailing: int
+    """How many messages at the end are the system's reminders."""
+    match: BodyMatch | None
+    """The known body that it agrees with in part; None if there is none."""
+    shared: int = 0
+    """How many messages of the history are those of the known body, apart from their cache marks."""
+    holds: frozenset[str] = frozenset()
+    """Which of `WATCHED_WORDS` may be in it."""
+
+    @property
+    def elements(self) -> Sequence[Element]:
+        """The messages, without the system prompt and the reminders."""
+        elements = self.sliced.elements
+        return elements[self.first : len(elements) - self.trailing]
+
+    @property
+    def known_bytes(self) -> int:
+        """How many of its bytes were read with an earlier body."""
+        return 0 if self.match is None else self.match.size
+
+    @property
+    def new_bytes(self) -> int:
+        """How many of its bytes were not read before."""
+        return len(self.sliced.body) - self.known_bytes
+
+    @property
+    def added_bytes(self) -> int:
+        """How many of its bytes follow the known messages: a message whose marks moved is known."""
+        if self.match is None or not self.match.parts.tail or not self.shared:
+            return self.new_bytes
+        end = len(self.sliced.body) - self.match.parts.tail
+        return end - self.sliced.layout.ends[self.first + self.shared - 1]
+
+
+class RequestReader:
+    """Reads requests, reusing results of earlier ones."""
+
+    def __init__(
+        self, sizes: SizeCache, elsewhere: ReadElsewhere | None = None
+    ) -> None:
+        """`elsewhere`: calls `read_body` in another process; returns None if it cannot."""
+        self._elsewhere = elsewhere
+        self._identities = IdentityCache()
+        self._sizes = sizes
+        self._bodies = KnownBodies()
+        self._frames: ByteCache[bytes, tuple[Request, int]] = ByteCache(
+            MAX_FRAMES_BYTES
+        )
+
+    def find_known(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
+        """Find an earlier body that this one agrees with in part."""
+        return self._bodies.find(origin, body)
+
+    def locate(
+        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
+    ) -> BodyOutline:
+        """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
+        sliced = slice_body(body, origin.api, match.parts if match else None)
+        if match is None or match.known.first >= match.parts.count:
+            first = leading_system(sliced.elements)
+            trailing = trailing_system(sliced.elements, first)
+            holds = frozenset(word for word in WATCHED_WORDS if word.encode() in body)
+            return BodyOutline(origin, sliced, first, trailing, None, holds=holds)
+        first = match.known.first
+        trailing = trailing_system(sliced.elements, first)
+        elements = sliced.elements[first : len(sliced.elements) - trailing]
+        return BodyOutline(
+            origin,
+            sliced,
+            first,
+            trailing,
+            match,
+            shared=_count_shared(match, elements),
+            holds=match.known.holds | _find_words(body, match),
+        )
+
+    async def read(self, outline: BodyOutline) -> ParsedRequest:
+        """Read a body that was located; off the event loop if much of it is new, in another process if very much is."""
+        body = outline.sliced.body
+        is_long = outline.match is None and len(body) >= MIN_BYTES_ELSEWHERE
+        if is_long and self._elsewhere is not None:
+            read: ParsedRequest | None = await self._elsewhere(
+                read_body, outline.origin, body
+            )
+            if read is not None:
+                return replace(read, sliced=outline.sliced)
+        return await run_in_thread_if_large(
+            outline.new_bytes, lambda: self.read_now(outline)
+        )
+
+    def read_now(self, outline: BodyOutline) -> ParsedRequest:
+        api = outline.origin.api
+        sliced = outline.sliced
+        elements = outline.elements
+        frame, frame_tokens = self._read_frame(outline)
+        history = self.read_history(outline, len(elements))
+        reminders = sliced.elements[len(sliced.elements) - outline.trailing :]
+        return ParsedRequest(
+            sliced,
+            outline.first,
+            history=history,
+            frame=frame,
+            sizes=self._count_sizes(outline, history, frame.model),
+            frame_tokens=frame_tokens,
+            reminder_tokens=self._count_reminders(api, frame.model, reminders),
+            trailing=outline.trailing,
+            holds=outline.holds,
+        )
+
+    def read_history(self, outline: BodyOutline, length: int) -> History:
+        """Return the history of the first messages."""
+        known = build_history(())
+        if outline.match is not None:
+            known = outline.match.known.history.until(min(outline.shared, length))
+        new = outline.elements[len(known) : length]
+        api = outline.origin.api
+        return known.extend([self._identities.read(api, element) for element in new])
+
+    def remember(self, thread: str, outline: BodyOutline, read: ParsedRequest) -> None:
+        """Keep the body as the last one of its thread."""
+        known = KnownBody(
+            thread,
+            read.sliced.body,
+            layout=read.sliced.layout,
+            first=read.first,
+            history=read.history,
+            sizes=read.sizes,
+            frame=read.frame,
+            frame_tokens=read.frame_tokens,
+            holds=read.holds,
+        )
+        self._bodies.keep(outline.origin, known)
+
+    def _count_sizes(
+        self, outline: BodyOutline, history: History, model: str
+    ) -> list[int]:
+        """Return the tokens of each message."""
+        known: list[int] = []
+        match = outline.match
+        if match is not None and match.known.frame.model == model:
+            known = match.known.sizes[: outline.shared]
+        count = len(known)
+        return known + self._sizes.pieces(
+            outline.origin.api,
+            model,
+            pieces=history.pieces[count:],
+            messages=outline.elements[count:],
+        )
+
+    def _read_frame(self, outline: BodyOutline) -> tuple[Request, int]:
+        """Return model, system prompt and tools, and their tokens."""
+        match = outline.match
+        if match is not None and match.parts.tail:
+            return match.known.frame, match.known.frame_tokens
+        api = outline.origin.api
+        sliced = outline.sliced
+        start, end = sliced.spans[LIST_FIELD[api]]
+        leading = sliced.elements[: outline.first]
+        parts = [sliced.body[:start], sliced.body[end:], *(one.raw for one in leading)]
+        key = _digest(api.encode(), *parts)
+        entry = self._frames.find(key)
+        if entry is None:
+            frame = _decode_frame(api, sliced, leading)
+            counter = TokenCounter(frame.model)
+            tokens = counter.request(
+                frame.messages, system=frame.system, tools=frame.tools
+            )
+            entry = (frame, tokens)
+            self._frames.keep(key, entry, DECODED_BYTES * sum(map(len, parts)))
+        return entry
+
+    def _count_reminders(
+        self, api: Api, model: str, reminders: Sequence[Element]
+    ) -> int:
+        identities = [self._identities.read(api, reminder) for reminder in reminders]
+        return sum(self._sizes.pieces(api, model, identities, reminders))
+
+
+def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
+    """Read a body in another process; the result is without the body."""
+    reader = RequestReader(SizeCache())
+    read = reader.read_now(reader.locate(origin, body, None))
+    layout = BodyLayout({}, {}, array("Q"), array("Q"))
+    return replace(read, sliced=SlicedBody(b"", layout, ()))
+
+
+def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
+    """Return which of `WATCHED_WORDS` may be in the new part of a body."""
+    start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD)
+    end = len(body) - max(0, match.parts.tail - _MAX_WORD)
+    return frozenset(
+        word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
+    )
+
+
+def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
+    """Count the messages at the start that are those of the known body, apart from their cache marks."""
+    known = match.known
+    most = min(len(elements), len(known.history))
+    count = min(match.parts.count - known.first, most)
+    while count < most:
+        start = known.layout.starts[known.first + count]
+        end = known.layout.ends[known.first + count]
+        if not _is_same_apart_from_marks(known.body[start:end], elements[count]):
+            break
+        count += 1
+    return count
+
+
+def _is_same_apart_from_marks(before: bytes, element: Element) -> bool:
+    if before == element.raw:
+        return True
+    if not any(b'"cache_control"' in raw for raw in (before, element.raw)):
+        return False
+    return bool(_drop_marks(decode_value(before)) == _drop_marks(element.value))
+
+
+def _drop_marks(value: Any) -> Any:
+    """Return a message without the cache marks on its blocks; one in a tool's arguments is content."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if isinstance(content, str):
+        return {**value, "content": [{"type": "text", "text": content}]}
+    if not isinstance(content, list):
+        return value
+    blocks = [
+        {name: part for name, part in block.items() if name != "cache_control"}
+        if isinstance(block, dict)
+        else block
+        for block in content
+    ]
+    return {**value, "content": blocks}
+
+
+def _digest(*parts: bytes) -> bytes:
+    """Return a digest of several parts; their lengths are hashed too, so that no two lists of parts collide."""
+    running = sha256()
+    for part in parts:
+        running.update(len(part).to_bytes(8, "little") + part)
+    return running.digest()
+
+
+def _decode_frame(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> Request:
+    """Return the request without its messages: model, system prompt and tools."""
+    messages = [element.value for element in leading]
+    body = {**sliced.fields, LIST_FIELD[api]: messages}
+    return CODECS[api].decode_request(body)
