@@ -202,7 +202,7 @@ class StoredDialogue:
     store: Store
     thread: str
     names: dict[int, str]
-    taken: list[float] = field(default_factory=list)
+    recall_times: list[float] = field(default_factory=list)
 
     async def search(self, question: str) -> list[str]:
         """Search as the `recall` tool and `everthread mcp` do."""
@@ -223,7 +223,7 @@ class StoredDialogue:
         passages = await self.store.recall(
             RecallQuery(question, "default", thread=self.thread)
         )
-        self.taken.append(1000 * (time.process_time() - start))
+        self.recall_times.append(1000 * (time.process_time() - start))
         return [
             self.names[passage.message]
             for passage in passages
@@ -410,7 +410,9 @@ def _exchange_names(
 
 def _make_cost_row(stored_dialogues: Sequence[StoredDialogue]) -> Row:
     times = sorted(
-        value for stored_dialogue in stored_dialogues for value in stored_dialogue.taken
+        value
+        for stored_dialogue in stored_dialogues
+        for value in stored_dialogue.recall_times
     )
     middle = statistics.median(times)
     figure = f"{middle:.1f} ms (95 % within {times[len(times) * 95 // 100]:.1f} ms)"

@@ -189,10 +189,10 @@ def price_session(session: Session, offer: str) -> Decimal:
     """Return the dollars of a session with the tool offered in this way."""
     clock = SteppedClock(0.0)
     recording = session.setting.recording
-    if offer == OFFER_AT_START and recording is not None and recording.shared:
+    if offer == OFFER_AT_START and recording is not None and recording.shared_tokens:
         # Other sessions have left the prompt's beginning in the cache, with the tool.
         tool = count_recall_tokens(session.calls[0].model)
-        recording = replace(recording, shared=recording.shared + tool)
+        recording = replace(recording, shared_tokens=recording.shared_tokens + tool)
     caches = ReplayCaches(clock, recording)
     insert = _Insertion(offer)
     total = Decimal(0)

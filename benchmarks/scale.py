@@ -53,7 +53,7 @@ SETTLE_SECONDS = 5.0
 """For storing and indexing after the first requests."""
 GATEWAYS_SHARE = 0.85
 THREADS_TIMES = 1.2
-GATEWAYS = (1, 2, 4)
+GATEWAY_COUNTS = (1, 2, 4)
 DATABASE_CORES = (4, 16, 64)
 BUSY_SHARE = 0.7
 WAIT_SECONDS = 0.05
@@ -167,7 +167,7 @@ def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> li
     rate_per_cpu = 1.0
     database_ms = 1.0
     postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
-    for count in GATEWAYS:
+    for count in GATEWAY_COUNTS:
         with psycopg.connect(server.url(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE gateways{count}".encode())
         database = server.url(f"gateways{count}")
@@ -196,7 +196,7 @@ def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> li
         rows.append(
             Row(f"{count} gateway{'s' if count > 1 else ''} on one PostgreSQL", figure)
         )
-    name = f"requests per CPU-second, {GATEWAYS[-1]} gateways against one"
+    name = f"requests per CPU-second, {GATEWAY_COUNTS[-1]} gateways against one"
     rows.append(
         Row(name, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE)
     )

@@ -144,7 +144,9 @@ def test_every_miss_has_its_cause() -> None:
         38: result.MODEL_CAUSE,
     }
     assert [made.call for made in found.compactions] == [30]
-    assert all(call.missed > 0 for call in found.everthread.calls[1:] if call.miss)
+    assert all(
+        call.missed_tokens > 0 for call in found.everthread.calls[1:] if call.miss
+    )
     # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
     after = found.everthread.calls[30:32]
     assert after[0].use.read > 500

@@ -111,7 +111,7 @@ def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
         made.call + 1 for made in found.compactions
     ]
     assert text.count('<g class="miss">') == sum(
-        bool(call.missed) for call in found.everthread.calls
+        bool(call.missed_tokens) for call in found.everthread.calls
     )
     shown = " ".join(read.texts)
     for words in (

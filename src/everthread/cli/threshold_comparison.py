@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def parse_thresholds(text: str) -> list[float]:
     """Read shares of the window in per cent: `15,25,30`."""
     try:
-        shares = sorted({float(part) / 100 for part in text.split(",")})
+        shares = sorted({float(percent) / 100 for percent in text.split(",")})
     except ValueError:
         shares = [0.0]
     if not all(0.05 <= share <= 0.95 for share in shares):
@@ -147,10 +147,10 @@ def _name_row(share: float, economics: bool) -> str:
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
     from everthread.lab.replay.result import sum_costs
 
-    ways = [replayed.everthread for replayed in replays]
-    cost = sum_costs(way.cost for way in ways)
-    prompts = [call.use.prompt for way in ways for call in way.calls]
-    facts = [way.facts for way in ways if way.facts is not None]
+    strategies = [replayed.everthread for replayed in replays]
+    cost = sum_costs(strategy.cost for strategy in strategies)
+    prompts = [call.use.prompt for strategy in strategies for call in strategy.calls]
+    facts = [strategy.facts for strategy in strategies if strategy.facts is not None]
     count = max(sum(replayed.total for replayed in facts), 1)
     shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
     return {

@@ -87,7 +87,12 @@ async def make_dashboard(
     settings = PageSettings(compression.threshold, compression.target_ratio)
     reader = page_reader(config, store)
     return Dashboard(
-        reader, access, settings=settings, sites=sites, trial=trial, announce=announce
+        reader,
+        access,
+        settings=settings,
+        sites=sites,
+        run_trial=trial,
+        announce=announce,
     )
 
 

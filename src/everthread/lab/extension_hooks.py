@@ -82,7 +82,7 @@ class ExtensionHooks:
             return None
         await store_output(
             self.store,
-            self._empty_log(hook_input),
+            self._make_empty_log(hook_input),
             text,
             tool=text_in(hook_input, "tool"),
             call_id=text_in(hook_input, "call"),
@@ -91,7 +91,7 @@ class ExtensionHooks:
         return {"text": name_reader(block, READER_TOOLS[self.client])}
 
     async def _recall(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
-        thread = make_thread_id(self._empty_log(hook_input))
+        thread = make_thread_id(self._make_empty_log(hook_input))
         arguments = hook_input.get("arguments")
         lookup = StoreLookup(self.store, None, thread)
         recalled_text = await recall_text(
@@ -112,7 +112,7 @@ class ExtensionHooks:
             raise TranscriptError("the plug-in sends no transcript")
         return replace(log, kind=self.client, session=text_in(hook_input, "session"))
 
-    def _empty_log(self, hook_input: Mapping[str, Any]) -> Log:
+    def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
         return Log("", self.client, [], session=text_in(hook_input, "session"))
 
 

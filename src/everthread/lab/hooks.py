@@ -116,7 +116,7 @@ class Hooks:
         for text in long_texts:
             await store_output(
                 self.store,
-                self._empty_log(hook_input),
+                self._make_empty_log(hook_input),
                 text,
                 tool=tool,
                 call_id=text_in(hook_input, "tool_use_id"),
@@ -136,7 +136,7 @@ class Hooks:
             raise TranscriptError("the hook names no transcript")
         return replace(read_log(path), session=_read_session_id(hook_input))
 
-    def _empty_log(self, hook_input: Mapping[str, Any]) -> Log:
+    def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
         return Log("", self.client, [], session=_read_session_id(hook_input))
 
     def _find_kept_file(self, hook_input: Mapping[str, Any]) -> Path:

@@ -70,12 +70,12 @@ def _tune_model(
 ) -> Tuning:
     replays = [_replay_log(log, options, progress) for log in logs]
     window = max(replayed.window for replayed in replays)
-    current = _sum_replays(
+    current_trial = _sum_replays(
         replays, replays[0].threshold / replays[0].window, is_current=True
     )
-    tried = [current]
+    tried = [current_trial]
     for share in TRIED_SHARES:
-        if abs(share - current.share) < 0.01:
+        if abs(share - current_trial.share) < 0.01:
             continue
         trial_options = replace(
             options, threshold=share, threshold_tokens=None, models={}
@@ -93,7 +93,7 @@ def _tune_model(
         len(logs),
         calls=calls,
         tried=tried,
-        proposed=_choose_threshold(tried, current),
+        proposed=_choose_threshold(tried, current_trial),
     )
 
 
@@ -129,13 +129,13 @@ def _sum_replays(
 
 
 def _choose_threshold(
-    tried: Sequence[TriedThreshold], current: TriedThreshold
+    tried: Sequence[TriedThreshold], current_trial: TriedThreshold
 ) -> TriedThreshold | None:
     """Return the cheapest threshold that keeps nearly as much in the context as the current one."""
     candidates = [
         trial
         for trial in tried
         if trial.dollars is not None
-        and trial.in_context >= MIN_KEPT_FACTS_SHARE * current.in_context
+        and trial.in_context >= MIN_KEPT_FACTS_SHARE * current_trial.in_context
     ]
     return min(candidates, key=lambda trial: trial.dollars or Decimal(0), default=None)

@@ -418,14 +418,14 @@ class Screen:
         else:
             show()
 
-    def text(self, piece: str) -> None:
+    def text(self, text: str) -> None:
         """Show the next piece of an answer."""
         self._has_text = True
         if not self.rich:
-            self.console.out(escape_controls(piece), end="", highlight=False)
+            self.console.out(escape_controls(text), end="", highlight=False)
             return
         self._waiting = ""
-        for block in self._blocks.feed(escape_controls(piece)):
+        for block in self._blocks.feed(escape_controls(text)):
             self._print_block(block)
         self._draw()
 

@@ -105,16 +105,16 @@ def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object
     }
     rows: list[list[object]] = []
     for variant, context in contexts.items():
-        kept = hand_off.held[variant]
-        names = f"{kept.names} of {hand_off.names} ({kept.names / hand_off.names:.0%})"
+        kept_counts = hand_off.held[variant]
+        names = f"{kept_counts.names} of {hand_off.names} ({kept_counts.names / hand_off.names:.0%})"
         is_hidden = variant == OWN and not hand_off.is_readable
         rows.append(
             [
                 f"{log}, {hand_off.number + 1}" if variant == OWN else "",
                 context,
                 "encrypted" if is_hidden else names,
-                f"{kept.user_messages} of {hand_off.user_messages}",
-                kept.tokens,
+                f"{kept_counts.user_messages} of {hand_off.user_messages}",
+                kept_counts.tokens,
             ]
         )
     return rows

@@ -36,13 +36,13 @@ def plugins(context: typer.Context, as_json: AsJson = False) -> None:
 def list_engines(as_json: AsJson = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
     home = home_directory()
-    active = load_config().context.engine
-    engines = registry.list_engines(home=home, active=active)
-    problem = _find_problem(active, home)
+    active_engine = load_config().context.engine
+    engines = registry.list_engines(home=home, active=active_engine)
+    problem = _find_problem(active_engine, home)
     if as_json:
         print_json(
             {
-                "active": active,
+                "active": active_engine,
                 "problem": problem,
                 "engines": [dataclasses.asdict(info) for info in engines],
             }
@@ -65,9 +65,9 @@ def list_engines(as_json: AsJson = False) -> None:
         if note := info.problem or info.description:
             print_text(f"    {indent_further_lines(note, indent=4)}")
     print_text(
-        f"\nActive: {active}"
+        f"\nActive: {active_engine}"
         if not problem
-        else f"\nActive is {active}, which cannot be used: {problem}"
+        else f"\nActive is {active_engine}, which cannot be used: {problem}"
     )
 
 
@@ -86,9 +86,9 @@ def use(
     )
 
 
-def _find_problem(active: str, home: Path) -> str:
+def _find_problem(active_engine: str, home: Path) -> str:
     try:
-        registry.find_engine(active, home=home)
+        registry.find_engine(active_engine, home=home)
     except EngineError as error:
         return str(error)
     return ""

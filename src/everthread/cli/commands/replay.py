@@ -334,7 +334,7 @@ def _override_options(
     )
 
 
-WAY_COLUMNS = (
+STRATEGY_COLUMNS = (
     "way",
     "calls>",
     "peak>",
@@ -349,15 +349,19 @@ WAY_COLUMNS = (
 
 
 def _print_replay(result: Replay, *, uncached: bool) -> None:
-    ours = result.everthread
-    ways = [way for way in result.strategies if uncached or way.name != "uncached"]
-    calls = count_noun(len(ours.calls), "call")
+    everthread = result.everthread
+    strategies = [
+        strategy
+        for strategy in result.strategies
+        if uncached or strategy.name != "uncached"
+    ]
+    calls = count_noun(len(everthread.calls), "call")
     name = Path(result.source).name
     title = f"{name}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
     print_table(
         f"{title}, {result.engine}",
-        WAY_COLUMNS,
-        [_way_row(result, way) for way in ways],
+        STRATEGY_COLUMNS,
+        [_make_strategy_row(result, strategy) for strategy in strategies],
     )
     saved = result.share_saved_by_caching()
     if uncached and saved is not None:
@@ -368,10 +372,11 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         print_text(
             f"The log itself states ${result.recorded_cost:,.2f} for these calls."
         )
-    for way in ways:
-        if way.refused_call is not None:
+    for strategy in strategies:
+        if strategy.refused_call is not None:
             print_text(
-                f"{way.label}: call {way.refused_call + 1:,} did not fit into the window; the conversation ended there."
+                f"{strategy.label}: call {strategy.refused_call + 1:,} did not fit into the window; "
+                "the conversation ended there."
             )
     print_table(
         "Compactions" if result.compactions else "Compactions: none",
@@ -396,8 +401,12 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         ],
     )
     misses = [
-        (cause, count, sum(call.missed for call in ours.calls if call.miss == cause))
-        for cause, count in ours.misses.most_common()
+        (
+            cause,
+            count,
+            sum(call.missed_tokens for call in everthread.calls if call.miss == cause),
+        )
+        for cause, count in everthread.misses.most_common()
     ]
     print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
     _print_facts(result)
@@ -407,26 +416,28 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
-def _way_row(result: Replay, way: StrategyResult) -> tuple[object, ...]:
-    saved = None if way is result.everthread else result.share_saved_against(way)
+def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object, ...]:
+    saved = (
+        None if strategy is result.everthread else result.share_saved_against(strategy)
+    )
     return (
-        way.label,
-        f"{len(way.calls):,}" + ("" if way.refused_call is None else " ✗"),
-        way.peak,
-        round(way.mean),
-        way.read,
-        way.written,
-        way.uncached,
-        format_dollars(way.input_cost),
-        format_dollars(way.cost),
-        "" if saved is None else _format_saving(result, way, saved),
+        strategy.label,
+        f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
+        strategy.peak,
+        round(strategy.mean),
+        strategy.read,
+        strategy.written,
+        strategy.uncached,
+        format_dollars(strategy.input_cost),
+        format_dollars(strategy.cost),
+        "" if saved is None else _format_saving(result, strategy, saved),
     )
 
 
-def _format_saving(result: Replay, way: StrategyResult, saved: float) -> str:
+def _format_saving(result: Replay, strategy: StrategyResult, saved: float) -> str:
     """Return the saving, with the number of calls that it is over if one of the ways ended earlier."""
-    count = result.count_shared_calls(way)
-    over_all = count == len(way.calls) == len(result.everthread.calls)
+    count = result.count_shared_calls(strategy)
+    over_all = count == len(strategy.calls) == len(result.everthread.calls)
     return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"
 
 
@@ -470,18 +481,18 @@ def _print_sums(results: list[Replay], *, uncached: bool) -> None:
     from everthread.lab.replay.result import sum_costs
 
     names = [
-        (way.name, way.label)
-        for way in results[0].strategies
-        if uncached or way.name != "uncached"
+        (strategy.name, strategy.label)
+        for strategy in results[0].strategies
+        if uncached or strategy.name != "uncached"
     ]
     rows = [
         (
-            what,
+            label,
             sum(len(replayed.strategy(name).calls) for replayed in results),
             format_dollars(
                 sum_costs(replayed.strategy(name).cost for replayed in results)
             ),
         )
-        for name, what in names
+        for name, label in names
     ]
     print_table(f"All {len(results)} conversations", ["way", "calls>", "in all>"], rows)

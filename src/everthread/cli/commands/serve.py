@@ -174,7 +174,7 @@ class ServeTask:
             self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file
         )
 
-    def open(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
+    def open_gateway(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
         from everthread.factory.gateways import open_gateway
         from everthread.lab.replay.runner import run_trial
 
@@ -191,7 +191,7 @@ class ServeTask:
 
 async def _serve_alone(task: ServeTask, port: int, start_message: StartMessage) -> None:
     stop_event = watch_end_signals()
-    async with task.open(port=port, announce=start_message.announce) as gateway:
+    async with task.open_gateway(port=port, announce=start_message.announce) as gateway:
         start_message.print_start(gateway.url, gateway.page())
         await stop_event.wait()
 
@@ -265,7 +265,7 @@ async def _serve_in_worker(
     task, count, link_folder, is_first = arguments
     task.set_up_logs()
     worker_place = WorkerPlace(listener, count, link_folder)
-    async with task.open(
+    async with task.open_gateway(
         announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)

@@ -109,8 +109,8 @@ def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
         raise InputError(
             f"--last {max_age!r} is not allowed; give a number with h, d or w, such as 30d"
         )
-    since = time.time() - int(match[1]) * UNIT_SECONDS[match[2]]
-    return [read_log(file) for file in find_latest_logs(limit=limit, since=since)]
+    start_time = time.time() - int(match[1]) * UNIT_SECONDS[match[2]]
+    return [read_log(file) for file in find_latest_logs(limit=limit, since=start_time)]
 
 
 def _print_tuning(tuning: Tuning) -> None:

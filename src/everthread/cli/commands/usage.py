@@ -219,22 +219,28 @@ def insights(
     as_json: AsJson = False,
 ) -> None:
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
-    until = time.time() + 1
-    since = (until // DAY - days + 1) * DAY
+    end_time = time.time() + 1
+    start_time = (end_time // DAY - days + 1) * DAY
     figures = with_store(
         store_url,
         lambda store: store.insights(
-            since=since, until=until, tenant=tenant, platform=platform
+            since=start_time, until=end_time, tenant=tenant, platform=platform
         ),
         empty_if_missing=True,
     )
     if as_json:
         print_json(
             _insights_as_json(figures)
-            | {"days": days, "since": format_iso(since), "until": format_iso(until)}
+            | {
+                "days": days,
+                "since": format_iso(start_time),
+                "until": format_iso(end_time),
+            }
         )
     else:
-        _print_insights(figures, datetime.fromtimestamp(since, tz=UTC).date(), days)
+        _print_insights(
+            figures, datetime.fromtimestamp(start_time, tz=UTC).date(), days
+        )
 
 
 def _insights_as_json(figures: Insights) -> dict[str, Any]:

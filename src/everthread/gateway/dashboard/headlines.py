@@ -39,14 +39,14 @@ def describe_thread(
     comparison: CostComparison | None,
     *,
     window: int,
-    kept: KeptMessages,
+    kept_messages: KeptMessages,
 ) -> list[Figure]:
     """Return the figures of one thread, the most important first."""
     return [
         _make_lead_figure(
-            figures, comparison, window=window, compactions=kept.compactions
+            figures, comparison, window=window, compactions=kept_messages.compactions
         ),
-        _describe_kept(kept),
+        _describe_kept(kept_messages),
         *_describe_dollars(figures.cost, figures.unpriced, comparison),
         *_describe_cache(figures.prompts, figures.read),
     ]
@@ -118,14 +118,18 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
     ]
 
 
-def _describe_kept(kept: KeptMessages) -> Figure:
-    if kept.removed_count:
-        detail = f"{kept.removed_count:,} left the prompt; search and recall find them"
-    elif kept.compactions:
+def _describe_kept(kept_messages: KeptMessages) -> Figure:
+    if kept_messages.removed_count:
+        detail = f"{kept_messages.removed_count:,} left the prompt; search and recall find them"
+    elif kept_messages.compactions:
         detail = "search and recall find those that left the prompt"
     else:
         detail = "all of them still in the prompt"
-    return Figure(f"{kept.stored_count:,}", _describe_stored(kept.stored_count), detail)
+    return Figure(
+        f"{kept_messages.stored_count:,}",
+        _describe_stored(kept_messages.stored_count),
+        detail,
+    )
 
 
 def _describe_stored(messages: int) -> str:

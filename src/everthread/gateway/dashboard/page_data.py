@@ -459,7 +459,7 @@ class PageReader:
         )
         page_model = {
             "headline": describe_thread(
-                totals, saving, window=size.tokens, kept=kept_messages
+                totals, saving, window=size.tokens, kept_messages=kept_messages
             ),
             "model": model,
             "figures": totals,
@@ -506,7 +506,12 @@ class PageReader:
         sides = await self._load_sides(record)
         compaction = record.record
         last_kept = next(
-            (kept for kept in reversed(records) if kept.reverted is None), None
+            (
+                kept_record
+                for kept_record in reversed(records)
+                if kept_record.reverted is None
+            ),
+            None,
         )
         return {
             "thread": row.first,
@@ -669,7 +674,7 @@ class PageReader:
             )
         )
         savings = await self._load_savings(compacted_threads[:500], limits, {})
-        return sum_savings(list(savings.values()), since=start_time, day=utc_day)
+        return sum_savings(list(savings.values()), start_time=start_time, day=utc_day)
 
     # Settings, tried
 

@@ -190,7 +190,7 @@ def _price_prompt(
 def sum_savings(
     comparisons: Sequence[CostComparison],
     *,
-    since: float,
+    start_time: float,
     day: Callable[[float], str],
 ) -> CostComparison:
     """Add up the calls of several threads from a time on."""
@@ -202,7 +202,7 @@ def sum_savings(
     }
     rows: list[PricedCall] = []
     for comparison in comparisons:
-        rows += (row for row in comparison.rows if row.call.created >= since)
+        rows += (row for row in comparison.rows if row.call.created >= start_time)
     for row in rows:
         call = row.call
         keys = (day(call.created), call.model, call.client, call.tenant)
@@ -212,11 +212,19 @@ def sum_savings(
             )
     return CostComparison(
         rows=tuple(rows),
-        outgrown=_calls_since(since, *(one.outgrown for one in comparisons)),
-        auxiliary=_calls_since(since, *(one.auxiliary for one in comparisons)),
+        outgrown=_calls_since(
+            start_time,
+            *(thread_comparison.outgrown for thread_comparison in comparisons),
+        ),
+        auxiliary=_calls_since(
+            start_time,
+            *(thread_comparison.auxiliary for thread_comparison in comparisons),
+        ),
         saved_by=saved_by,
     )
 
 
-def _calls_since(since: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
-    return tuple(call for group in groups for call in group if call.created >= since)
+def _calls_since(start_time: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
+    return tuple(
+        call for group in groups for call in group if call.created >= start_time
+    )

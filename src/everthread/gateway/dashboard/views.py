@@ -411,16 +411,16 @@ VISIBILITY_LABELS = {
 class ContextView:
     """The model's current view: ids of whole and of shortened messages, and the summary's text."""
 
-    shown: frozenset[int]
-    shortened: frozenset[int]
+    shown_ids: frozenset[int]
+    shortened_ids: frozenset[int]
     summary: str
     words: str
 
     def visibility(self, message: StoredMessage) -> str:
         """Return where the model still sees a message: a key of `VISIBILITY_LABELS`."""
-        if message.id in self.shortened:
+        if message.id in self.shortened_ids:
             return "short"
-        if message.id in self.shown:
+        if message.id in self.shown_ids:
             return "view"
         if is_user_message(message.body):
             words = " ".join(text_of(message.body).split())[:60]

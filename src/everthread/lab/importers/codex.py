@@ -180,7 +180,7 @@ def _read_line(
 
 
 def _read_compaction(
-    payload: Mapping[str, Any], before: int, timestamp: float | None
+    payload: Mapping[str, Any], message_count: int, timestamp: float | None
 ) -> ClientCompaction:
     items = payload.get("replacement_history")
     kept_items = (
@@ -192,7 +192,10 @@ def _read_compaction(
         text for item in kept_items for text in strings_in(item.get("content"))
     )
     return ClientCompaction(
-        before, text_in(payload, "message") or None, restored, timestamp=timestamp
+        message_count,
+        text_in(payload, "message") or None,
+        restored,
+        timestamp=timestamp,
     )
 
 

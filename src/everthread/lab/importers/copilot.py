@@ -152,12 +152,12 @@ def _read_prompt(data: Mapping[str, Any]) -> list[Message]:
 
 
 def _read_result(data: Mapping[str, Any]) -> list[Message]:
-    call = data.get("toolCallId")
-    if not isinstance(call, str):
+    call_id = data.get("toolCallId")
+    if not isinstance(call_id, str):
         return []
     result = object_in(data, "result")
     text = text_in(result, "content") or text_in(object_in(data, "error"), "message")
-    message: Message = {"role": "tool", "tool_call_id": call, "content": text}
+    message: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
     return [
         message if data.get("success") is not False else {**message, "is_error": True}
     ]

@@ -84,11 +84,11 @@ def read(value: Mapping[str, Any], source: str) -> Log:
 
 
 def _read_compaction(
-    info: Mapping[str, Any], parts: list[Mapping[str, Any]], before: int
+    info: Mapping[str, Any], parts: list[Mapping[str, Any]], message_count: int
 ) -> ClientCompaction:
     timestamp = parse_time(object_in(info, "time").get("created"))
     return ClientCompaction(
-        before, texts_of(parts, "text") or None, timestamp=timestamp
+        message_count, texts_of(parts, "text") or None, timestamp=timestamp
     )
 
 

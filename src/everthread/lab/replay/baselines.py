@@ -48,7 +48,7 @@ class PromptSizer:
         self._head_blocks: Sequence[Block] = ()
 
     def counter(self, model: str) -> TokenCounter:
-        return self._reader(model).counter
+        return self._get_reader(model).counter
 
     def read(self, request: Request) -> Prompt:
         blocks = [*self._read_head(request)]
@@ -69,11 +69,11 @@ class PromptSizer:
         if head != self._head:
             self._head = head
             self._head_blocks = (
-                self._reader(request.model).read("openai_chat", head, {}).blocks
+                self._get_reader(request.model).read("openai_chat", head, {}).blocks
             )
         return self._head_blocks
 
-    def _reader(self, model: str) -> PromptReader:
+    def _get_reader(self, model: str) -> PromptReader:
         if model not in self._readers:
             self._readers[model] = PromptReader(model)
         return self._readers[model]
@@ -84,7 +84,7 @@ class PromptSizer:
         Reasoning is a block before the others, except encrypted reasoning, which is not in the log.
         """
         blocks = (
-            self._reader(model)
+            self._get_reader(model)
             .read("openai_chat", Request(model, [message]), {})
             .blocks
         )
@@ -125,8 +125,8 @@ class ReplayCaches:
         minimum = cache_minimum(model) if caches_by_marks(model) else None
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
-        is_missed = number == 0 or number in recording.missed
-        is_partly_missed = minimum is None and number in recording.partly_missed
+        is_missed = number == 0 or number in recording.missed_calls
+        is_partly_missed = minimum is None and number in recording.partly_missed_calls
         if is_missed:
             self._caches = ProviderCaches(self._clock)
             self._fill(model, prompt, recording.count_cached_tokens(number))
@@ -227,7 +227,7 @@ class CallLedger:
                 input_cost=input_cost,
                 output_cost=output_cost,
                 miss=cause,
-                missed=missed,
+                missed_tokens=missed,
             )
         )
 
@@ -284,15 +284,15 @@ def _count_readable_tokens(model: str, use: CacheUse) -> int:
     return cached if cached >= MIN_CACHED_TOKENS else 0
 
 
-UNCACHED = "uncached"
-CACHED = "cached"
-TRUNCATED = "truncated"
-RECORDED = "recorded"
+UNCACHED_STRATEGY = "uncached"
+CACHED_STRATEGY = "cached"
+TRUNCATED_STRATEGY = "truncated"
+RECORDED_STRATEGY = "recorded"
 BASELINE_LABELS = {
-    UNCACHED: "no management, no caching",
-    CACHED: "caching, no compaction",
-    TRUNCATED: result.TRUNCATION_CAUSE,
-    RECORDED: "as it was, by the log's usage",
+    UNCACHED_STRATEGY: "no management, no caching",
+    CACHED_STRATEGY: "caching, no compaction",
+    TRUNCATED_STRATEGY: result.TRUNCATION_CAUSE,
+    RECORDED_STRATEGY: "as it was, by the log's usage",
 }
 
 
@@ -345,7 +345,7 @@ def play_baselines(
     setting: ReplayInputs,
 ) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
     """Play without cache, with a cache, and with the oldest messages dropped; also return the messages left at last."""
-    cached, messages = _play_history(setting, CACHED)
+    cached, messages = _play_history(setting, CACHED_STRATEGY)
     uncached_calls = []
     for planned, call in zip(setting.calls, cached.calls, strict=False):
         use = CacheUse(call.use.prompt)
@@ -359,21 +359,28 @@ def play_baselines(
                 input_cost=prompt_cost,
                 output_cost=output_cost,
                 miss="",
-                missed=0,
+                missed_tokens=0,
             )
         )
     uncached = replace(
-        cached, name=UNCACHED, label=BASELINE_LABELS[UNCACHED], calls=uncached_calls
+        cached,
+        name=UNCACHED_STRATEGY,
+        label=BASELINE_LABELS[UNCACHED_STRATEGY],
+        calls=uncached_calls,
     )
     # Nothing is dropped, so it is the same.
     if cached.refused_call is None and cached.peak <= setting.max_prompt_tokens:
         return (
             uncached,
             cached,
-            replace(cached, name=TRUNCATED, label=BASELINE_LABELS[TRUNCATED]),
+            replace(
+                cached,
+                name=TRUNCATED_STRATEGY,
+                label=BASELINE_LABELS[TRUNCATED_STRATEGY],
+            ),
             messages,
         )
-    return uncached, cached, *_play_history(setting, TRUNCATED)
+    return uncached, cached, *_play_history(setting, TRUNCATED_STRATEGY)
 
 
 def _play_history(
@@ -388,7 +395,7 @@ def _play_history(
     for number, call in enumerate(setting.calls):
         history += call.inputs
         reshape_cause = ""
-        if name == TRUNCATED:
+        if name == TRUNCATED_STRATEGY:
             end_of_history = _fit_history(setting, history, call.model)
             if len(end_of_history) < len(history):
                 reshape_cause = result.TRUNCATION_CAUSE

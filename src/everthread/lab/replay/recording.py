@@ -39,24 +39,24 @@ FILLER_START = "[Part of the prompt that the log does not hold.]"
 class Recording:
     """Facts about a recorded session, taken from its usage."""
 
-    shared: int
+    shared_tokens: int
     """Tokens at the start of the prompt that were cached before the session began."""
-    lasting: int
+    lasting_tokens: int
     """Tokens at the start of the prompt that outlast a change of the conversation: parts of the system prompt."""
     ttl: str | None
     """The lifetime of Claude's cache that the client asked for; None if it wrote nothing to the cache."""
-    missed: frozenset[int]
+    missed_calls: frozenset[int]
     """Calls that missed the cache although their prompt continued the previous one."""
-    partly_missed: frozenset[int]
+    partly_missed_calls: frozenset[int]
     """Calls that found only an older part of their prompt in an automatic cache."""
-    expired: frozenset[int]
+    expired_calls: frozenset[int]
     """Calls that missed because even the system prompt was no longer cached."""
 
     def count_cached_tokens(self, number: int) -> int:
         """Return the tokens at the start of the prompt that a call finds although it missed the cache."""
         if number == 0:
-            return self.shared
-        return 0 if number in self.expired else self.lasting
+            return self.shared_tokens
+        return 0 if number in self.expired_calls else self.lasting_tokens
 
 
 def read_recording(
@@ -88,11 +88,11 @@ def read_recording(
     )
     return Recording(
         shared,
-        lasting=lasting,
+        lasting_tokens=lasting,
         ttl=ttl,
-        missed=missed,
-        partly_missed=partly,
-        expired=frozenset(
+        missed_calls=missed,
+        partly_missed_calls=partly,
+        expired_calls=frozenset(
             number for number in missed if _has_expired(calls, number, ttl)
         ),
     )
@@ -151,9 +151,9 @@ class FirstPrompt:
     """The parts of the first prompt that the log does not hold, as fillers of their size."""
 
     system: System
-    earlier: Sequence[Message] = ()
+    earlier_messages: Sequence[Message] = ()
     """Messages before the first of the log, if the session continues another one."""
-    lasting: int = 0
+    lasting_tokens: int = 0
     """See `Recording`."""
 
 

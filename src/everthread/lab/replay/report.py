@@ -187,13 +187,15 @@ _NO_PRICE = "the model has no price in the table"
 def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
     """Return the share of the facts that is kept; nothing if none was looked for."""
     facts = [
-        one.everthread.facts for one in replays if one.everthread.facts is not None
+        fact_counts.everthread.facts
+        for fact_counts in replays
+        if fact_counts.everthread.facts is not None
     ]
-    count = sum(one.total for one in facts)
+    count = sum(fact_counts.total for fact_counts in facts)
     if not count:
         return []
-    context_share = sum(one.retained for one in facts) / count
-    recalled_share = sum(one.recoverable for one in facts) / count
+    context_share = sum(fact_counts.retained for fact_counts in facts) / count
+    recalled_share = sum(fact_counts.recoverable for fact_counts in facts) / count
     detail = f"{format_share(context_share)} in the last prompt, {format_share(recalled_share)} more by recall"
     return [
         Figure(
@@ -259,7 +261,7 @@ def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, A
             (
                 cause,
                 f"{count:,}",
-                f"{sum(call.missed for call in replay.everthread.calls if call.miss == cause):,}",
+                f"{sum(call.missed_tokens for call in replay.everthread.calls if call.miss == cause):,}",
             )
             for cause, count in replay.everthread.misses.most_common()
         ],
@@ -301,9 +303,11 @@ def _make_fact_rows(
     """Return a row for each kind of fact: in the context, found by a search, lost, left by truncation."""
     rows = []
     for kind, counts in facts.kinds.items():
-        styled = zip(("kept", "found-part", "lost"), counts, strict=True)
+        styled_counts = zip(("kept", "found-part", "lost"), counts, strict=True)
         segments = [
-            Segment(style, f"{count:,}", count) for style, count in styled if count
+            Segment(style, f"{count:,}", count)
+            for style, count in styled_counts
+            if count
         ]
         chart_bar = draw_bar(
             segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context"
@@ -388,7 +392,7 @@ def _make_cache_chart(replay: Replay, number: int) -> Chart:
     marks = [
         Mark(index, f"cache miss before call {index + 1}: {call.miss}", "miss")
         for index, call in enumerate(calls)
-        if call.missed
+        if call.missed_tokens
     ]
     text = f"What became of each prompt\u2019s tokens. {len(marks)} calls read less than the one before had left."
     return Chart(

@@ -36,7 +36,7 @@ class PlayedCall:
     """Dollars for the prompt; None if a price is unknown."""
     output_cost: Decimal | None
     miss: Cause = ""
-    missed: int = 0
+    missed_tokens: int = 0
     """Tokens that the previous call had left in the cache and this one did not read."""
 
     @property
@@ -322,7 +322,7 @@ def _call_as_dict(call: PlayedCall) -> dict[str, Any]:
         "output": call.output,
         "cost": _round_dollars(call.cost),
         "miss": call.miss,
-        "missed": call.missed,
+        "missed": call.missed_tokens,
     }
 
 

@@ -419,7 +419,7 @@ def _play_other_strategies(
     strategies = [uncached, cached, replace(truncated, facts=kept_facts)]
     known_calls = [call for call in recorded if call is not None]
     if len(known_calls) == len(recorded):
-        name = baselines.RECORDED
+        name = baselines.RECORDED_STRATEGY
         strategies.append(
             StrategyResult(name, baselines.BASELINE_LABELS[name], known_calls)
         )

@@ -52,11 +52,12 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         system = prompt.system
         first_inputs = calls[0].inputs
         calls[0] = replace(
-            calls[0], inputs=(*first_inputs[:1], *prompt.earlier, *first_inputs[1:])
+            calls[0],
+            inputs=(*first_inputs[:1], *prompt.earlier_messages, *first_inputs[1:]),
         )
         sizes = _predict_sizes(log, calls, counter)
         recording = read_recording(
-            calls, sizes, log.compactions, lasting=prompt.lasting
+            calls, sizes, log.compactions, lasting=prompt.lasting_tokens
         )
     return ReplayInputs(
         tuple(calls),

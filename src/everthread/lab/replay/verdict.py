@@ -9,7 +9,7 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.lab.hand_offs import Comparison, describe
 from everthread.lab.importers.log import CLIENT_NAMES
-from everthread.lab.replay.baselines import CACHED, RECORDED
+from everthread.lab.replay.baselines import CACHED_STRATEGY, RECORDED_STRATEGY
 from everthread.lab.replay.result import Replay, StrategyResult
 
 MAX_PROMPT_ERROR = 0.25
@@ -34,9 +34,9 @@ def _describe_session(replay: Replay) -> str:
     client = replay.log.client if replay.log is not None else "A conversation"
     calls = count_noun(len(replay.everthread.calls), "call")
     largest = (
-        replay.strategy(RECORDED).peak
-        if replay.has_strategy(RECORDED)
-        else replay.strategy(CACHED).peak
+        replay.strategy(RECORDED_STRATEGY).peak
+        if replay.has_strategy(RECORDED_STRATEGY)
+        else replay.strategy(CACHED_STRATEGY).peak
     )
     size = f"the largest prompt had {largest:,} of {replay.window:,} tokens"
     return f"{client}, {replay.model}: {calls}{_describe_time(replay)}; {size}."
@@ -65,11 +65,11 @@ def _format_duration(seconds: float) -> str:
 
 
 def _describe_cost(replay: Replay) -> str:
-    if not replay.has_strategy(RECORDED):
-        strategy = replay.strategy(CACHED)
+    if not replay.has_strategy(RECORDED_STRATEGY):
+        strategy = replay.strategy(CACHED_STRATEGY)
         calls = _describe_calls(strategy)
         return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(strategy.cost)}."
-    strategy = replay.strategy(RECORDED)
+    strategy = replay.strategy(RECORDED_STRATEGY)
     output = (
         None
         if strategy.cost is None or strategy.input_cost is None
@@ -131,15 +131,15 @@ def _format_times(count: int) -> str:
 
 
 def _describe_everthread(replay: Replay) -> str:
-    ours = replay.everthread
+    everthread = replay.everthread
     if replay.compactions:
         first_call = replay.compactions[0].call + 1
         times = _format_times(len(replay.compactions))
-        peak = f"prompts of at most {ours.peak:,} tokens"
+        peak = f"prompts of at most {everthread.peak:,} tokens"
         compaction_text = f"would have compacted it {times}, first before call {first_call:,}, with {peak}"
     else:
         compaction_text = f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
-    facts = ours.facts
+    facts = everthread.facts
     facts_text = ""
     if facts is not None and facts.total and replay.compactions:
         recall_text = (
@@ -160,16 +160,16 @@ def _describe_everthread(replay: Replay) -> str:
 def _describe_saving(replay: Replay) -> str:
     """Compare the dollars with those of the record, or with caching alone, over the calls that both answered."""
     other = (
-        replay.strategy(RECORDED)
-        if replay.has_strategy(RECORDED)
-        else replay.strategy(CACHED)
+        replay.strategy(RECORDED_STRATEGY)
+        if replay.has_strategy(RECORDED_STRATEGY)
+        else replay.strategy(CACHED_STRATEGY)
     )
     count = replay.count_shared_calls(other)
     our_cost = replay.everthread.cost_of_first(count)
     other_cost = other.cost_of_first(count)
     if our_cost is None or other_cost is None:
         return "what that costs is unknown: the model has no price in the table"
-    base = "as recorded" if other.name == RECORDED else "with caching alone"
+    base = "as recorded" if other.name == RECORDED_STRATEGY else "with caching alone"
     calls = (
         ""
         if count == len(replay.everthread.calls) == len(other.calls)
