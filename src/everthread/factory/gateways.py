@@ -91,7 +91,7 @@ async def make_dashboard(
         access,
         settings=settings,
         sites=sites,
-        run_trial=trial,
+        trial=trial,
         announce=announce,
     )
 

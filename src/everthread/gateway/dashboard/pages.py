@@ -94,7 +94,7 @@ class Dashboard:
         *,
         settings: PageSettings | None = None,
         sites: SitePolicy | None = None,
-        run_trial: RunTrial | None = None,
+        trial: RunTrial | None = None,
         announce: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,7 +103,7 @@ class Dashboard:
         self.access = access
         self.settings = settings or PageSettings()
         self._sites = sites or SitePolicy()
-        self._run_trial = run_trial
+        self._run_trial = trial
         self._announce = announce
         self._clock = clock
         self._announced_at = -1e9
