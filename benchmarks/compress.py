@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
+import gc
 import json
 import pstats
 import subprocess
@@ -29,7 +30,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from everthread.factory.compression import named_summarizer
+from everthread.factory.compression import find_summarizer
 from examples.long_session import Session
 
 MODEL = "gpt-4o"
@@ -58,11 +59,11 @@ def run() -> list[Row]:
 
 def _ratios(name: str) -> list[Row]:
     """The least of several processes, in turns: what else the machine does can only add to it."""
-    taken: dict[str, list[float]] = {probe: [] for probe in ("count", "first", "new")}
+    samples: dict[str, list[float]] = {probe: [] for probe in ("count", "first", "new")}
     for _ in range(ROUNDS):
-        for probe, seconds in taken.items():
-            seconds.append(float(_asked(probe, name)))
-    count, first, new = map(min, taken.values())
+        for probe, seconds in samples.items():
+            seconds.append(float(_run_probe(probe, name)))
+    count, first, new = map(min, samples.values())
     figures = (
         f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
     )
@@ -79,7 +80,7 @@ def _ratios(name: str) -> list[Row]:
             f"≤ {NEW_GOAL:g} ×",
             new <= NEW_GOAL * count,
         ),
-        Row(f"{name}, where the time goes", _asked("profile", name)),
+        Row(f"{name}, where the time goes", _run_probe("profile", name)),
     ]
 
 
@@ -87,7 +88,9 @@ def _growth() -> Row:
     """CPU a message at 10,000 messages against at 1,000, the shipped session going on."""
     costs = {}
     for size in SIZES:
-        costs[size] = min(float(_asked("first", str(size))) for _ in range(3)) / size
+        costs[size] = (
+            min(float(_run_probe("first", str(size))) for _ in range(3)) / size
+        )
     each = ", ".join(f"{1e6 * cost:.0f} µs at {size:,}" for size, cost in costs.items())
     ratio = costs[SIZES[-1]] / costs[SIZES[-2]]
     return Row(
@@ -98,7 +101,7 @@ def _growth() -> Row:
     )
 
 
-def _asked(probe: str, session: str) -> str:
+def _run_probe(probe: str, session: str) -> str:
     command = [sys.executable, "-m", "benchmarks.compress", probe, session]
     return subprocess.run(  # noqa: S603
         command, check=True, capture_output=True, text=True
@@ -142,7 +145,7 @@ def _first(messages: list[Message]) -> Any:
 def _new(messages: list[Message]) -> Callable[[], Any]:
     counter = TokenCounter(MODEL)
     services = Services(
-        named_summarizer("journal", counter),
+        find_summarizer("journal", counter),
         counter,
         Budget.for_window(WINDOW),
         time.monotonic,
@@ -169,19 +172,20 @@ def _probe(probe: str, session: str) -> str:
     if probe == "profile":
         profile = cProfile.Profile()
         profile.runcall(_first, messages)
-        return _rooms(profile)
+        return _list_busiest_modules(profile)
     work: dict[str, Callable[[], Callable[[], Any]]] = {
         "count": lambda: lambda: TokenCounter(MODEL).request(messages),
         "first": lambda: lambda: _first(messages),
         "new": lambda: _new(messages),
     }
     measured = work[probe]()
+    gc.collect()  # garbage of the loading is not the work's
     started = time.process_time()
     measured()
     return str(time.process_time() - started)
 
 
-def _rooms(profile: cProfile.Profile) -> str:
+def _list_busiest_modules(profile: cProfile.Profile) -> str:
     """The modules that take the most time themselves, what they call in C included."""
     spent: Counter[str] = Counter()
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined] # not in the stub

@@ -87,6 +87,7 @@ def run(effort: Effort | None = None) -> list[Row]:
     with ExitStack() as stack:
         ways, absent = _start_ways(stack, has_peers=chosen.has_peers)
         rows += absent
+        _warm_up(ways)
         for name, size in SIZES.items():
             for streams in (False, True):
                 rows += _latency_rows(ways, name, size, chosen, streams=streams)
@@ -123,6 +124,14 @@ def _start_ways(stack: ExitStack, *, has_peers: bool) -> tuple[Ways, list[Row]]:
         except PeerAbsentError as error:
             absent.append(Row(f"{name}'s proxy", f"absent: {error}"))
     return Ways(direct, servers, stores), absent
+
+
+def _warm_up(ways: Ways) -> None:
+    """Send some requests, so that no start of a process or first use of a tokenizer is measured."""
+    bodies = growing_thread("warm-up", 100_000, WARM_CALLS)
+    send_requests({0: bodies}, list(ways.servers.values()), pause_ms=PAUSE_MS)
+    for way, server in ways.servers.items():
+        _wait_until_quiet(server, ways.stores.get(way))
 
 
 # One request at a time

@@ -2,16 +2,18 @@
 
 `python -m benchmarks.gateway_beside`: this part alone.
 
-A client sends small requests one after the other. In half of the turns another client sends histories of 900 messages
-that the gateway has never seen and that need a compaction at once, without a pause. Requests and upstream come from
-programs that do not share the gateway's interpreter. A busy machine raises both figures; both halves of a turn have
-the same load.
+A client sends small requests one after the other: alone, beside another client that sends histories of 900 messages
+that the gateway has never seen and that need a compaction at once, and beside a program that does nothing but compute,
+with the priority of the compactions. The last shows how much of the wait is the machine's: with two cores, requests
+wait for a core beside any other work. Requests and upstream come from programs that do not share the gateway's
+interpreter. The three take turns, so that other work on the machine raises all figures.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,6 +27,7 @@ from benchmarks.load.threads import growing_thread
 from benchmarks.peers.proxies import Server
 from benchmarks.servers import process, serve_gateway
 from benchmarks.table import Row, markdown
+from everthread.thread.worker import COMPACTION_NICENESS
 
 SMALL_MODEL = "claude-haiku-4-5"
 """Its window is small enough for the long histories to need a compaction."""
@@ -41,6 +44,7 @@ START_SECONDS = 3.0
 def run(turns: int = 4) -> list[Row]:
     alone: list[float] = []
     beside: list[float] = []
+    beside_other: list[float] = []
     longs: list[float] = []
     numbers = itertools.count()
     with _gateway() as server:
@@ -49,6 +53,8 @@ def run(turns: int = 4) -> list[Row]:
             alone += _send_small(server, next(numbers))
             with _sending_long(server, numbers, longs):
                 beside += _send_small(server, next(numbers))
+            with _computing():
+                beside_other += _send_small(server, next(numbers))
     before = _share(alone, 99)
     during = _share(beside, 99)
     times = during / before
@@ -63,6 +69,10 @@ def run(turns: int = 4) -> list[Row]:
             f"{times:.1f} ×",
             f"≤ {MAX_TIMES:g} ×",
             times <= MAX_TIMES,
+        ),
+        Row(
+            "  beside a program that only computes / alone",
+            f"{_share(beside_other, 99) / before:.1f} ×",
         ),
         Row(
             f"  compactions of {LONG_MESSAGES - 1} messages meanwhile",
@@ -111,6 +121,17 @@ def _sending_long(
     finally:
         ended.set()
         sending.join()
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Let a process compute with the priority of the processes for compactions until the block ends."""
+    program = f"import os\nos.nice({COMPACTION_NICENESS})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program]) as started:  # noqa: S603 - our own program
+        try:
+            yield
+        finally:
+            started.terminate()
 
 
 def _until(ended: threading.Event) -> Callable[[bytes], bool]:

@@ -4,22 +4,29 @@ The recordings are logs of Claude Code, which hold the summary that its own mode
 what the agent did next. A fact is a file name or an identifier that stood before the compaction and that the agent
 typed in a call after it before any tool showed it again. Everthread compacts the same messages with the journal, once
 to at most the size of Claude Code's own summary and once at the default size. "Without names" is the same run without
-the section Names in Use, at the same size: the window is larger by as much. Every other
-log (by name) was looked at while building; the others are only measured. `everthread compare` measures the same on
-anybody's own logs.
+the section Names in Use, at the same size: the window is larger by as much. "A plain list" is nothing but names, ranked
+by how recently and how often they occur, in a part of the size. Every other log (by name) was looked at while building;
+the others are only measured. `everthread compare` measures the same on anybody's own logs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.shared import ROOT
 from benchmarks.table import Row, absent
-from everthread import estimate_request_tokens
+from everthread import TokenCounter, estimate_request_tokens
 from everthread.compaction.summary import NAMES
-from everthread.core.messages import Message, with_content
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    iterate_strings,
+    text_of,
+    with_content,
+)
 from everthread.lab.hand_offs import (
     DEFAULT_WINDOW,
     HandOff,
@@ -27,7 +34,9 @@ from everthread.lab.hand_offs import (
     compact_to_size,
     count_whole,
     find_hand_offs,
+    find_names,
     read_context,
+    whole_text,
 )
 from everthread.lab.importers.read_logs import read_log
 
@@ -39,6 +48,16 @@ FULL = "Everthread, default size"
 FULL_BARE = "Everthread, default size, without names"
 GOALS = {SAME: (0.92, 0.85), FULL: (0.97, 0.95)}
 USER_GOAL = 0.96
+PLAIN_LISTS = {
+    "a plain list, a tenth of the size": 0.1,
+    "a plain list, a fifth of the size": 0.2,
+    "a plain list, three tenths of the size": 0.3,
+}
+HALF_LIFE_MESSAGES = 60
+CALL_WEIGHT = 1.0
+TEXT_WEIGHT = 0.5
+OUTPUT_WEIGHT = 0.02
+"""Weights of a name in the plain list, by where it occurs; after 60 messages a use counts half."""
 
 _SECTION = re.compile(rf"\n\n## {NAMES}\n.*?(?=\n\n## |\n\n\[END OF)", re.DOTALL)
 
@@ -64,16 +83,16 @@ class Totals:
     scores: dict[str, Score] = field(default_factory=dict)
 
     def add(self, case: HandOff, contexts: Mapping[str, tuple[str, int]]) -> None:
-        said = case.user_messages
+        user_messages = case.user_messages
         self.cases += 1
         self.files += len(case.needs.files)
         self.identifiers += len(case.needs.identifiers)
-        self.user_messages += len(said)
+        self.user_messages += len(user_messages)
         for name, (text, tokens) in contexts.items():
             score = self.scores.setdefault(name, Score())
             score.files += sum(fact in text for fact in case.needs.files)
             score.identifiers += sum(fact in text for fact in case.needs.identifiers)
-            score.user_messages += count_whole(said, text)
+            score.user_messages += count_whole(user_messages, text)
             score.tokens += tokens
 
 
@@ -101,52 +120,95 @@ def _rows(half: str, totals: Totals) -> Iterator[Row]:
             f"names {files:.1%}, identifiers {identifiers:.1%}, user messages whole {users:.1%}, "
             f"{score.tokens // totals.cases:,} tokens"
         )
-        wanted = f"names ≥ {goal[0]:.0%}, identifiers ≥ {goal[1]:.0%}" if goal else ""
+        goal_text = (
+            f"names ≥ {goal[0]:.0%}, identifiers ≥ {goal[1]:.0%}" if goal else ""
+        )
         if name == FULL:
-            wanted += f", user messages ≥ {USER_GOAL:.0%}"
+            goal_text += f", user messages ≥ {USER_GOAL:.0%}"
         is_met = None if goal is None else files >= goal[0] and identifiers >= goal[1]
         if name == FULL:
             is_met = is_met and users >= USER_GOAL
-        counted = f"{totals.files} names, {totals.identifiers} identifiers, {totals.cases} compactions"
-        yield Row(f"{half} ({counted}): {name}", figure, wanted, is_met)
+        counts = f"{totals.files} names, {totals.identifiers} identifiers, {totals.cases} compactions"
+        yield Row(f"{half} ({counts}): {name}", figure, goal_text, is_met)
 
 
 def make_contexts(case: HandOff) -> dict[str, tuple[str, int]]:
     """Return every contender's context as text, with its tokens."""
     size = estimate_request_tokens([{"role": "user", "content": case.own}])
     newest = _take_newest(case.messages, size)
-    full = compact_messages(case.messages, DEFAULT_WINDOW)
-    same = compact_to_size(case.messages, size)
-    bare = compact_to_size(case.messages, size, edit=_without_names)
-    found = {
-        SAME: same,
-        SAME_BARE: bare,
+    default_size = compact_messages(case.messages, DEFAULT_WINDOW)
+    same_size = compact_to_size(case.messages, size)
+    same_without_names = compact_to_size(case.messages, size, edit=_without_names)
+    compactions = {
+        SAME: same_size,
+        SAME_BARE: same_without_names,
         NEWEST: newest,
-        FULL: full,
-        FULL_BARE: _without_names(full),
+        FULL: default_size,
+        FULL_BARE: _without_names(default_size),
     }
     contexts = {CLAUDE: (case.own, size)}
-    return contexts | {name: read_context(messages) for name, messages in found.items()}
+    ranked_names = _rank_names(case.messages)
+    for name, share in PLAIN_LISTS.items():
+        contexts[name] = _list_names(ranked_names, int(size * share))
+    return contexts | {
+        name: read_context(messages) for name, messages in compactions.items()
+    }
+
+
+def _rank_names(messages: Sequence[Message]) -> list[str]:
+    """Return the names of a history, those that occur most recently and most often first."""
+    weights: defaultdict[str, float] = defaultdict(float)
+    for age, message in enumerate(reversed(messages)):
+        typed = [
+            text for call in calls_of(message) for text in iterate_strings(call.parsed)
+        ]
+        said = "" if message["role"] == "tool" else text_of(message)
+        places = (
+            (whole_text(message), OUTPUT_WEIGHT),
+            (said, TEXT_WEIGHT),
+            ("\n".join(typed), CALL_WEIGHT),
+        )
+        uses: dict[str, float] = {}
+        for text, weight in places:
+            names = find_names(text)
+            uses |= dict.fromkeys(names.files | names.identifiers, weight)
+        for name, weight in uses.items():
+            weights[name] += weight / 2 ** (age / HALF_LIFE_MESSAGES)
+    return sorted(weights, key=lambda name: (-weights[name], name))
+
+
+def _list_names(names: Sequence[str], room: int) -> tuple[str, int]:
+    """Return the first names that fit into this many tokens, and their tokens."""
+    count = TokenCounter().text
+    listed: list[str] = []
+    tokens = 0
+    for name in names:
+        tokens += count(f" {name}")
+        if tokens > room:
+            break
+        listed.append(name)
+    text = " ".join(listed)
+    return text, count(text)
 
 
 def _without_names(messages: list[Message]) -> list[Message]:
-    bare: list[Message] = []
+    edited: list[Message] = []
     for message in messages:
         content = message.get("content")
-        bare.append(
+        edited.append(
             with_content(message, _SECTION.sub("", content))
             if isinstance(content, str)
             else message
         )
-    return bare
+    return edited
 
 
 def _take_newest(messages: list[Message], size: int) -> list[Message]:
-    taken: list[Message] = []
+    newest: list[Message] = []
     room = size
     for message in reversed(messages):
         room -= estimate_request_tokens([message])
         if room < 0:
             break
-        taken.insert(0, message)
-    return taken
+        newest.insert(0, message)
+    return newest

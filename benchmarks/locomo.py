@@ -37,7 +37,7 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
-from everthread.thread.options import CLOSENESS, EXCERPTS
+from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
 
 RESULT_COUNTS = (5, 10)
 QUESTION_KINDS = {
@@ -232,7 +232,7 @@ class StoredDialogue:
 
     async def would_inject(self, question: str, limit: int) -> list[str]:
         query = RecallQuery(
-            question, "default", thread=self.thread, limit=limit, least=CLOSENESS
+            question, "default", thread=self.thread, limit=limit, least=MIN_CLOSENESS
         )
         return [
             self.names[passage.message]
@@ -357,7 +357,7 @@ async def _measure_injections(
     own_injections = []
     right_injections = []
     foreign_injections = []
-    limit = EXCERPTS
+    limit = MAX_EXCERPTS
     for index, (dialogue, stored_dialogue) in enumerate(
         zip(dialogues, stored_dialogues, strict=True)
     ):

@@ -25,7 +25,7 @@ from everthread.config import Config, home_directory
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.requests import PreparedRequest
 from everthread.core.tokens import TokenCounter
-from everthread.factory.conversations import session_options
+from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.provider.cache import Block, Prompt
@@ -122,7 +122,7 @@ def run() -> list[Row]:
 async def play(path: Path) -> Session:
     """Play a log at default settings, and keep the prompts."""
     log = read_log(str(path))
-    options = replace(session_options(Config()), background=False)
+    options = replace(make_session_options(Config()), background=False)
     lifetime = cache_seconds(log.model or DEFAULT_MODEL, options.cache_ttl)
     plan = plan_replay(log, times=None, pause=60.0, step=8.0, ttl=lifetime)
     setting = prepare_inputs(

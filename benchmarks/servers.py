@@ -93,7 +93,7 @@ async def _gateway(
     url = store if "://" in store else f"sqlite:///{store}"
     upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
     text = f"gateway: {{port: 0, upstreams: {upstreams}}}\nstore: {{url: '{url}'}}\n{extra_config}"
-    async with open_gateway(parse_config(text), warm=True) as gateway:
+    async with open_gateway(parse_config(text), is_gateway_process=True) as gateway:
         address_pipe.send(gateway.url)
         await asyncio.Event().wait()
 

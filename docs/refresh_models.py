@@ -119,7 +119,7 @@ def main() -> None:
     models: dict[str, dict[str, Any]] = {}
     for name, entry in [*read_models_dev(folder), *read_litellm(file)]:
         if (
-            find_listed_prices(name, at=now) is None
+            find_listed_prices(name, time=now) is None
             and {"input", "output"} <= entry["prices"].keys()
         ):
             models.setdefault(name.lower(), entry)

@@ -28,7 +28,12 @@ from everthread.errors import ModelError
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
 from everthread.gateway.server import LoopServer, listen
-from everthread.providers.local import SMOLLM2, LocalModel, find_model, pull
+from everthread.providers.local import (
+    SMOLLM2,
+    LocalModel,
+    download_model,
+    find_model_file,
+)
 
 WINDOW = 2_048
 TURNS = 16
@@ -132,7 +137,7 @@ def _note(turn: int) -> str:
 
 
 async def main() -> None:
-    path = find_model(None, home_directory())
+    path = find_model_file(None, home_directory())
     logging.getLogger("everthread").setLevel(logging.ERROR)  # it has no price
     config = parse_config(
         f"model: {{default: {SMOLLM2.name}, context_length: {WINDOW}, max_tokens: 64}}\n"
@@ -176,7 +181,7 @@ async def main() -> None:
 def fetch_model() -> str:
     """Fetch the local model; return why it cannot be used, or an empty text."""
     try:
-        pull(home_directory(), say=say)
+        download_model(home_directory(), report=say)
     except ModelError as error:
         return str(error)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.fingerprints import (
     byte_form,
-    byte_text,
+    byte_form_text,
     chain_digest,
     message_fingerprint,
 )
@@ -26,7 +26,7 @@ def byte_chain(messages: Iterable[Any]) -> list[str]:
 
 def byte_fingerprint(message: Any) -> str:
     """What a prefix cache sees of one message."""
-    return byte_text(byte_form(message))
+    return byte_form_text(byte_form(message))
 
 
 def _chain(messages: Iterable[Any], fingerprint: Callable[[Any], str]) -> list[str]:

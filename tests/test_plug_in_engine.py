@@ -134,7 +134,7 @@ async def test_in_a_framework(tmp_path: Path) -> None:
     call = ModelCall(history, history, "gpt-4o", "books", "Be brief.", window=8_000)
     turn = await threads.prepare(call)
     assert turn is not None
-    sent = turn.send(lambda message: message)
+    sent = turn.messages_to_send(lambda message: message)
     await threads._close()  # its loop is the test's own
     assert "left out by journal" in str(sent[0]["content"])
     assert sent[-1] == history[-1]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import everthread
 from everthread.config import Config
-from everthread.factory import session_options
+from everthread.factory import make_session_options
 from everthread.thread.options import SessionOptions
+from tests.python_process import printed_by
 
 HEAVY = (
     "openai",
@@ -40,10 +38,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = f"import everthread, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_compress_loads_no_configuration_and_no_store() -> None:
@@ -55,14 +50,11 @@ def test_compress_loads_no_configuration_and_no_store() -> None:
         f"ours = tuple('everthread.' + name for name in {packages!r});"
         "print([m for m in sys.modules if m.startswith(ours) or m in heavy if m != 'splintr'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_the_defaults_of_compress_are_those_of_the_configuration() -> None:
-    assert session_options(Config()) == SessionOptions()
+    assert make_session_options(Config()) == SessionOptions()
 
 
 def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:
@@ -72,7 +64,4 @@ def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:
         "heavy = ('openai', 'anthropic', 'httpx', 'httpx2', 'genai_prices', 'splintr');"
         "print([m for m in heavy if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"

@@ -16,6 +16,7 @@ from everthread.core.types import Request
 from everthread.pytest_plugin import assert_prefix_stable, assert_rules_survive
 from everthread.testing import PrefixWatch, ScriptedModel
 from tests.lab.recorded_histories import make_history
+from tests.python_process import printed_by
 
 SUITE = """
 import pytest
@@ -77,10 +78,7 @@ def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
 
 def test_loading_it_loads_nothing_else() -> None:
     code = "import everthread.pytest_plugin, sys; print([m for m in sys.modules if m.startswith('everthread.core')])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code) == "[]"
 
 
 def test_requests_are_taken_in_every_form() -> None:

@@ -16,8 +16,12 @@ from typing import Any
 
 from benchmarks.shared import half_of, shared
 from everthread.compaction.user_quotes import split_sentences
-from everthread.compaction.verification.checkable_names import checkable_names
-from everthread.compaction.verification.unsupported_lines import source_text
+from everthread.compaction.verification.checkable_names import (
+    checkable_names,
+)
+from everthread.compaction.verification.unsupported_lines import (
+    source_text,
+)
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import EverthreadError

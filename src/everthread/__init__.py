@@ -50,13 +50,14 @@ if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.core.caching.claude_cache_marks import apply_cache_control
     from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+    from everthread.core.message_repair import repair_messages
     from everthread.core.provider_errors.classification import (
         ErrorVerdict,
         classify_error,
     )
     from everthread.core.secrets.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
-    from everthread.core.validation import Problem, repair_messages, validate_messages
+    from everthread.core.validation import Problem, validate_messages
     from everthread.factory import (
         acompress,
         compress,
@@ -126,7 +127,7 @@ _MODULES_OF_NAMES = {
     "open_store": "factory.stores",
     "redact": "core.secrets.redaction",
     "register_context_engine": "compaction.registry",
-    "repair_messages": "core.validation",
+    "repair_messages": "core.message_repair",
     "validate_messages": "core.validation",
 }
 

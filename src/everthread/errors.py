@@ -106,8 +106,8 @@ class ContextOverflowError(EverthreadError):
 class SummaryError(EverthreadError):
     """A summariser failed.
 
-    `passing`: it may work later. `missing`: there is no provider. `unusable`: it answers, but not with a summary.
-    `usage` is the usage of its calls, which was spent all the same.
+    `passing`: it may work later. `missing`: there is no provider. `unusable`: it answered, but not with a summary.
+    `usage`: tokens that its calls used.
     """
 
     def __init__(

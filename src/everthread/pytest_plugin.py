@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
-MAX_LISTED = 5
-"""Failures that are listed."""
+MAX_LISTED_FAILURES = 5
+"""Maximum failures to list."""
 
 
 def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
@@ -37,21 +37,21 @@ def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
     (`<system-reminder>`) is left out.
     """
     __tracebackhide__ = True
-    broken = _find_breaks(sent)
-    if len(broken) > rewrites:
-        times = "once" if len(broken) == 1 else f"{len(broken)} times"
-        allowed = f", {rewrites} allowed" if rewrites else ""
+    breaks = _find_breaks(sent)
+    if len(breaks) > rewrites:
+        count_phrase = "once" if len(breaks) == 1 else f"{len(breaks)} times"
+        allowed_phrase = f", {rewrites} allowed" if rewrites else ""
         raise AssertionError(
             _list_failures(
-                f"the beginning of the prompt changed {times}{allowed}; the cache is lost there:",
-                broken,
+                f"the beginning of the prompt changed {count_phrase}{allowed_phrase}; the cache is lost there:",
+                breaks,
             )
         )
 
 
-_MAX_WHOLE = 200
+_MAX_WHOLE_CHARS = 200
 _START_CHARS = 40
-"""A message up to 200 characters must be complete; of a longer one the first 40 are looked for."""
+"""Characters searched for of a message that is longer than `_MAX_WHOLE_CHARS`."""
 
 
 def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) -> None:
@@ -64,46 +64,47 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
     from everthread.core.secrets.redaction import redact
     from everthread.core.transcript import user_text
 
-    expected = dict.fromkeys(rules, "given")
-    if not expected:
+    expected_rules = dict.fromkeys(rules, "given")
+    if not expected_rules:
         texts = [
             (source, redact(user_text(message)))
-            for source, message in enumerate(_messages(before))
+            for source, message in enumerate(_as_messages(before))
         ]
         # A long message may be shortened; its beginning must be there.
-        expected = {
+        expected_rules = {
             text
-            if len(text) <= _MAX_WHOLE
+            if len(text) <= _MAX_WHOLE_CHARS
             else text[:_START_CHARS]: f"message {source}"
             for source, text in texts
             if text
         }
-    if not expected:
+    if not expected_rules:
         raise AssertionError(
             "these messages have no text of the user, so nothing is tested; give rules=[…]"
         )
-    result = _normalize_text(_text(after))
-    missing = [
+    result = _normalize_text(_as_text(after))
+    missing_rules = [
         f"{rule!r} ({source})"
-        for rule, source in expected.items()
+        for rule, source in expected_rules.items()
         if _normalize_text(rule).rstrip(".!") not in result
     ]
-    if missing:
+    if missing_rules:
         raise AssertionError(
             _list_failures(
-                f"{len(missing)} of {len(expected)} rules are gone:", missing
+                f"{len(missing_rules)} of {len(expected_rules)} rules are gone:",
+                missing_rules,
             )
         )
 
 
 @pytest.fixture(name="assert_prefix_stable")
-def _prefix_stable() -> Callable[..., None]:
+def _prefix_stable_fixture() -> Callable[..., None]:
     """The function of this name."""
     return assert_prefix_stable
 
 
 @pytest.fixture(name="assert_rules_survive")
-def _rules_survive() -> Callable[..., None]:
+def _rules_survive_fixture() -> Callable[..., None]:
     """The function of this name."""
     return assert_rules_survive
 
@@ -119,34 +120,34 @@ def prefix_watch() -> Iterator[PrefixWatch]:
 
 
 def _find_breaks(sent: Any) -> list[str]:
-    from everthread.core.caching.shared_prefix import shared_prefix
+    from everthread.core.caching.shared_prefix import compare_prefixes
     from everthread.testing import PrefixWatch
 
     if isinstance(sent, PrefixWatch):
         return [str(diff) for diff in sent.broken]
-    requests = [_request(one) for one in getattr(sent, "requests", sent)]
+    requests = [_as_request(request) for request in getattr(sent, "requests", sent)]
     if len(requests) < 2:
         raise AssertionError(f"two requests are needed to compare; got {len(requests)}")
     differences: list[tuple[int, PrefixDiff]] = [
-        (number, shared_prefix(_drop_injected(earlier), later))
-        for number, (earlier, later) in enumerate(pairwise(requests), 2)
+        (number, compare_prefixes(_drop_injected(first_request), second_request))
+        for number, (first_request, second_request) in enumerate(pairwise(requests), 2)
     ]
     return [
         f"request {number} does not extend the one before: {diff}"
         for number, diff in differences
-        if not diff.extends
+        if not diff.is_extension
     ]
 
 
-def _request(one: Any) -> Request:
+def _as_request(value: Any) -> Request:
     from everthread.core.types import Request
     from everthread.wire.codecs import decode_any
 
-    return one if isinstance(one, Request) else decode_any(one)[1]
+    return value if isinstance(value, Request) else decode_any(value)[1]
 
 
 def _drop_injected(request: Request) -> Request:
-    """The request without messages injected at its end for this call only."""
+    """Return the request without messages injected at its end for this call only."""
     from everthread.core.messages import strip_surroundings, text_of
     from everthread.core.types import Request
 
@@ -161,14 +162,14 @@ def _drop_injected(request: Request) -> Request:
     return Request(request.model, messages, request.system, request.tools)
 
 
-def _messages(value: Any) -> Sequence[Message]:
+def _as_messages(value: Any) -> Sequence[Message]:
     if hasattr(value, "messages"):  # a request, or what a compaction gave
         messages: Sequence[Message] = value.messages
         return messages
-    return _request(value).messages
+    return _as_request(value).messages
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     from everthread.core.messages import results_of, text_of
 
     if isinstance(value, str):
@@ -177,7 +178,7 @@ def _text(value: Any) -> str:
         value, "system", value.get("system") if isinstance(value, Mapping) else None
     )
     texts = [str(system or "")]
-    for message in _messages(value):
+    for message in _as_messages(value):
         texts += [text_of(message), *(result.text for result in results_of(message))]
     return "\n".join(texts)
 
@@ -186,6 +187,10 @@ def _normalize_text(text: str) -> str:
     return " ".join(text.split()).lower()
 
 
-def _list_failures(head: str, lines: Sequence[str]) -> str:
-    more = [f"… and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
-    return "\n  ".join([head, *lines[:MAX_LISTED], *more])
+def _list_failures(heading: str, lines: Sequence[str]) -> str:
+    more = (
+        [f"… and {len(lines) - MAX_LISTED_FAILURES} more"]
+        if len(lines) > MAX_LISTED_FAILURES
+        else []
+    )
+    return "\n  ".join([heading, *lines[:MAX_LISTED_FAILURES], *more])

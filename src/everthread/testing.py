@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
-from everthread.core.caching.shared_prefix import PrefixDiff, shared_prefix
+from everthread.core.caching.shared_prefix import (
+    PrefixDiff,
+    compare_prefixes,
+)
 from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta
@@ -17,7 +20,7 @@ from everthread.thread.events import Event, RequestReady, ToolsChanged
 
 @dataclass
 class ScriptedSummarizer:
-    """Answers with fixed sections, or with sections made from the request; keeps the requests."""
+    """A summariser that answers with fixed sections or with sections made from the request; it keeps the requests."""
 
     sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(
         default_factory=dict
@@ -50,19 +53,19 @@ class SteppedClock:
         self.now += seconds
 
 
-Said = str | Reply | Exception
+ScriptStep = str | Reply | Exception
 """One step of a scripted model: a text, a reply, or an error."""
 
 
 class ScriptedModel:
     """A model that plays a script step by step, or calls a function for each request.
 
-    It reports usage like a provider, by a count of its own. `requests` keeps the requests.
+    It counts tokens itself and reports usage like a provider. `requests` keeps the requests.
     """
 
     def __init__(
         self,
-        script: Iterable[Said] | Callable[[Request], Said] = (),
+        script: Iterable[ScriptStep] | Callable[[Request], ScriptStep] = (),
         *,
         name: str = "gpt-4o",
         window: int = 128_000,
@@ -89,7 +92,7 @@ class ScriptedModel:
         )
         if reply.usage is not None:
             return reply
-        usage = self._usage(request, text_of(reply.message))
+        usage = self._make_usage(request, text_of(reply.message))
         return Reply(
             reply.message,
             reply.stop,
@@ -108,7 +111,7 @@ class ScriptedModel:
             yield StreamDelta("text", text=f"{word} ")
         yield reply
 
-    def _usage(self, request: Request, text: str) -> dict[str, Any]:
+    def _make_usage(self, request: Request, text: str) -> dict[str, Any]:
         prompt = self._counter.request(
             request.messages, system=request.system, tools=request.tools
         )
@@ -122,8 +125,8 @@ class ScriptedModel:
         return {"input_tokens": prompt, "output_tokens": output}
 
 
-def _play_script(script: Iterator[Said]) -> Callable[[Request], Said]:
-    def next_step(_request: Request) -> Said:
+def _play_script(script: Iterator[ScriptStep]) -> Callable[[Request], ScriptStep]:
+    def next_step(_request: Request) -> ScriptStep:
         try:
             return next(script)
         except StopIteration:
@@ -143,12 +146,12 @@ class PrefixWatch:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.broken: list[PrefixDiff] = []
-        self._last: dict[str, Request] = {}
+        self._last_requests: dict[str, Request] = {}
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, ToolsChanged) and event.now:
-            self._last.pop(event.session, None)  # the user allowed this break
+            self._last_requests.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
             messages = event.request.messages[
                 : len(event.request.messages) - event.injected
@@ -156,13 +159,13 @@ class PrefixWatch:
             request = Request(
                 event.request.model, messages, event.request.system, event.request.tools
             )
-            previous = self._last.get(event.session)
+            previous = self._last_requests.get(event.session)
             if previous is not None and previous.model == request.model:
-                difference = shared_prefix(previous, request)
-                if not difference.extends:
+                difference = compare_prefixes(previous, request)
+                if not difference.is_extension:
                     self.broken.append(difference)
-            self._last[event.session] = request
+            self._last_requests[event.session] = request
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]

@@ -15,8 +15,9 @@ from everthread.config import parse_config
 from everthread.core.types import Reply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
-from everthread.thread.events import Event
+from everthread.thread.events import CompactionDone, Event
 from tests.chat_messages import calls_reply, function_call
+from tests.conversation.conversation_setup import numbered_text
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
 
@@ -103,6 +104,16 @@ class AgentSetup:
 
     def events_of(self, kind: type[Event]) -> list[Any]:
         return self.watch.of(kind)
+
+    async def send_until_compacted(
+        self, agent: Agent, count: int, times: int = 1
+    ) -> int:
+        """Send texts of `count` tokens until this many compactions are done; return the number of turns."""
+        turn = 0
+        while len(self.events_of(CompactionDone)) < times:
+            turn += 1
+            await agent.send(numbered_text(turn, count, "page"))
+        return turn
 
 
 @asynccontextmanager

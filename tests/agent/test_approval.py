@@ -19,8 +19,8 @@ from everthread.agent.approval import (
     Rule,
     parse_rule,
     parse_rules,
-    plain_words,
     read_rules,
+    split_plain_command,
     write_rule,
 )
 from everthread.agent.tool_interface import Permission
@@ -164,7 +164,7 @@ WORDS = st.text(st.sampled_from("ab -'\"\\ \t~=*?[]#%,.:/@^+é"), max_size=20)
 @given(tail=WORDS)
 def test_plain_words_agree_with_the_shell(tail: str) -> None:
     """The words a rule is matched against are those the program gets (file names put in for patterns aside)."""
-    words = plain_words(f"pytest {tail}")
+    words = split_plain_command(f"pytest {tail}")
     if words is None:
         return
     script = f"set -f; pytest() {{ printf '%s\\0' \"$@\"; }}; HOME='~' ; pytest {tail}"
@@ -281,7 +281,7 @@ async def test_without_a_user_the_rest_is_refused() -> None:
 
 
 async def test_yes_allows_everything() -> None:
-    assert await Approvals(everything=True)(Permission("command", "a && b > c"))
+    assert await Approvals(allow_everything=True)(Permission("command", "a && b > c"))
 
 
 @pytest.mark.parametrize("what", ["a*b.py", "x[1].py", "pytest -q", "a\nb"])
@@ -303,7 +303,9 @@ def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
 
 async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
     person = Person("always", "always", "always")
-    approvals = Approvals((), person, keep=lambda rule: write_rule(tmp_path, rule))
+    approvals = Approvals(
+        (), person, store_rule=lambda rule: write_rule(tmp_path, rule)
+    )
     for permission in (
         Permission("command", "pytest tests"),
         Permission("command", "a; b"),
@@ -355,7 +357,9 @@ async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
 ) -> None:
     """The attack: `tar cf b.tar *` was stored as a rule, and its star matched any further words."""
     approvals = Approvals(
-        (), Person("always", False, False), keep=lambda rule: write_rule(tmp_path, rule)
+        (),
+        Person("always", False, False),
+        store_rule=lambda rule: write_rule(tmp_path, rule),
     )
     assert await approvals(Permission("command", approved))
     assert await approvals(Permission("command", approved))

@@ -212,10 +212,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
     agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
     )
-    turn = 0
-    while not setup.events_of(CompactionDone):
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    turn = await setup.send_until_compacted(agent, 1_000)
     undone = await do(agent, "/undo")
     assert agent.conversation.tokens >= agent.conversation.threshold
     assert "waits until it has grown by a tenth" in undone.text
@@ -232,10 +229,7 @@ async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
     agent = await setup.open(
         ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
     )
-    turn = 0
-    while not setup.events_of(CompactionDone):
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    turn = await setup.send_until_compacted(agent, 1_000)
     for page in range(turn, turn + 12):
         await agent.send(numbered_text(page, 1_000, "page"))
     undone = await do(agent, "/undo")
@@ -290,7 +284,7 @@ async def test_a_learnt_window_is_named_alone(setup: AgentSetup) -> None:
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "400,000 tokens (the model's own)"
     )
-    agent.conversation._live.fit(16_000)
+    agent.conversation._state.use_window(16_000)
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "16,000 tokens, learnt from the provider"
     )
@@ -361,7 +355,7 @@ async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
     assert "Turn 0" in listed.text
     assert [row["here"] for row in listed.data["threads"]].count(True) == 1
     parent = agent.conversation.session
-    other = await agent.conversation.another(
+    other = await agent.conversation.open_another(
         new=NewSession(kind="subagent", parent=parent.id, title="A part")
     )
     await other.add("Count the files.")
@@ -473,10 +467,7 @@ async def test_a_pinned_rule_is_in_every_request_word_for_word(
     await agent.send("Let us tidy up.")
     assert rule in (await do(agent, f"/pin  {rule}")).text
     assert len(model.requests) == 1
-    turn = 0
-    while len(setup.events_of(CompactionDone)) < 3:
-        turn += 1
-        await agent.send(numbered_text(turn, 1_000, "page"))
+    await setup.send_until_compacted(agent, 1_000, times=3)
     for request in model.requests[1:]:
         assert any(rule in text_of(message) for message in request.messages)
     assert (await do(agent, "/pin")).failed
@@ -563,10 +554,7 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(
 ) -> None:
 
     async def talked_on(setup: AgentSetup, agent: Agent) -> None:
-        turn = 0
-        while not setup.events_of(CompactionDone):
-            turn += 1
-            await agent.send(numbered_text(turn, 9_000, "more"))
+        await setup.send_until_compacted(agent, 9_000)
 
     async with open_setup(tmp_path) as setup:
         agent, _ = await talked(setup, 2)
@@ -592,7 +580,7 @@ def _called(
 
 
 def _why(journal: CauseLog) -> str:
-    return journal.miss.why if journal.miss else ""
+    return journal.last_miss.reason if journal.last_miss else ""
 
 
 def _request(*said: str, model: str = "m", system: str = "s") -> Request:
@@ -606,19 +594,22 @@ def test_why_names_the_reason_that_the_provider_gives() -> None:
     journal(RequestReady("s", request))
     usage = CanonicalUsage(input_tokens=6_000, cache_miss="tools changed")
     journal(UsageRecorded("s", request.model, "main", usage, None))
-    assert journal.miss is not None
-    assert (journal.miss.why, journal.miss.is_asked) == ("tools changed", True)
+    assert journal.last_miss is not None
+    assert (journal.last_miss.reason, journal.last_miss.is_from_provider) == (
+        "tools changed",
+        True,
+    )
     _called(journal, _request("x"), prompt=6_000, cached=0)
-    assert not journal.miss.is_asked
+    assert not journal.last_miss.is_from_provider
 
 
 def test_why_explains_a_cache_miss() -> None:
     clock = SteppedClock()
     journal = CauseLog(clock)
     _called(journal, _request("a"), prompt=5_000, cached=0)
-    assert journal.miss is None, "the first call can hit nothing"
+    assert journal.last_miss is None, "the first call can hit nothing"
     _called(journal, _request("a", "b"), prompt=6_000, cached=5_000)
-    assert journal.miss is None
+    assert journal.last_miss is None
     reasons = []
     for request, session in (
         (_request("a", "b", system="other"), "s"),

@@ -17,7 +17,7 @@ from everthread.agent.tools.delegate import Delegate
 from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import Request
-from everthread.testing import Said, ScriptedModel
+from everthread.testing import ScriptedModel, ScriptStep
 from tests.agent.agent_setup import (
     AgentSetup,
     FakeTool,
@@ -32,7 +32,11 @@ def is_sub(request: Request) -> bool:
 
 
 async def opened(
-    setup: AgentSetup, main: list[Said], sub: Any, tools: list[Any], approve: Any = None
+    setup: AgentSetup,
+    main: list[ScriptStep],
+    sub: Any,
+    tools: list[Any],
+    approve: Any = None,
 ) -> Any:
     """An agent that can delegate; one script for it, one function for its subagents."""
     lines = iter(main)
@@ -44,13 +48,13 @@ async def opened(
         return True
 
     inner = Delegate(
-        tools, approve or allow, system=lambda: "You are nobody.", tell=setup.watch
+        tools, approve or allow, system=lambda: "You are nobody.", listener=setup.watch
     )
     delegate = Delegate(
         [*tools, inner],
         approve or allow,
         system=lambda: "You are a subagent.",
-        tell=setup.watch,
+        listener=setup.watch,
     )
     return await setup.open(
         model, tools=[*tools, delegate], approve=approve or allow, yes=False
@@ -60,7 +64,7 @@ async def opened(
 async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(
     setup: AgentSetup,
 ) -> None:
-    def sub(request: Request) -> Said:
+    def sub(request: Request) -> ScriptStep:
         if len(request.messages) == 1:
             return call_reply(("look", {"what": "cellar"}))
         return f"The cellar: {text_of(request.messages[-1])}."
@@ -104,7 +108,7 @@ async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
         await both.wait()
         return ToolReply("waited")
 
-    def sub(request: Request) -> Said:
+    def sub(request: Request) -> ScriptStep:
         return (
             call_reply(("wait", {}))
             if len(request.messages) == 1
@@ -124,7 +128,7 @@ async def test_several_work_at_the_same_time(setup: AgentSetup) -> None:
 
 
 async def test_its_rounds_are_bounded(setup: AgentSetup) -> None:
-    def sub(request: Request) -> Said:
+    def sub(request: Request) -> ScriptStep:
         told = text_of(request.messages[-1])
         return (
             "Half done."
@@ -149,7 +153,7 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
         asked.append(permission.what)
         return False
 
-    def sub(request: Request) -> Said:
+    def sub(request: Request) -> ScriptStep:
         return (
             call_reply(("shell", {"what": "rm"}))
             if len(request.messages) == 1
@@ -207,7 +211,7 @@ async def test_it_is_stopped_with_its_parent(setup: AgentSetup) -> None:
 
 
 async def test_one_that_fails_is_a_result(setup: AgentSetup) -> None:
-    main: list[Said] = [
+    main: list[ScriptStep] = [
         call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
         "It failed.",
     ]

@@ -9,7 +9,7 @@ from everthread.agent import commands
 from everthread.agent.approval import Approvals
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import ToolFinished
-from everthread.conversation.offered_tools import FIND
+from everthread.conversation.offered_tools import FIND_TOOLS
 from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
@@ -68,11 +68,11 @@ async def asked(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
 
 async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> None:
     agent, model = await asked(setup, [call_reply(("payroll", {})), "paid"])
-    assert FIND in offered(model.requests[0])
+    assert FIND_TOOLS in offered(model.requests[0])
     assert "payroll" not in offered(model.requests[0])
     assert tool_results(agent) == ["payroll done"]
     shown = await commands.run(agent, setup.store, "/usage")
-    out = agent.conversation.toolbox.out
+    out = agent.conversation.toolbox.left_out
     assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in shown.text
     assert shown.data["tools_left_out"] == list(out)
 
@@ -87,7 +87,7 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
 
         script = [
             "ok",
-            call_reply((FIND, {"query": "telephone", "now": True})),
+            call_reply((FIND_TOOLS, {"query": "telephone", "now": True})),
             "ringing",
         ]
         async with open_setup(tmp_path) as setup:
@@ -123,7 +123,8 @@ async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refuse
     script = [
         "ok",
         call_reply(
-            (FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})
+            (FIND_TOOLS, {"query": "quantum", "now": True}),
+            (FIND_TOOLS, {"now": 3, "query": "x"}),
         ),
         "hm",
     ]

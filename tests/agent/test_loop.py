@@ -226,7 +226,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
 
     first = await setup.open(ScriptedModel([]), tools=[])
     tools = [FakeTool("hang", hang), FakeTool("own_timeout", own_timeout)]
-    talking = await first.conversation.another()
+    talking = await first.conversation.open_another()
     model = ScriptedModel([call_reply(("hang", {}), ("own_timeout", {})), "It hangs."])
     await talking.use_model(_route(model))
     agent = Agent(
@@ -366,7 +366,7 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     assert ended == ["ended"]
     assert tool_results(agent) == ["quick result", INTERRUPTED]
     assert setup.events_of(TurnEnded)[0].reason == "interrupted"
-    assert not agent.busy
+    assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
     assert valid(agent)
     assert INTERRUPTED in str(await setup.store.history(agent.conversation.id))
@@ -576,7 +576,7 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
     agent = await setup.open(ScriptedModel(script), tools=[FakeTool("look", look)])
     await agent.send("First.")
     first = agent.conversation.id
-    made = await agent.conversation.another(new=NewSession())
+    made = await agent.conversation.open_another(new=NewSession())
     await agent.switch(made.id)
     await agent.send("Second.")
     assert seen == [first, made.id]

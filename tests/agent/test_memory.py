@@ -17,9 +17,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from everthread.thread.events import CompactionDone
 from tests.agent.agent_setup import AgentSetup, call_reply, tool_results
-from tests.conversation.conversation_setup import numbered_text
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -84,7 +82,7 @@ async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
 async def test_secrets_are_never_stored(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
     change = await memory.add("memory", f"Push with the token {TOKEN}")
-    assert change.redacted
+    assert change.was_redacted
     assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
     (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
     assert TOKEN not in memory.text("user")
@@ -176,14 +174,11 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
         model, config="compression: {background: false, protect_last_n: 2}"
     )
     await agent.send("Sort the receipts, then close the year.")
-    turn = 0
-    while not setup.events_of(CompactionDone):
-        turn += 1
-        await agent.send(numbered_text(turn, 1_500, "receipt"))
+    await setup.send_until_compacted(agent, 1_500)
     prompt = content_text(model.requests[-1].system)
     assert "Receipts are in the blue folder." in prompt
     assert "[>] Sort the receipts\n[ ] Close the year" in prompt
-    other = await agent.conversation.another(new=NewSession())
+    other = await agent.conversation.open_another(new=NewSession())
     assert "Sort the receipts" not in content_text(other.session.system), (
         "a list belongs to its thread"
     )

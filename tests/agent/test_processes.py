@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.agent.processes import (
-    OUTPUT_BYTES,
+    MAX_OUTPUT_BYTES,
     ProcessExit,
     ProcessFamily,
     ProcessOutput,
-    run,
+    run_program,
 )
 from everthread.errors import InputError
 
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 async def shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
-    return await run(
+    return await run_program(
         ["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds
     )
 
@@ -64,7 +64,11 @@ async def pids(folder: Path, *, wanted: int) -> list[int]:
 
 async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
     done = await shell("echo one; echo two >&2; echo three; exit 3", tmp_path)
-    assert (done.exit_code, done.output, done.running) == (3, "one\ntwo\nthree\n", ())
+    assert (done.exit_code, done.output, done.running_processes) == (
+        3,
+        "one\ntwo\nthree\n",
+        (),
+    )
 
 
 async def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
@@ -87,7 +91,7 @@ async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> Non
         "echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last",
         tmp_path,
     )
-    assert len(done.output) < 2 * OUTPUT_BYTES + 200
+    assert len(done.output) < 2 * MAX_OUTPUT_BYTES + 200
     assert done.output.startswith("first\n")
     assert done.output.endswith("\nlast\n")
     assert "48,000,012 of 50,000,012 bytes are left out here" in done.output
@@ -117,7 +121,7 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
     async def work() -> list[int]:
         seconds = 3 if how == "timeout" else 60
         task = asyncio.create_task(
-            run(
+            run_program(
                 ["bash", "-c", command],
                 folder=tmp_path,
                 environment=ENVIRONMENT,
@@ -139,7 +143,7 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
 async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
     async def work() -> list[int]:
         task = asyncio.create_task(
-            run(
+            run_program(
                 ["bash", "-c", STUBBORN],
                 folder=tmp_path,
                 environment=ENVIRONMENT,
@@ -161,8 +165,9 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
     """A program that runs others the same way: ended from outside, theirs end, too."""
     program = (
         "import asyncio, os, pathlib\n"
-        "from everthread.agent.processes import run\n"
-        f"work = run(['bash', '-c', '{SLEEPER}'], folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
+        "from everthread.agent.processes import run_program\n"
+        f"command = ['bash', '-c', '{SLEEPER}']\n"
+        "work = run_program(command, folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
         "asyncio.run(work)\n"
     )
 
@@ -173,7 +178,7 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
             f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{program}",
         ]
         task = asyncio.create_task(
-            run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+            run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
         )
         started = await pids(tmp_path, wanted=1)
         task.cancel()
@@ -199,7 +204,7 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(
     (pid,) = await pids(tmp_path, wanted=1)
     assert done.exit_code == 0
     assert "started\n" in done.output
-    assert pid in done.running
+    assert pid in done.running_processes
     assert lives(pid), "it prints into a pipe nobody waits for, and lives on"
     (tmp_path / "stop").touch()
     assert await gone(pid)
@@ -212,7 +217,7 @@ async def test_a_background_process_without_environment_is_named(
     """A program shows no environment while it starts, either."""
     done = await shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
     pid = int(done.output)
-    assert done.running == (pid,)
+    assert done.running_processes == (pid,)
     os.kill(pid, signal.SIGKILL)
     assert await gone(pid)
 
@@ -224,7 +229,7 @@ async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
         (["a\0b"], tmp_path),
     ):
         with pytest.raises(InputError, match="could not be started"):
-            await run(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
+            await run_program(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
 
 
 async def test_many_at_once(tmp_path: Path) -> None:
@@ -232,7 +237,7 @@ async def test_many_at_once(tmp_path: Path) -> None:
         each = (["bash", "-c", f"echo {number}"] for number in range(12))
         return await asyncio.gather(
             *(
-                run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+                run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
                 for argv in each
             )
         )
@@ -262,7 +267,7 @@ async def test_only_the_family_is_ended(tmp_path: Path) -> None:
     other = ProcessFamily(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
-    await run(
+    await run_program(
         ["bash", "-c", command],
         folder=tmp_path,
         environment=family.environment,
@@ -271,7 +276,7 @@ async def test_only_the_family_is_ended(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     command = "(echo $BASHPID >> pids; exec sleep 60) &"
-    await run(
+    await run_program(
         ["bash", "-c", command],
         folder=theirs,
         environment=other.environment,

@@ -13,14 +13,14 @@ from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.testing import ScriptedModel
-from everthread.thread.events import CompactionDone, OutputStored
+from everthread.thread.events import OutputStored
 from tests.agent.agent_setup import (
     AgentSetup,
     call_reply,
     text_tool,
     tool_results,
 )
-from tests.conversation.conversation_setup import make_text, numbered_text
+from tests.conversation.conversation_setup import make_text
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -39,10 +39,7 @@ async def compacted(setup: AgentSetup, *, first: str, window: int = 24_000) -> A
         ScriptedModel(lambda _: "Noted.", window=window), config=SMALL
     )
     await agent.send(first)
-    turn = 0
-    while len(setup.events_of(CompactionDone)) < 2:
-        turn += 1
-        await agent.send(numbered_text(turn, 1_500, "page"))
+    await setup.send_until_compacted(agent, 1_500, times=2)
     return agent
 
 
@@ -53,10 +50,7 @@ async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) ->
     )
     await agent.send("Let us begin.")
     await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
-    turn = 0
-    while len(setup.events_of(CompactionDone)) < 3:
-        turn += 1
-        await agent.send(numbered_text(turn, 1_500, "page"))
+    await setup.send_until_compacted(agent, 1_500, times=3)
     said = await ask(agent, query="Okonkwo hinge")
     assert detail in said
     assert re.match(

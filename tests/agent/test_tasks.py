@@ -18,7 +18,7 @@ from everthread.agent.loop import INTERRUPTED
 from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.transcript import is_summary, recognize, summary_text
+from everthread.core.transcript import is_summary, recognize_summaries, summary_text
 from everthread.core.types import Api, Reply, Request
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
@@ -216,7 +216,7 @@ def check_last_request(last: Request, key: bytes) -> None:
     assert any(TASK_SAID in text for text in said)
     found = [
         text
-        for message in recognize(last.messages, key)
+        for message in recognize_summaries(last.messages, key)
         if (text := summary_text(message))
     ]
     assert len(found) == 1, "the marker in a tool's output is no summary"

@@ -78,7 +78,7 @@ def test_any_text_is_a_path_inside_or_an_input_error(place: Path, text: str) -> 
     try:
         real = space.resolve(text)
         assert real.is_relative_to(space.root)
-        space.relative(real)
+        space.relative_name(real)
     except InputError as error:
         str(error).encode()
 
@@ -130,8 +130,8 @@ def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
 
 def test_ways_inside_are_followed(place: Path) -> None:
     space = Workspace(place / "work")
-    assert space.relative(space.resolve("in/x.py")) == "a/b/x.py"
-    assert space.relative(space.resolve(str(place / "work" / "file"))) == "file"
+    assert space.relative_name(space.resolve("in/x.py")) == "a/b/x.py"
+    assert space.relative_name(space.resolve(str(place / "work" / "file"))) == "file"
     assert space.resolve(".") == space.root
 
 

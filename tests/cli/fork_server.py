@@ -85,7 +85,7 @@ def _warm() -> None:
     for model in (None, "gpt-4o"):
         TokenCounter(model).text("the vocabulary")
     redact("nothing secret")
-    prices_for("gpt-4o", at=datetime.now(UTC))
+    prices_for("gpt-4o", time=datetime.now(UTC))
 
 
 def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from everthread import open_agent
 from everthread.agent.approval import Denial
-from everthread.agent.commands.context_commands import KINDS
+from everthread.agent.commands.context_commands import CONTEXT_KINDS
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.chat.chat_session import Chat, render_last_exchange
@@ -722,7 +722,7 @@ class TestPresence:
 
 
 def test_the_context_is_a_bar_with_a_line_for_each_kind() -> None:
-    kinds = dict.fromkeys(KINDS, 0) | {"tools": 2_000, "user": 500}
+    kinds = dict.fromkeys(CONTEXT_KINDS, 0) | {"tools": 2_000, "user": 500}
     data = {"window": 10_000, "threshold": 5_000, "tokens": 2_500, "kinds": kinds}
     head, bar, *rows = render_context(data, 80).plain.split("\n")
     assert head == "2,500 of 10,000 tokens (25%)"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import acompress, compress, open_store
-from everthread.core.transcript import is_summary, recognize
+from everthread.core.transcript import is_summary, recognize_summaries
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
@@ -46,7 +46,7 @@ def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> 
     messages = json.loads(out.read_text("utf-8"))
     assert isinstance(messages, list), "a list comes back as a list"
     assert validate_messages(messages) == []
-    assert sum(map(is_summary, recognize(messages))) == 1
+    assert sum(map(is_summary, recognize_summaries(messages))) == 1
 
 
 async def test_the_summary_tag_uses_the_key_of_the_home(
@@ -61,8 +61,8 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
         "compress", write(tmp_path / "talk.json", TALK), *SMALL_WINDOW, "-o", str(out)
     )
     messages = json.loads(out.read_text("utf-8"))
-    assert sum(map(is_summary, recognize(messages, key))) == 1
-    assert not any(map(is_summary, recognize(messages)))
+    assert sum(map(is_summary, recognize_summaries(messages, key))) == 1
+    assert not any(map(is_summary, recognize_summaries(messages)))
 
 
 def test_an_anthropic_file_is_written_back_as_anthropic(

@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from everthread.config import parse_config
-from everthread.factory.model_setup import choice_of
+from everthread.factory.model_setup import choose_from_section
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from tests.cli.conftest import environment
@@ -65,7 +65,7 @@ def test_the_name_of_a_model_wins_over_the_provider_of_another(
     settings: str, model: str | None, provider: str
 ) -> None:
     config = parse_config(f"model: {{{settings}}}")
-    assert choice_of(config.model, model).provider == provider
+    assert choose_from_section(config.model, model).provider == provider
 
 
 def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:

@@ -689,7 +689,7 @@ class TestSearch:
     @pytest.mark.usefixtures("thread")
     def test_any_text_can_be_searched(self, everthread: Any, text: str) -> None:
         shown = everthread.succeeds("sessions", "search", "--json", "--", text)
-        json.loads(shown)
+        assert isinstance(json.loads(shown)["hits"], list)
 
     def test_a_time_that_is_none(self, everthread: Any) -> None:
         assert "'someday' is not a time" in everthread.refuses(

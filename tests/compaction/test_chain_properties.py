@@ -23,22 +23,23 @@ from everthread.compaction.user_quotes import (
     entry_tokens,
     parse_words,
 )
+from everthread.core.message_repair import repair_messages
 from everthread.core.messages import Message, text_of
-from everthread.core.outputs import OPEN
+from everthread.core.outputs import OPENING_TAG
 from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
-    head_length,
+    count_head_messages,
     is_summary,
     latest_user_index,
-    recognize,
+    recognize_summaries,
     spans,
-    strip_marks,
+    strip_summary_marks,
     summary_text,
     user_text,
 )
-from everthread.core.validation import repair_messages, validate_messages
+from everthread.core.validation import validate_messages
 from tests.core.strategies import histories
 
 COUNTER = TokenCounter("gpt-4o")
@@ -156,7 +157,7 @@ def made_engine(name: str, window: int) -> SummaryEngine:
 def is_feasible(messages: list[Message], budget: Budget) -> bool:
     """Head, the latest user message, the latest piece, and the least of tail, words and summary fit into 60 % of T."""
     latest = latest_user_index(messages)
-    kept = sum(map(COUNTER.message, messages[: head_length(messages)]))
+    kept = sum(map(COUNTER.message, messages[: count_head_messages(messages)]))
     kept += COUNTER.message(messages[latest]) if latest is not None else 0
     kept += (
         sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
@@ -184,7 +185,7 @@ def shown_words(result: list[Message]) -> list[UserMessage]:
 def expect_result(messages: list[Message], result: Compaction, window: int) -> None:
     budget = Budget.for_window(window)
     for api in APIS:
-        assert validate_messages(strip_marks(result.messages), api=api) == []
+        assert validate_messages(strip_summary_marks(result.messages), api=api) == []
     if not result.changed:
         return
     assert result.tokens_after < result.tokens_before
@@ -200,9 +201,9 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     ranges = [range(said.number, said.last + 1) for said in entries if said.last]
     visible = [user_text(message) for message in result if user_text(message)]
     cut = [
-        text.partition(f"\n{OPEN}")[0]
+        text.partition(f"\n{OPENING_TAG}")[0]
         for message in result
-        if OPEN in (text := text_of(message))
+        if OPENING_TAG in (text := text_of(message))
     ]
     middle = range(1, len(talk.said) + 1)
     needed = sum(
@@ -256,7 +257,7 @@ async def test_a_conversation_of_any_script_in_any_window_compacted_again_and_ag
         result = await made_engine(name, window).compress(talk.messages)
         expect_result(talk.messages, result, window)
         # As a bare list hands it on: what marks a summary is its tag alone.
-        talk.messages = recognize(strip_marks(result.messages))
+        talk.messages = recognize_summaries(strip_summary_marks(result.messages))
         expect_words(talk, talk.messages, window)
 
 
@@ -276,7 +277,7 @@ async def test_any_history_whatever_is_in_it(
         messages = repair_messages([*messages, *piece])
         result = await made_engine(name, window).compress(messages)
         expect_result(messages, result, window)
-        messages = recognize(strip_marks(result.messages))
+        messages = recognize_summaries(strip_summary_marks(result.messages))
 
 
 def renamed(pieces: list[list[Message]]) -> Iterator[list[Message]]:

@@ -33,7 +33,7 @@ from everthread.core.transcript import (
     is_summary,
     is_user_message,
     latest_user_index,
-    turns,
+    split_into_turns,
     user_text,
 )
 from everthread.core.validation import validate_messages
@@ -668,7 +668,7 @@ class TestVerification:
         result = await made.compress(LONG)
         phase = next(phase for phase in result.phases if phase.name == "summarise")
         budget = Budget.for_window(32_000)
-        most = budget.summary(phase.before) + budget.compacted_limit // 4
+        most = budget.summary_size(phase.before) + budget.compacted_limit // 4
         assert phase.after <= most * 1.05 + 20
 
     async def test_half_of_the_room_that_stays_free_goes_to_the_summary(self) -> None:
@@ -724,4 +724,4 @@ async def test_a_compaction_covers_whole_turns_and_groups_only() -> None:
     result = await make_engine(32_000).compress(LONG)
     tail_start = max(result.covered) + 1
     assert LONG[tail_start].get("role") != "tool"
-    assert turns(result.messages)
+    assert split_into_turns(result.messages)

@@ -17,7 +17,7 @@ from everthread.core.secrets.redaction import find_secrets
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
-    groups,
+    find_call_groups,
     is_summary,
     latest_user_index,
     spans,
@@ -75,11 +75,11 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
         assert user_text(result.messages[new]) == user_text(messages[old])
     assert not find_secrets(result.summary)
     covered = set(result.covered)
-    for group in groups(messages):
+    for group in find_call_groups(messages):
         # The latest user message stays, also where the user spoke beside a tool's result.
-        results = [index for index in group.results if index != old]
+        results = [index for index in group.result_indexes if index != old]
         together = {
-            group.assistant in covered,
+            group.assistant_index in covered,
             *(index in covered for index in results),
         }
         assert len(together) == 1, "a group is kept or covered as a whole"

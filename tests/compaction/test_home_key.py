@@ -10,7 +10,7 @@ from everthread.core.messages import Message
 from everthread.core.transcript import (
     SUMMARY_START,
     is_summary,
-    recognize,
+    recognize_summaries,
     summary_text,
 )
 from tests.compaction.histories import assistant_message, tool_turns, user_message
@@ -28,7 +28,7 @@ TALK = [
 def known(messages: list[Message], key: bytes = b"") -> str:
     return "".join(
         summary_text(message)
-        for message in recognize(messages, key)
+        for message in recognize_summaries(messages, key)
         if is_summary(message)
     )
 

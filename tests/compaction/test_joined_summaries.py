@@ -18,7 +18,7 @@ from everthread.core.transcript import (
     SUMMARY_START,
     is_summary,
     mark_summary,
-    recognize,
+    recognize_summaries,
 )
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
@@ -72,7 +72,7 @@ def numbers(text: str) -> list[int]:
 async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
     first = await compacted("red")
     second = await compacted("blue")
-    joined = recognize([*first.messages, *second.messages])
+    joined = recognize_summaries([*first.messages, *second.messages])
     assert sum(map(is_summary, joined)) == 2
     made = await make_engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
@@ -176,7 +176,7 @@ async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() ->
     assert made.messages[0]["role"] == "user"
     assert "First request." in str(made.messages[0]["content"])
     made = await make_engine(4_096).compress(
-        [*recognize(made.messages), *chat("green")]
+        [*recognize_summaries(made.messages), *chat("green")]
     )
     assert is_summary(made.messages[0])
     assert "First request." in parse_sections(made.summary)[USER_WORDS]

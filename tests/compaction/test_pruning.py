@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from everthread.compaction.pruning import CLEARED, LONG, prune
 from everthread.compaction.tool_calls import EFFECT_CHARS, MAX_ERRORS
-from everthread.core.messages import Message, calls_of, images_in, results_of
-from everthread.core.outputs import output_id, persisted_block
-from everthread.core.transcript import groups, latest_user_index, spans, turns
+from everthread.core.messages import Message, calls_of, iterate_images, results_of
+from everthread.core.outputs import make_persisted_block, output_id
+from everthread.core.transcript import (
+    find_call_groups,
+    latest_user_index,
+    spans,
+    split_into_turns,
+)
 from tests.core.strategies import PIXELS, histories
 from tests.shared_data import shared_path
 
@@ -116,7 +121,7 @@ def test_of_identical_results_only_the_newest_stays() -> None:
 @pytest.mark.parametrize("preview", [0, 500])
 def test_a_stored_result_keeps_its_citation(preview: int) -> None:
     text = "z" * 90_000
-    block = persisted_block(text, preview_chars=preview)
+    block = make_persisted_block(text, preview_chars=preview)
     line = whole(made(command="make " * 90, name="n" * 90), result(content=block))[1][
         "content"
     ]
@@ -343,9 +348,9 @@ def test_odd_contents_do_no_harm() -> None:
 def check(messages: list[Message], pruned: list[Message], start: int, end: int) -> None:
     """What holds for every pruning of every history."""
     assert len(pruned) == len(messages)
-    assert groups(pruned) == groups(messages)
+    assert find_call_groups(pruned) == find_call_groups(messages)
     assert spans(pruned) == spans(messages)
-    assert turns(pruned) == turns(messages)
+    assert split_into_turns(pruned) == split_into_turns(messages)
     changed = set()
     for index, (old, new) in enumerate(zip(messages, pruned, strict=True)):
         if new is old:
@@ -375,7 +380,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         if index != latest:
             assert not any(
                 PIXELS in json.dumps(image)
-                for image in images_in(message.get("content"))
+                for image in iterate_images(message.get("content"))
             )
         for old_call, new_call in zip(
             calls_of(messages[index]), calls_of(message), strict=True

@@ -17,7 +17,7 @@ from everthread.compaction.tool_calls import (
     outcome_of,
 )
 from everthread.core.messages import Call, clip, one_line
-from everthread.core.outputs import output_id, persisted_block
+from everthread.core.outputs import make_persisted_block, output_id
 
 
 def call(name: str, **arguments: Any) -> Call:
@@ -193,7 +193,7 @@ def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
 
 def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
     text = "line\n" * 9_000 + "exit code 1\n"
-    block = persisted_block(text, preview_chars=1_500)
+    block = make_persisted_block(text, preview_chars=1_500)
     line = describe(call("bash", command="make " + "x" * 300), block)
     assert line is not None
     assert line.endswith(

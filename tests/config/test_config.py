@@ -10,7 +10,7 @@ from docs.generate import PAGES
 from everthread.config import Config, config_path, load_config, parse_config
 from everthread.config.yaml_text import parse_yaml
 from everthread.errors import ConfigError
-from everthread.factory import session_options
+from everthread.factory import make_session_options
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -335,7 +335,7 @@ def test_thresholds_of_single_models() -> None:
         claude-opus-*: {threshold: 0.2, target_ratio: 0.4}
         gpt-5: {threshold_tokens: 50000}
     """
-    options = session_options(parse_config(text))
+    options = make_session_options(parse_config(text))
     budgets = {
         name: options.for_model(name).budget(200_000)
         for name in ("gpt-5", "gpt-5-mini", "claude-sonnet-4-5", "claude-opus-4-1")

@@ -17,11 +17,11 @@ from everthread.core.types import Reply, Request
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-from everthread.testing import PrefixWatch, Said, ScriptedModel
+from everthread.testing import PrefixWatch, ScriptedModel, ScriptStep
 from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
 from tests.chat_messages import calls_reply, function_call, result_message
 
-Script = Iterable[Said] | Callable[[Request], Said]
+Script = Iterable[ScriptStep] | Callable[[Request], ScriptStep]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 

@@ -75,9 +75,9 @@ class GivenUp:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            last = self._context.live()
+            last = self._context.last_request()
             assert last is not None
-            self._context.lost(last)
+            self._context.report_abandoned(last)
             raise
         raise AssertionError(request)
 

@@ -173,7 +173,7 @@ async def test_hygiene_that_fails_does_not_block_the_engine_later(
     )
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
-    await conversation.hygiene()
+    await conversation.compact_for_hygiene()
     assert len(setup.watch.of(CompactionFailed)) == 1
     made.spoil = staticmethod(lambda given: given)
     await conversation.send("And now?")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import validate_messages
-from everthread.conversation.cancellation import finish
+from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
@@ -118,7 +118,7 @@ async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
             await asyncio.sleep(0)
         done.append(True)
 
-    task = asyncio.ensure_future(finish(work()))
+    task = asyncio.ensure_future(finish_despite_cancellation(work()))
     await asyncio.sleep(0)
     while not task.done():
         task.cancel()
@@ -136,7 +136,7 @@ async def test_everything_is_closed_also_when_the_store_was_before(
         closed.append(True)
 
     async with open_setup(tmp_path) as place:
-        setup = replace(place.setup(ScriptedModel(["Noted."])), closing=[close])
+        setup = replace(place.setup(ScriptedModel(["Noted."])), close_callbacks=[close])
         conversation = await Conversation.open(setup)
         await conversation.send("Hello")
         await place.store.close()

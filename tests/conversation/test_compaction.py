@@ -17,7 +17,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.summary_note import note_in
+from everthread.conversation.summary_note import find_note
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
@@ -91,7 +91,7 @@ async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(
     assert record.record.author == "journal"
     assert record.record.covered
     assert (await setup.store.session(first)).end_reason == "compression"
-    assert note_in(conversation.session.system)
+    assert find_note(conversation.session.system)
     kinds = [item.kind for item in await setup.store.messages(conversation.session.id)]
     assert kinds.count("summary") == 1
 
@@ -264,14 +264,14 @@ async def test_disabled_means_nothing_is_rewritten(setup: ConversationSetup) -> 
     assert not setup.watch.of(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
-    await conversation.hygiene()
+    await conversation.compact_for_hygiene()
     assert not setup.watch.of(CompactionStarted)
 
 
 async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
     conversation = await filled(setup, 13_800, threshold=1.0, background=False)
     assert not setup.watch.of(CompactionDone)
-    await conversation.hygiene()
+    await conversation.compact_for_hygiene()
     (done,) = setup.watch.of(CompactionDone)
     assert done.reason == "hygiene"
 
@@ -431,7 +431,7 @@ async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(
     )
     await again.send("And on.")
     assert len(written) == 2
-    assert note_in(again.session.system)
+    assert find_note(again.session.system)
 
 
 async def test_a_rule_survives_and_a_restart_knows_it(setup: ConversationSetup) -> None:

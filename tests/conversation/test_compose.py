@@ -10,7 +10,7 @@ from everthread import open_conversation
 from everthread.config import parse_config
 from everthread.core.types import Request
 from everthread.errors import ConfigError, EverthreadError
-from everthread.factory import refit
+from everthread.factory import fit_request
 from everthread.lab.provider import Fault, Provider
 from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
@@ -128,7 +128,7 @@ async def test_another_model_steps_in_with_the_request_made_to_fit(
 
 async def test_a_request_that_fits_is_left_alone() -> None:
     request = Request("big", [{"role": "user", "content": "Hi"}])
-    assert await refit(request, ScriptedModel(window=8_000)) is request
+    assert await fit_request(request, ScriptedModel(window=8_000)) is request
 
 
 async def test_what_was_opened_is_closed_when_opening_fails(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ async def opened(
     setup = replace(
         setup,
         route=route_to_model(model, "anthropic"),
-        wall=wall,
+        wall_clock=wall,
         timer=alarm or Alarm(),
     )
     return await Conversation.open(setup)
@@ -208,7 +208,7 @@ async def test_another_process_knows_the_rhythm(
         await fill(first, wall, 6_000)
         model = Cached(wall)
         setup = replace(
-            place.setup(model, provider="anthropic"), wall=wall, timer=Alarm()
+            place.setup(model, provider="anthropic"), wall_clock=wall, timer=Alarm()
         )
         wall.advance(TTL + 5)
         second = await Conversation.open(setup, resume=first.id)
@@ -279,7 +279,7 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     ((seconds, _),) = alarm.set
     assert seconds == 0.8 * TTL
     alarm.ring()
-    await conversation.settle()
+    await conversation.wait_for_idle_compaction()
     (done,) = setup.watch.of(CompactionDone)
     assert done.reason == "idle"
     assert conversation.tokens < before < conversation.threshold
@@ -335,7 +335,7 @@ async def test_our_own_conversations_ask_why_the_cache_missed(
             route_to_model(model, "anthropic"), base_url="", provider="anthropic"
         )
         conversation = await Conversation.open(
-            replace(setup, route=official, wall=wall, timer=Alarm())
+            replace(setup, route=official, wall_clock=wall, timer=Alarm())
         )
         for text in ("One.", "Two."):
             await conversation.send(text)

@@ -9,7 +9,7 @@ import pytest
 
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.given_messages import NEVER_RAN
+from everthread.conversation.given_messages import UNFINISHED_RESULT
 from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
@@ -122,7 +122,7 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     await conversation.record(asking("a", "b"))
     await conversation.add_results([tool_result("done", "a")])
     messages = await valid(conversation)
-    assert messages[-1]["content"] == NEVER_RAN
+    assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(asking("c"))
     await conversation.record(
         Reply({"role": "assistant", "content": "Never mind."}, "stop")

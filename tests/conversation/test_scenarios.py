@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.transcript import is_summary, recognize
+from everthread.core.transcript import is_summary, recognize_summaries
 from everthread.core.types import Api, Reply
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Fault
@@ -207,7 +207,7 @@ async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
         key = await setup.store.shared_secret(SUMMARY_KEY)
         at = next(
             index
-            for index, message in enumerate(recognize(sent, key))
+            for index, message in enumerate(recognize_summaries(sent, key))
             if is_summary(message)
         )
         assert at <= 2
@@ -369,7 +369,9 @@ async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -
         await conversation.send("And on.")
         log = setup.main_calls()
         turning = next(
-            at for at, item in enumerate(log) if item.shared and not item.shared.extends
+            at
+            for at, item in enumerate(log)
+            if item.shared and not item.shared.is_extension
         )
         before = log[turning - 1]
         first = log[turning]

@@ -9,7 +9,7 @@ import pytest
 from everthread.compaction.engine import Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.offered_tools import FIND
+from everthread.conversation.offered_tools import FIND_TOOLS
 from everthread.core.types import Reply, Request
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
@@ -76,7 +76,7 @@ async def test_nothing_changes_for_those_under_their_share(
     await conversation.send("Hello")
     await fill(conversation)
     assert all(request.tools == TOOLS[:2] for request in asked.requests)
-    assert (conversation.toolbox.out, setup.watch.of(ToolsChanged)) == ((), [])
+    assert (conversation.toolbox.left_out, setup.watch.of(ToolsChanged)) == ((), [])
 
 
 async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_process(
@@ -87,11 +87,11 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
     assert conversation.tools == TOOLS
     await conversation.send("Book me a flight, and put it into the calendar.")
     first = offered(asked.requests[0])
-    assert {"flight_tool", "calendar_tool", FIND} <= set(first)
+    assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first)
     assert 3 <= len(first) < len(TOOLS)
     [told] = setup.watch.of(ToolsChanged)
     assert (told.gone, told.left_out, told.given, told.why) == (
-        conversation.toolbox.out,
+        conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
     assert told.tokens_saved > 200
     await conversation.send("And now the weather, please, and the payroll.")
@@ -119,36 +119,36 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     asked = ScriptedModel(say, window=8_000)
     conversation = await setup.open(asked, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
-    out = conversation.toolbox.out
+    out = conversation.toolbox.left_out
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(out)
     # One that is left out can be called.
     answer = await conversation.send("Somehow you know it: use it")
     await conversation.add_results([tool_result("paid", answer.calls[0].id)])
     told = await conversation.handle_tool_call(
-        FIND, {"query": "phone somebody: telephones"}
+        FIND_TOOLS, {"query": "phone somebody: telephones"}
     )
     assert told.startswith(
         "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
     )
     assert told.endswith("They are shown to you again from the next compaction on.")
     told = await conversation.handle_tool_call(
-        FIND, {"query": "warehouses", "now": True}
+        FIND_TOOLS, {"query": "warehouses", "now": True}
     )
     assert "The user did not allow to show them at once." in told
     assert "next compaction" in told
-    assert conversation.toolbox.out == out
+    assert conversation.toolbox.left_out == out
     resumed = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
-    assert resumed.toolbox.out == out
+    assert resumed.toolbox.left_out == out
     await fill(resumed)
     now = set(offered(asked.requests[-1]))
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND} <= now
-    assert not set(resumed.toolbox.out) & now
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= now
+    assert not set(resumed.toolbox.left_out) & now
     changed = setup.watch.of(ToolsChanged)[-1]
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(changed.back)
     await fill(resumed, "flight calendar")
     assert "payroll_tool" in offered(asked.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
-    assert record.figures["tools_left_out"] == list(resumed.toolbox.out)
+    assert record.figures["tools_left_out"] == list(resumed.toolbox.left_out)
 
 
 async def test_another_process_sees_a_compaction_only_with_its_tools(
@@ -158,23 +158,23 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     asked = model()
     conversation = await setup.open(asked, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
-    before = conversation.toolbox.out
+    before = conversation.toolbox.left_out
     await conversation.find_tools("telephone")
     await fill(conversation)
-    out = conversation.toolbox.out
+    out = conversation.toolbox.left_out
     assert out != before
     await setup.store.put_state(conversation.session.id, "calibration", None)
     other = await setup.open(asked, resume=conversation.id, tools=TOOLS, **SHARE)
-    assert other.toolbox.out == out
+    assert other.toolbox.left_out == out
     await other.undo()
-    assert other.toolbox.out == before
+    assert other.toolbox.left_out == before
 
 
 async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -> None:
     asked = model(name="claude-sonnet-4-5", api="anthropic")
     conversation = await setup.open(asked, tools=TOOLS, provider="anthropic", **SHARE)
     await conversation.send("Book me a flight.")
-    price = conversation.toolbox.price()
+    price = conversation.toolbox.describe_price()
     assert price.startswith("about $0.00")
     assert f"{conversation.tokens:,} tokens" in price
     found = await conversation.find_tools("telephone", now=True)
@@ -183,7 +183,7 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
     assert found.text.endswith("They are shown to you again from now on.")
     told = setup.watch.of(ToolsChanged)[-1]
     assert (told.back, told.now) == (("telephone_tool",), True)
-    assert "other tools are offered" in conversation.toolbox.price()
+    assert "other tools are offered" in conversation.toolbox.describe_price()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered(asked.requests[-1])
     assert "telephone_tool" not in offered(asked.requests[-2])
@@ -194,7 +194,7 @@ async def test_now_costs_the_cache_and_says_how_much(setup: ConversationSetup) -
     assert offered(asked.requests[-1]) == offered(asked.requests[-2])
     unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
-    assert "is not known" in unpriced.toolbox.price()
+    assert "is not known" in unpriced.toolbox.describe_price()
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(
@@ -205,7 +205,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
     found = await conversation.find_tools("quantum chemistry", now=True)
     assert (found.tools, found.now) == ((), False)
     assert "These are left out: " in found.text
-    assert all(name in found.text for name in conversation.toolbox.out)
+    assert all(name in found.text for name in conversation.toolbox.left_out)
     assert (
         "telephone_tool" not in (await conversation.find_tools("telephone_tool")).others
     )
@@ -216,7 +216,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
     await small.send("Hello")
     assert "all are shown to you" in (await small.find_tools("weather")).text
     with pytest.raises(KeyError):
-        await small.handle_tool_call(FIND, {"query": "weather"})
+        await small.handle_tool_call(FIND_TOOLS, {"query": "weather"})
 
 
 async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
@@ -232,12 +232,12 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
         tools_share=1.0,
     )
     await conversation.send("Book me a flight.")
-    assert FIND in offered(asked.requests[0])
+    assert FIND_TOOLS in offered(asked.requests[0])
     await conversation.send("And a hotel.")
     [notice] = setup.watch.of(Notice)
     assert "alone take" in notice.text
     assert notice.text.endswith(
-        f"{len(conversation.toolbox.out)} tools that it does not use are left out."
+        f"{len(conversation.toolbox.left_out)} tools that it does not use are left out."
     )
     full = await setup.open(
         model(),
@@ -246,7 +246,7 @@ async def test_system_and_tools_that_fill_the_threshold_leave_room_again(
         **SHARE,
     )
     await full.send("Book me a flight.")
-    assert set(full.toolbox.out) == {entry["function"]["name"] for entry in TOOLS}
+    assert set(full.toolbox.left_out) == {entry["function"]["name"] for entry in TOOLS}
     assert setup.watch.of(Notice)[-1].text.endswith("larger window.")
 
 
@@ -260,26 +260,26 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
     conversation = await setup.open(asked, tools=TOOLS, engine=engine, **SHARE)
     await conversation.send("Book me a flight.")
     names = offered(asked.requests[-1])
-    assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND} <= set(names)
-    assert [entry["function"]["name"] for entry in conversation.toolbox.own] == names[
-        -4:
-    ]
+    assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
+    assert [
+        entry["function"]["name"] for entry in conversation.toolbox.own_schemas
+    ] == names[-4:]
     conversation.use_tools(TOOLS[:1])
     setup.watch.broken.clear()
     await conversation.send("Hello")
-    assert FIND not in offered(asked.requests[-1])
+    assert FIND_TOOLS not in offered(asked.requests[-1])
     # `use_tools` says that the cache is lost by it.
     assert len(setup.watch.broken) == 1
     setup.watch.broken.clear()
     mine = {
         "type": "function",
-        "function": {"name": FIND, "description": "mine", "parameters": {}},
+        "function": {"name": FIND_TOOLS, "description": "mine", "parameters": {}},
     }
     own = await setup.open(asked, tools=[*TOOLS, mine], **SHARE)
     await own.send("Hello")
     off = await setup.open(asked, tools=TOOLS, enabled=False, **SHARE)
     await off.send("Hello")
-    assert own.toolbox.out == off.toolbox.out == ()
+    assert own.toolbox.left_out == off.toolbox.left_out == ()
 
 
 async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
@@ -292,4 +292,4 @@ async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
     await conversation.add_results([tool_result("no such tool", answer.calls[0].id)])
     await conversation.send()
     assert not setup.watch.of(CompactionDone)
-    assert not conversation.toolbox.used
+    assert not conversation.toolbox.used_tools

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.conversation.tool_selection import (
-    CARD_CHARS,
+    MAX_DESCRIPTION_CHARS,
     ToolCard,
-    card_of,
+    choose_left_out,
+    compute_max_tool_tokens,
+    exceed_share,
     find_matching,
-    left_out,
-    name_of,
-    room_for,
-    scores,
-    take_too_much_room,
+    make_card,
+    score_cards,
+    tool_name,
 )
 
 
@@ -32,10 +32,12 @@ def tool(name: str, description: Any = "", *parameters: str) -> dict[str, Any]:
 
 
 CARDS = [
-    card_of(tool("create_invoice", "Make an invoice for a customer.", "customer"), 100),
-    card_of(tool("sendEmail", "Send a message by mail.", "recipient"), 100),
-    card_of(tool("weather", "The weather at a place.", "city"), 100),
-    card_of(tool("refund", "Pay money back for an invoice.", "payment_id"), 100),
+    make_card(
+        tool("create_invoice", "Make an invoice for a customer.", "customer"), 100
+    ),
+    make_card(tool("sendEmail", "Send a message by mail.", "recipient"), 100),
+    make_card(tool("weather", "The weather at a place.", "city"), 100),
+    make_card(tool("refund", "Pay money back for an invoice.", "payment_id"), 100),
 ]
 
 
@@ -45,7 +47,13 @@ def out(
     used: tuple[str, ...] = (),
     before: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    return left_out(CARDS, room=room, used=used, wanted=wanted, before=before)
+    return choose_left_out(
+        CARDS,
+        max_tokens=room,
+        used_names=used,
+        task_text=wanted,
+        previously_left_out=before,
+    )
 
 
 def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
@@ -54,29 +62,34 @@ def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
         "description": "word " * 100,
         "input_schema": {"properties": {"zip_code": {}}},
     }
-    card = card_of(anthropic)
-    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == (
+    card = make_card(anthropic)
+    assert (
+        tool_name(anthropic),
+        card.name,
+        len(card.description),
+        card.description[-1],
+    ) == (
         "a",
         "a",
-        CARD_CHARS,
+        MAX_DESCRIPTION_CHARS,
         "…",
     )
     assert {"zip", "code"} <= card.words
     nameless = {"name": 3, "description": 4, "input_schema": {"properties": []}}
     odd: list[dict[str, Any]] = [{"type": "web_search"}, nameless, tool("b", None)]
-    cards = [card_of(each, 50) for each in odd]
+    cards = [make_card(each, 50) for each in odd]
     assert [card.name for card in cards] == ["", "", "b"]
-    assert left_out(cards, room=0, used=(), wanted="") == ("b",)
+    assert choose_left_out(cards, max_tokens=0, used_names=(), task_text="") == ("b",)
 
 
 def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
-    assert not take_too_much_room(250, threshold=1_000, others=100)
-    assert take_too_much_room(251, threshold=1_000, others=100)
-    assert take_too_much_room(200, threshold=1_000, others=800)
-    assert not take_too_much_room(900, threshold=1_000, others=0, share=1.0)
-    assert room_for(1_000, 100) == 250
-    assert room_for(1_000, 600) == 150
-    assert room_for(1_000, 5_000) == 0
+    assert not exceed_share(250, threshold=1_000, other_tokens=100)
+    assert exceed_share(251, threshold=1_000, other_tokens=100)
+    assert exceed_share(200, threshold=1_000, other_tokens=800)
+    assert not exceed_share(900, threshold=1_000, other_tokens=0, share=1.0)
+    assert compute_max_tool_tokens(1_000, 100) == 250
+    assert compute_max_tool_tokens(1_000, 600) == 150
+    assert compute_max_tool_tokens(1_000, 5_000) == 0
 
 
 def test_what_matches_the_task_stays_and_what_is_used_always() -> None:
@@ -132,13 +145,21 @@ NAMES = st.sampled_from([f"tool_{index}" for index in range(12)])
 def test_the_rest_fits_unless_all_of_it_is_used(
     sizes: dict[str, int], room: int, used: set[str], before: set[str], wanted: str
 ) -> None:
-    cards = [card_of(tool(name), size) for name, size in sizes.items()]
-    gone = left_out(cards, room=room, used=used, wanted=wanted, before=before)
+    cards = [make_card(tool(name), size) for name, size in sizes.items()]
+    gone = choose_left_out(
+        cards,
+        max_tokens=room,
+        used_names=used,
+        task_text=wanted,
+        previously_left_out=before,
+    )
     rest: list[ToolCard] = [card for card in cards if card.name not in gone]
     assert not set(gone) & used
     assert sum(card.tokens for card in rest) <= room or all(
         card.name in used for card in rest
     )
-    again = left_out(cards, room=room, used=used, wanted="", before=gone)
+    again = choose_left_out(
+        cards, max_tokens=room, used_names=used, task_text="", previously_left_out=gone
+    )
     assert set(again) == set(gone)
-    assert len(scores(cards, wanted)) == len(cards)
+    assert len(score_cards(cards, wanted)) == len(cards)

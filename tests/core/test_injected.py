@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import (
+    find_typed_words,
     is_refused_call,
     strip_injected,
     strip_surroundings,
-    typed_words,
 )
 from everthread.core.transcript import user_text
 
@@ -187,8 +187,8 @@ REFUSALS = {
 @pytest.mark.parametrize("result", REFUSALS.values(), ids=REFUSALS)
 def test_what_the_user_typed_when_refusing_a_call(result: str) -> None:
     assert is_refused_call(result)
-    assert typed_words(result, "Bash", failed=True) == RULE
-    assert typed_words(result, "Bash", failed=False) == "", (
+    assert find_typed_words(result, "Bash", failed=True) == RULE
+    assert find_typed_words(result, "Bash", failed=False) == "", (
         "a file that quotes a refusal is none"
     )
 
@@ -206,23 +206,23 @@ def test_what_the_user_typed_when_refusing_a_call(result: str) -> None:
 )
 def test_a_refusal_without_words_of_the_user(result: str) -> None:
     assert is_refused_call(result)
-    assert typed_words(result, "Bash", failed=True) == ""
+    assert find_typed_words(result, "Bash", failed=True) == ""
 
 
 def test_a_failed_call_is_not_a_refused_one() -> None:
     result = f"bash: line 1: the user said:\n{RULE}"
     assert not is_refused_call(result)
-    assert typed_words(result, "Bash", failed=True) == ""
+    assert find_typed_words(result, "Bash", failed=True) == ""
 
 
 def test_the_answer_to_a_question_of_a_tool_is_the_users() -> None:
     result = 'User has answered your questions: "Tabs or spaces?"="Tabs"'
     assert (
-        typed_words(result, "AskUserQuestion", failed=False)
+        find_typed_words(result, "AskUserQuestion", failed=False)
         == '"Tabs or spaces?"="Tabs"'
     )
-    assert typed_words(result, "Read", failed=False) == ""
-    assert typed_words("Nobody answered.", "AskUserQuestion", failed=False) == ""
+    assert find_typed_words(result, "Read", failed=False) == ""
+    assert find_typed_words("Nobody answered.", "AskUserQuestion", failed=False) == ""
 
 
 def test_surroundings_go_and_records_stay() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.transcript import is_answer, is_lookup, lookup_tools
+from everthread.core.transcript import (
+    find_lookup_tools,
+    is_lookup_answer,
+    is_lookup_tool,
+)
 
 OURS = [
     "recall",
@@ -32,16 +36,16 @@ OTHERS = [
     "name", [*OURS, "MCP__Everthread__Search", "x__everthread_pin"]
 )
 def test_our_tools_are_known_however_a_client_calls_them(name: str) -> None:
-    assert is_lookup(name)
+    assert is_lookup_tool(name)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_tools_are_not_ours(name: str) -> None:
-    assert not is_lookup(name)
+    assert not is_lookup_tool(name)
 
 
 def test_what_a_client_can_search_and_read_with() -> None:
-    assert lookup_tools([*OURS, *OTHERS]) == (
+    assert find_lookup_tools([*OURS, *OTHERS]) == (
         "everthread_expand",
         "mcp__everthread__search",
         "recall",
@@ -49,6 +53,6 @@ def test_what_a_client_can_search_and_read_with() -> None:
 
 
 def test_an_answer_of_a_lookup_is_known_by_its_tool_and_its_size() -> None:
-    assert is_answer("recall", "found")
-    assert not is_answer("recall", "x" * 30_000), "none of ours is so long"
-    assert not is_answer("read_file", "found")
+    assert is_lookup_answer("recall", "found")
+    assert not is_lookup_answer("recall", "x" * 30_000), "none of ours is so long"
+    assert not is_lookup_answer("read_file", "found")

@@ -11,12 +11,12 @@ from everthread.core.messages import (
     Message,
     calls_of,
     content_text,
-    images_in,
+    iterate_images,
+    iterate_strings,
     message_key,
     part_text,
     parts_of,
     results_of,
-    strings_in,
     text_of,
     tool_names,
     with_content,
@@ -144,14 +144,14 @@ def test_images_are_found_inside_results_too() -> None:
         {"type": "text", "text": "a"},
         "x",
     ]
-    assert list(images_in(content)) == [image, image]
-    assert list(images_in("text")) == []
+    assert list(iterate_images(content)) == [image, image]
+    assert list(iterate_images("text")) == []
 
 
 def test_the_strings_of_parsed_json_come_in_order() -> None:
     value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
-    assert list(strings_in(value)) == ["b", "d", "f"]
-    assert list(strings_in(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]
+    assert list(iterate_strings(value)) == ["b", "d", "f"]
+    assert list(iterate_strings(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]
 
 
 def test_equal_messages_share_a_key_and_other_words_calls_or_results_do_not() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from everthread.core.caching.openai_cache_breakpoints import (
     BREAKPOINT,
-    breakpoint_place,
+    accepts_breakpoints,
+    find_breakpoint_index,
     has_breakpoint,
     mark_message,
     mark_system_breakpoint,
-    takes_breakpoints,
 )
 from everthread.core.fingerprints import byte_form
 from everthread.core.types import Api
@@ -42,7 +42,7 @@ MARK = {"mode": "explicit"}
 def test_openais_own_api_and_openrouter_know_breakpoints(
     api: Api, model: str, provider: str, base_url: str | None, expected: bool
 ) -> None:
-    assert takes_breakpoints(api, model, provider, base_url) is expected
+    assert accepts_breakpoints(api, model, provider, base_url) is expected
 
 
 def test_a_system_prompt_is_marked_at_its_first_and_last_block() -> None:
@@ -84,7 +84,7 @@ USER = {"role": "user", "content": "Hello."}
 def test_the_last_system_message_before_our_note_carries_it(
     values: list[Any], leading: int, place: int | None
 ) -> None:
-    assert breakpoint_place(values, leading, "The note.") == place
+    assert find_breakpoint_index(values, leading, "The note.") == place
 
 
 def test_a_message_is_marked_at_its_last_part_before_our_note() -> None:

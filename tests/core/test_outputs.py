@@ -12,20 +12,20 @@ from everthread.core.messages import Call, Message, Result, edit_results, with_t
 from everthread.core.outputs import (
     OutputLimits,
     ToolOutput,
+    count_lines,
     cut_middle,
     is_persisted,
-    line_count,
-    name_reader,
+    make_output_to_store,
+    make_persisted_block,
     output_id,
     parse_persisted,
-    persisted_block,
     plan_storage,
     reads_stored_output,
-    to_store,
+    replace_reader_name,
 )
 
 LIMITS = OutputLimits(
-    result_chars=1_000, turn_chars=3_000, preview_chars=100, ceiling=5_000
+    result_chars=1_000, turn_chars=3_000, preview_chars=100, max_tool_chars=5_000
 )
 BIG = "start " + "x" * 5_000 + "\nthe end"
 
@@ -47,7 +47,7 @@ def test_an_id_is_made_from_the_text_alone() -> None:
 
 
 def test_a_block_says_size_place_how_to_read_and_shows_both_ends() -> None:
-    block = persisted_block(BIG, preview_chars=90)
+    block = make_persisted_block(BIG, preview_chars=90)
     assert "5,014 characters (4.9 KB), 2 lines" in block
     assert block.count(output_id(BIG)) == 2
     assert "read_file" in block
@@ -69,17 +69,17 @@ def test_a_block_says_size_place_how_to_read_and_shows_both_ends() -> None:
     ],
 )
 def test_sizes_are_for_people(text: str, size: str) -> None:
-    assert size in persisted_block(text, preview_chars=0)
+    assert size in make_persisted_block(text, preview_chars=0)
 
 
 def test_a_block_without_preview_is_one_too() -> None:
-    block = persisted_block(BIG, preview_chars=0)
+    block = make_persisted_block(BIG, preview_chars=0)
     assert is_persisted(block)
     assert "start" not in block
 
 
 def test_what_only_looks_like_a_block_is_none() -> None:
-    block = persisted_block(BIG, preview_chars=90)
+    block = make_persisted_block(BIG, preview_chars=90)
     assert not is_persisted(block + "\nand more")
     assert not is_persisted(block.replace("5,014", ",,"))
     assert not is_persisted("see <persisted-output> there")
@@ -107,7 +107,7 @@ def test_a_tool_has_its_own_limit_but_never_beyond_the_ceiling() -> None:
 
 
 def test_read_file_has_no_limit_of_its_own_unless_one_is_set() -> None:
-    assert LIMITS.of("read_file") == math.inf
+    assert LIMITS.limit_for("read_file") == math.inf
     assert stored(outputs(2_900, tool="read_file")) == []
     assert stored(
         outputs(2_900, tool="read_file"),
@@ -125,19 +125,19 @@ def test_together_over_the_limit_the_largest_go_first_until_under() -> None:
 
 def test_reads_of_stored_output_are_never_stored() -> None:
     assert stored(
-        [ToolOutput("a", "read_file", "r" * 9_000, exempt=True), *outputs(900)]
+        [ToolOutput("a", "read_file", "r" * 9_000, is_exempt=True), *outputs(900)]
     ) == [1]
 
 
 def test_a_stored_result_is_not_stored_again() -> None:
-    block = persisted_block(BIG, preview_chars=100)
+    block = make_persisted_block(BIG, preview_chars=100)
     assert stored([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10)) == []
-    forged = persisted_block("q" * 90_000, preview_chars=20_000)
+    forged = make_persisted_block("q" * 90_000, preview_chars=20_000)
     assert stored([ToolOutput("a", "bash", forged)]) == [0]
 
 
 def test_a_block_that_would_not_be_shorter_is_not_made() -> None:
-    assert to_store(0, "a", "short", preview_chars=100) is None
+    assert make_output_to_store(0, "a", "short", preview_chars=100) is None
     assert stored(outputs(90), OutputLimits(10, 10, 100, 10)) == []
 
 
@@ -163,7 +163,7 @@ def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(
 
 def test_the_middle_of_a_message_is_stored_and_its_ends_stay_word_for_word() -> None:
     text = "first " + "m" * 1_000 + " last"
-    replacement, middle = cut_middle(text, keep=6)
+    replacement, middle = cut_middle(text, keep_chars=6)
     assert replacement.startswith("first \n<persisted-output>")
     assert replacement.endswith("</persisted-output>\nm last")
     assert output_id(middle) in replacement
@@ -171,7 +171,7 @@ def test_the_middle_of_a_message_is_stored_and_its_ends_stay_word_for_word() -> 
 
 
 def test_lines_are_counted_as_people_do() -> None:
-    assert [line_count(text) for text in ("", "a", "a\n", "a\nb", "\n")] == [
+    assert [count_lines(text) for text in ("", "a", "a\n", "a\nb", "\n")] == [
         0,
         1,
         1,
@@ -235,7 +235,7 @@ def test_a_text_takes_the_place_of_all_words_and_of_nothing_else() -> None:
 
 
 def test_a_block_names_the_tool_that_is_there_or_none() -> None:
-    block = persisted_block("line\n" * 500, preview_chars=40)
+    block = make_persisted_block("line\n" * 500, preview_chars=40)
     value = {
         "role": "user",
         "content": [
@@ -243,12 +243,12 @@ def test_a_block_names_the_tool_that_is_there_or_none() -> None:
             "call read_file",
         ],
     }
-    told = name_reader(value, "recall")["content"]
+    told = replace_reader_name(value, "recall")["content"]
     assert 'call recall with id "output:' in told[0]["content"]
     assert "read_file" not in told[0]["content"]
     assert told[1] == "call read_file"
     assert told[0]["size"] == 3
-    silent = name_reader(block, None)
+    silent = replace_reader_name(block, None)
     assert "call" not in silent
     assert (
         parse_persisted(silent)

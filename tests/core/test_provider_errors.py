@@ -17,7 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
-from everthread.core.provider_errors.sentences import plain, sentences
+from everthread.core.provider_errors.sentences import (
+    normalize_error_text,
+    split_sentences,
+)
 from everthread.core.provider_errors.stated_counts import Counts, read_counts
 from tests.shared_data import shared_path
 
@@ -125,9 +128,6 @@ def test_what_prints_an_error_does_not_change_it() -> None:
             ):
                 changed.append((wrapped, text))
     assert changed == []
-
-
-# --- shapes ----------------------------------------------------------------------------------------------------
 
 
 def openai_error(status: int, body: Any) -> openai.APIStatusError:
@@ -306,8 +306,6 @@ def test_counts_of_a_server_that_names_its_fields() -> None:
     assert classify_error(text).context_limit == 8192
 
 
-# --- never raises, never changes what it is given --------------------------------------------------------------
-
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 )
@@ -399,8 +397,6 @@ def test_a_verdict_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         classify_error("x").kind = "rate_limit"  # type: ignore[misc]  # the point of the test
 
-
-# --- numbers, whatever the wording -----------------------------------------------------------------------------
 
 _SIZES = st.integers(1_000, 2_000_000)
 _SUBJECTS = st.sampled_from(
@@ -534,7 +530,7 @@ def test_only_the_cap_is_at_fault(limit: int, name: str) -> None:
     ],
 )
 def test_which_number_is_which(text: str, counts: Counts) -> None:
-    assert read_counts(sentences(plain(text))) == counts
+    assert read_counts(split_sentences(normalize_error_text(text))) == counts
 
 
 @pytest.mark.parametrize(

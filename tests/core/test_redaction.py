@@ -330,9 +330,6 @@ def test_what_is_no_text_is_left_alone(value: object) -> None:
     assert redact(value) is value  # type: ignore[arg-type]  # the same
 
 
-# --- values ---------------------------------------------------------------------------------------------------------
-
-
 def test_values_are_redacted_inside_and_by_their_names() -> None:
     value = {
         "env": [
@@ -399,9 +396,6 @@ def test_deep_values() -> None:
     for _ in range(5000):
         result = result[0]
     assert result == f"password={MARK}"
-
-
-# --- judgements -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -473,8 +467,6 @@ def test_published_keys_are_known_by_their_digest() -> None:
     assert not is_published(TOKENS["google"])
     assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in rules().published)
 
-
-# --- properties -----------------------------------------------------------------------------------------------------
 
 PIECES = st.sampled_from(
     [
@@ -584,9 +576,6 @@ def test_two_megabytes_of_base64_are_fine() -> None:
     data = base64.b64encode(chance(100_000).encode()).decode()
     text = "data:image/png;base64," + data * 15
     assert redact(text) is text
-
-
-# --- the real material ----------------------------------------------------------------------------------------------
 
 
 def test_recall_and_false_positives_on_the_shared_half() -> None:

@@ -9,17 +9,17 @@ import pytest
 from everthread.core.messages import Message
 from everthread.core.transcript import (
     SUMMARY_START,
-    Group,
+    CallGroup,
     Span,
     TurnSpan,
-    groups,
-    head_length,
+    count_head_messages,
+    find_call_groups,
     is_user_message,
     latest_user_index,
     mark_summary,
     seal_summary,
     spans,
-    turns,
+    split_into_turns,
     user_text,
 )
 
@@ -46,27 +46,28 @@ def result(call_id: str, text: str = "ok") -> Message:
 
 class TestGroups:
     def test_results_out_of_order_belong_to_their_call(self) -> None:
-        assert groups([calls("a", "b"), result("b"), result("a")]) == [
-            Group(0, ("a", "b"), (1, 2), ())
+        assert find_call_groups([calls("a", "b"), result("b"), result("a")]) == [
+            CallGroup(0, ("a", "b"), (1, 2), ())
         ]
 
     def test_a_second_result_belongs_to_nothing(self) -> None:
-        assert groups([calls("a"), result("a"), result("a")]) == [
-            Group(0, ("a",), (1,), ())
+        assert find_call_groups([calls("a"), result("a"), result("a")]) == [
+            CallGroup(0, ("a",), (1,), ())
         ]
 
     def test_a_missing_result_is_named(self) -> None:
         messages = [calls("a", "b"), result("a"), user("go on")]
-        assert groups(messages) == [Group(0, ("a", "b"), (1,), ("b",))]
+        assert find_call_groups(messages) == [CallGroup(0, ("a", "b"), (1,), ("b",))]
 
     def test_a_result_goes_to_the_latest_call_of_its_id(self) -> None:
         assert [
-            g.results for g in groups([calls("a"), user("x"), calls("a"), result("a")])
+            g.result_indexes
+            for g in find_call_groups([calls("a"), user("x"), calls("a"), result("a")])
         ] == [(), (3,)]
 
     def test_two_calls_of_one_id_take_one_result_each(self) -> None:
-        assert groups([calls("a", "a"), result("a"), result("a")]) == [
-            Group(0, ("a", "a"), (1, 2), ())
+        assert find_call_groups([calls("a", "a"), result("a"), result("a")]) == [
+            CallGroup(0, ("a", "a"), (1, 2), ())
         ]
 
     def test_anthropic_blocks_form_groups_too(self) -> None:
@@ -82,15 +83,15 @@ class TestGroups:
                 ],
             },
         ]
-        assert groups(messages) == [Group(0, ("t",), (1,), ())]
+        assert find_call_groups(messages) == [CallGroup(0, ("t",), (1,), ())]
 
     def test_one_message_with_two_results_counts_once(self) -> None:
         blocks = [
             {"type": "tool_result", "tool_use_id": i, "content": "ok"}
             for i in ("a", "b")
         ]
-        assert groups([calls("a", "b"), user(blocks)]) == [
-            Group(0, ("a", "b"), (1,), ())
+        assert find_call_groups([calls("a", "b"), user(blocks)]) == [
+            CallGroup(0, ("a", "b"), (1,), ())
         ]
 
 
@@ -175,7 +176,7 @@ class TestUserMessages:
             user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
         ]
         assert latest_user_index(messages) == 0
-        assert turns(messages) == [TurnSpan(0, 3, 0)]
+        assert split_into_turns(messages) == [TurnSpan(0, 3, 0)]
 
 
 class TestTurns:
@@ -188,15 +189,15 @@ class TestTurns:
             says("done"),
             user("b"),
         ]
-        assert turns(messages) == [
+        assert split_into_turns(messages) == [
             TurnSpan(0, 1, None),
             TurnSpan(1, 5, 1),
             TurnSpan(5, 6, 5),
         ]
 
     def test_without_a_user(self) -> None:
-        assert turns([says("hi")]) == [TurnSpan(0, 1, None)]
-        assert turns([]) == []
+        assert split_into_turns([says("hi")]) == [TurnSpan(0, 1, None)]
+        assert split_into_turns([]) == []
 
 
 class TestHead:
@@ -244,4 +245,4 @@ class TestHead:
     def test_system_prompt_and_first_exchange(
         self, messages: list[Message], length: int
     ) -> None:
-        assert head_length(messages) == length
+        assert count_head_messages(messages) == length

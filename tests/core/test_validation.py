@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core import validation
-from everthread.core.transcript import is_user_message
-from everthread.core.validation import (
-    OPENING,
+from everthread.core import message_repair
+from everthread.core.message_repair import (
+    OPENING_TEXT,
     STUB_RESULT,
     repair,
     repair_messages,
-    validate_messages,
     with_call_ids,
 )
+from everthread.core.transcript import is_user_message
+from everthread.core.validation import validate_messages
 from everthread.errors import InputError
 from tests.shared_data import shared_path
 
@@ -348,14 +348,14 @@ class TestRepair:
         ]
         mended = repair(messages, in_flight=True)
         assert mended.messages == [HI, *messages[2:]]
-        assert mended.places == [0, 2, 3]
+        assert mended.original_indexes == [0, 2, 3]
         assert repair_messages([result("b")], in_flight=True) == []
 
     def test_it_tells_where_each_message_stood(self) -> None:
         sound = [SYSTEM, HI, made(call("a")), result("a")]
-        assert repair(sound).places == [0, 1, 2, 3]
+        assert repair(sound).original_indexes == [0, 1, 2, 3]
         moved = [made(call("a")), HI, result("a"), {"role": "user", "content": 4}]
-        assert repair(moved).places == [None, 0, 2, 1, None]
+        assert repair(moved).original_indexes == [None, 0, 2, 1, None]
 
     def test_in_flight_still_answers_older_calls(self) -> None:
         mended = repair_messages([HI, made(call("a")), HI], in_flight=True)
@@ -391,7 +391,7 @@ class TestRepair:
         first, *_ = repair_messages(
             [{"role": "assistant", "content": "Hi! How can I help?"}, HI]
         )
-        assert first == {"role": "user", "content": OPENING}
+        assert first == {"role": "user", "content": OPENING_TEXT}
         assert not is_user_message(first)
 
     def test_ids_that_return_become_unique_with_their_results(self) -> None:
@@ -582,7 +582,7 @@ def test_the_quick_way_mends_as_the_thorough_one_does(
 ) -> None:
     mended = repair(messages, in_flight=in_flight)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "_repair_plain", lambda *_, **__: None)
+        patch.setattr(message_repair, "_repair_simple_list", lambda *_, **__: None)
         assert repair(messages, in_flight=in_flight) == mended
 
 
@@ -598,7 +598,7 @@ def test_only_the_unsound_part_is_touched() -> None:
         HI,
     ]
     mended = repair(messages)
-    assert mended.places == [0, 1, 2, 3, None, 4, 5, 6, 7]
+    assert mended.original_indexes == [0, 1, 2, 3, None, 4, 5, 6, 7]
     assert mended.actions == ["message 3: call 'b' got a stub result: it has none"]
 
 
@@ -618,7 +618,7 @@ def test_an_id_that_is_made_is_none_that_follows() -> None:
         "a_2_2",
         "d",
     ]
-    assert mended.places == [0, 1, 2, None, None, None, None, 7, 8]
+    assert mended.original_indexes == [0, 1, 2, None, None, None, None, 7, 8]
     assert validate_messages(mended.messages, api="anthropic") == []
 
 

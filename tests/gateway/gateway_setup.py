@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import anthropic
+import httpx2
 import openai
 
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth, Mode
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
@@ -138,3 +139,44 @@ def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:
 
 def ask_chat(client: openai.AsyncOpenAI, messages: Any = HELLO, **more: Any) -> Any:
     return client.chat.completions.create(model=CHAT, messages=messages, **more)
+
+
+@dataclass
+class ClaudeClient:
+    """A client over plain HTTP that sends its whole history, as Claude Code does."""
+
+    http: httpx2.AsyncClient
+    url: str
+    tools: list[Any]
+    headers: dict[str, str]
+    messages: list[Any] = field(default_factory=list)
+
+    async def say(self, text: str, **more: Any) -> str:
+        """Send one more message of the user and return the thread of the answer."""
+        self.messages.append({"role": "user", "content": text})
+        return await self.send(**more)
+
+    async def send(self, **more: Any) -> str:
+        answer = await self.post(**more)
+        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
+        return str(answer.headers["x-everthread-thread"])
+
+    async def post(self, **more: Any) -> httpx2.Response:
+        body = {
+            "model": CLAUDE,
+            "max_tokens": 500,
+            "messages": self.messages,
+            "tools": self.tools,
+            **more,
+        }
+        answer = await self.http.post(
+            f"{self.url}/v1/messages",
+            json=body,
+            headers={
+                "x-api-key": "k",
+                "anthropic-version": "2023-06-01",
+                **self.headers,
+            },
+        )
+        assert answer.status_code == 200, answer.text
+        return answer

@@ -109,7 +109,7 @@ async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
             assert "as the test says" not in page
             assert "of 16,000" in (await me.get("/")).text
 
-            talk._live.fit(12_000)
+            talk._state.use_window(12_000)
             await talk.send("And the ledger.")
             page = (await me.get(f"/dashboard/threads/{talk.id}")).words
             assert "The window: 12,000 tokens, learnt from the provider." in page

@@ -33,23 +33,6 @@ async def test_an_error_of_the_work_is_its_own() -> None:
             await run_beside(work, give_nothing)
 
 
-async def test_what_a_watcher_raises_ends_the_work() -> None:
-    ended = []
-
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append("cleaned up")
-
-    async def watch() -> None:
-        raise LookupError("the client left")
-
-    with pytest.raises(LookupError, match="the client left"):
-        await run_beside(work(), watch)
-    assert ended == ["cleaned up"]
-
-
 async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
     released = asyncio.Event()
 
@@ -59,24 +42,3 @@ async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
     assert (
         await run_beside(wait_and_give(released, "done"), watch, after=0.001) == "done"
     )
-
-
-async def wait_for_end(name: str, ended: list[str]) -> None:
-    """Wait until cancelled, and note it."""
-    try:
-        await asyncio.Event().wait()
-    finally:
-        ended.append(name)
-
-
-async def test_a_cancelled_caller_ends_both() -> None:
-    ended: list[str] = []
-    task = asyncio.create_task(
-        run_beside(wait_for_end("work", ended), lambda: wait_for_end("watcher", ended))
-    )
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.sleep(0)
-    assert ended == ["work", "watcher"]

@@ -15,7 +15,13 @@ from everthread.core.types import Reply, Request
 from everthread.store.store import Store
 from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, FILLER, GatewaySetup, open_setup
+from tests.gateway.gateway_setup import (
+    CHAT,
+    FILLER,
+    ClaudeClient,
+    GatewaySetup,
+    open_setup,
+)
 
 __all__ = ["everthread", "home"]
 READ: Any = {
@@ -32,39 +38,9 @@ SECRET_PLACE = "The archive key lies under the blue amphora."
 NUMBERS = itertools.count()
 
 
-class Session:
+def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> ClaudeClient:
     """A client that names its session, as Claude Code does."""
-
-    def __init__(self, http: httpx2.AsyncClient, url: str, name: str = "s-1") -> None:
-        self.messages: list[Any] = []
-        self._http = http
-        self._url = url
-        self._name = name
-
-    async def say(self, text: str, **more: Any) -> str:
-        """The thread of the answer."""
-        self.messages.append({"role": "user", "content": text})
-        return await self.send(**more)
-
-    async def send(self, **more: Any) -> str:
-        body = {
-            "model": CLAUDE,
-            "max_tokens": 500,
-            "messages": self.messages,
-            "tools": [READ],
-            **more,
-        }
-        headers = {
-            "x-api-key": "k",
-            "anthropic-version": "2023-06-01",
-            "x-claude-code-session-id": self._name,
-        }
-        answer = await self._http.post(
-            f"{self._url}/v1/messages", json=body, headers=headers
-        )
-        assert answer.status_code == 200, answer.text
-        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
-        return str(answer.headers["x-everthread-thread"])
+    return ClaudeClient(http, url, [READ], {"x-claude-code-session-id": name})
 
 
 def answer_or_recall(request: Request) -> Any:
@@ -106,7 +82,7 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
     async with open_setup(tmp_path, script=answer_or_recall) as gateways:
         gateways.store = cast("Store", SlowStore(gateways.store, seconds))
         url = await gateways.start("none", key=None)
-        session = Session(http, url)
+        session = open_session(http, url)
         before = await session.say(SECRET_PLACE)
         await session.say("Read the importer. " + FILLER * 5)
         await session.say(
@@ -127,7 +103,7 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
         ]
         assert history[0] == SECRET_PLACE
         other = await gateways.start("none", key=None)
-        again = Session(http, other)
+        again = open_session(http, other)
         again.messages = session.messages
         assert await again.say("Where is the key, once more?") == after, (
             "another process knows it too"
@@ -143,7 +119,7 @@ async def test_another_conversation_of_the_session_is_not_taken_for_its_continua
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
-    session = Session(http, url)
+    session = open_session(http, url)
     await session.say("Move the ledger into the archive. " + FILLER * 5)
     session.messages = []
     thread = await session.say(
@@ -161,7 +137,7 @@ async def test_a_branch_recalls_what_only_its_parent_has(
     async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        session = Session(http, url)
+        session = open_session(http, url)
         await session.say("Begin. " + FILLER * 100)
         resumed = list(session.messages)
         before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
@@ -197,7 +173,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
     async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        session = Session(http, url)
+        session = open_session(http, url)
         calls = [tool_use(1, "a.txt"), tool_use(2, "b.txt")]
         results = [
             tool_result(1, f"Nothing. {FILLER * 30}"),
@@ -231,9 +207,9 @@ async def test_state_and_search_reach_all_threads_of_a_session(
     everthread: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
-    session = Session(http, url)
+    session = open_session(http, url)
     thread = await session.say("Mend the parser.")
-    helper = Session(http, url)
+    helper = open_session(http, url)
     edit = {
         "type": "tool_use",
         "id": "toolu_7",
@@ -256,7 +232,7 @@ async def test_state_and_search_reach_all_threads_of_a_session(
     assert "/src/parser.py" in [file["path"] for file in state["files"]]
     found = await http.get(f"{url}/api/threads/{thread}/search", params={"q": "lexer"})
     assert [hit["thread"] for hit in found.json()["items"]] == [other]
-    stranger = await Session(http, url, "s-2").say("Mend something else.")
+    stranger = await open_session(http, url, "s-2").say("Mend something else.")
     apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
     assert apart["files"] == []
     stored = ("--store", str(gateways.file))
@@ -338,15 +314,15 @@ async def test_two_sessions_and_two_tenants_share_nothing(
 ) -> None:
     async with open_setup(tmp_path, script=answer_or_recall) as gateways:
         url = await gateways.start("none", key=None)
-        first = Session(http, url, "s-1")
-        second = Session(http, url, "s-2")
+        first = open_session(http, url, "s-1")
+        second = open_session(http, url, "s-2")
         threads = [await first.say(SECRET_PLACE), await second.say(SECRET_PLACE)]
         assert len(set(threads)) == 2
         assert set(await gateways.store.family(threads[0])) == {threads[0]}
         keys = await gateways.start("keys")
         for tenant in ("ann", "bob"):
             http.headers["authorization"] = f"Bearer {await gateways.key(tenant)}"
-            thread = await Session(http, keys, "s-1").say(SECRET_PLACE)
+            thread = await open_session(http, keys, "s-1").say(SECRET_PLACE)
             assert thread not in threads
             assert await gateways.store.family(thread) == [thread]
             threads.append(thread)

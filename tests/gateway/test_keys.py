@@ -18,10 +18,10 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
-from everthread.factory.gateways import upstreams_of, with_own_key
+from everthread.factory.gateways import add_own_key, list_upstreams
 from everthread.gateway.access import auth
 from everthread.gateway.access.auth import KEY_CACHE_SECONDS, KeyAuthenticator
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery
@@ -381,19 +381,19 @@ def test_with_keys_an_upstream_needs_one_of_ours(
     config = parse_config(
         f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}"
     )
-    (upstream,) = upstreams_of(config)
+    (upstream,) = list_upstreams(config)
     assert upstream.api_key is None
     if variable == "":
-        assert with_own_key(upstream).api_key is None
+        assert add_own_key(upstream).api_key is None
         return
     with pytest.raises(ConfigError, match="api_key_env"):
-        with_own_key(upstream)
+        add_own_key(upstream)
     monkeypatch.setenv(variable or "OPENAI_API_KEY", "sk-usual")
     if variable is not None:
-        assert with_own_key(upstream).api_key == "sk-usual"
+        assert add_own_key(upstream).api_key == "sk-usual"
     else:
         with pytest.raises(ConfigError, match="api_key_env"):
-            with_own_key(upstream)
+            add_own_key(upstream)
 
 
 async def test_a_busy_loop_is_no_store_that_does_not_answer(

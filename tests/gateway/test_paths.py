@@ -8,8 +8,8 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from everthread.config import parse_config
-from everthread.factory.gateways import upstreams_of, with_keys
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.factory.gateways import add_keys, list_upstreams
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (
@@ -161,16 +161,16 @@ def test_a_gateway_with_keys_of_its_own_serves_no_login(
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "any")
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
-    known = upstreams_of(parse_config(""))
-    assert [one.name for one in with_keys(known, "keys")] == ["openai", "anthropic"]
-    assert [one.name for one in with_keys(known, "passthrough")] == [
+    known = list_upstreams(parse_config(""))
+    assert [one.name for one in add_keys(known, "keys")] == ["openai", "anthropic"]
+    assert [one.name for one in add_keys(known, "passthrough")] == [
         "openai",
         "anthropic",
         "chatgpt",
         "google",
     ]
     monkeypatch.setenv("GEMINI_API_KEY", "any")
-    assert [one.name for one in with_keys(known, "keys")] == [
+    assert [one.name for one in add_keys(known, "keys")] == [
         "openai",
         "anthropic",
         "google",

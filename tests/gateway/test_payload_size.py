@@ -181,18 +181,18 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(
 
 def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
     pause = CompactionPause()
-    assert not pause.judge(1, 1_000, 950, now=100.0)
-    assert pause.judge(2, 1_000, 950, now=100.0)
+    assert not pause.judge_compaction(1, 1_000, 950, now=100.0)
+    assert pause.judge_compaction(2, 1_000, 950, now=100.0)
     known = CompactionPause.load(json.loads(json.dumps(asdict(pause))))
     for each in (pause, known):
-        assert each.holds(1_000, 399.0)
-    assert not known.holds(1_045, 399.0), "a tenth more"
-    assert not pause.holds(1_000, 400.0), "five minutes"
-    assert not pause.judge(2, 1_000, 999, now=0.0), "each is judged once"
-    assert not pause.judge(3, 1_000, 900, now=0.0)
-    assert not pause.judge(4, 1_000, 999, now=0.0), "not two in a row"
-    pause.exempt(9)
-    assert not pause.judge(9, 1_000, 999, now=0.0)
+        assert each.is_active(1_000, 399.0)
+    assert not known.is_active(1_045, 399.0), "a tenth more"
+    assert not pause.is_active(1_000, 400.0), "five minutes"
+    assert not pause.judge_compaction(2, 1_000, 999, now=0.0), "each is judged once"
+    assert not pause.judge_compaction(3, 1_000, 900, now=0.0)
+    assert not pause.judge_compaction(4, 1_000, 999, now=0.0), "not two in a row"
+    pause.skip_judging(9)
+    assert not pause.judge_compaction(9, 1_000, 999, now=0.0)
     assert (
         CompactionPause.load({"since": "x", "judged": None})
         == CompactionPause.load(None)

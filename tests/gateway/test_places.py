@@ -21,8 +21,6 @@ from everthread.gateway.access.auth import (
 )
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
-from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -56,23 +54,6 @@ async def test_slow_bodies_take_no_places(path: str) -> None:
             assert (await send_bytes(url, post_request(CHAT, b"{}"))).status == 200
         for _, writer in slow:
             writer.close()
-
-
-def test_one_tenant_has_half_of_the_places() -> None:
-    admission = Admission(4)
-    with admission.enter("a"), admission.enter("a"):
-        with pytest.raises(Refused, match="This tenant"), admission.enter("a"):
-            pass
-        with (
-            admission.enter("b"),
-            admission.enter("b"),
-            pytest.raises(Refused, match="busy"),
-            admission.enter("c"),
-        ):
-            pass
-    with admission.enter(), admission.enter(), admission.enter(), admission.enter():
-        assert admission.inside == 4
-    assert admission.inside == 0
 
 
 SLOW = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\nx-api-key: %b\r\n\r\n{"

@@ -12,7 +12,13 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.wire import anthropic
-from tests.gateway.gateway_setup import CLAUDE, FILLER, GatewaySetup, open_setup
+from tests.gateway.gateway_setup import (
+    CLAUDE,
+    FILLER,
+    ClaudeClient,
+    GatewaySetup,
+    open_setup,
+)
 
 BLOCK = {
     "type": "compaction",
@@ -42,38 +48,6 @@ def summarize_if_asked(request: Request) -> Any:
     return f"Noted: {text_of(request.messages[-1])[:30]}"
 
 
-class Caller:
-    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
-        self.messages: list[Any] = []
-        self._http = http
-        self._url = url
-
-    async def say(self, text: str, **more: Any) -> str:
-        self.messages.append({"role": "user", "content": text})
-        answer = await self.send(**more)
-        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
-        return str(answer.headers["x-everthread-thread"])
-
-    async def send(self, **more: Any) -> Any:
-        body = {
-            "model": CLAUDE,
-            "max_tokens": 500,
-            "messages": self.messages,
-            "tools": [TOOL],
-            **more,
-        }
-        headers = {
-            "x-api-key": "k",
-            "anthropic-version": "2023-06-01",
-            "anthropic-beta": BETA,
-        }
-        answer = await self._http.post(
-            f"{self._url}/v1/messages", json=body, headers=headers
-        )
-        assert answer.status_code == 200, answer.text
-        return answer
-
-
 async def wait_for_record(gateways: GatewaySetup, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
     while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
@@ -92,7 +66,7 @@ async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_t
     ) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        caller = Caller(http, url)
+        caller = ClaudeClient(http, url, [TOOL], {"anthropic-beta": BETA})
         thread = ""
         for turn in range(12):
             thread = await caller.say(f"Entry {turn}. {FILLER * 40}")
@@ -101,7 +75,7 @@ async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_t
         )
         count = len(caller.messages)
         await gateways.wait_for_texts(thread, count)
-        asked = await caller.send(**SUMMARIZE)
+        asked = await caller.post(**SUMMARIZE)
         sent = gateways.provider.log[-1].body
         assert sent["messages"] == caller.messages
         assert (sent["compaction"], sent["tools"]) == (SUMMARIZE["compaction"], [TOOL])
@@ -113,9 +87,7 @@ async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_t
             later = caller.messages[count:]
         await wait_for_record(gateways, thread)
         if way == "another process":
-            caller = Caller(
-                http, await gateways.start("none", key=None, settings=settings)
-            )
+            caller.url = await gateways.start("none", key=None, settings=settings)
         block = {"role": "assistant", "content": asked.json()["content"]}
         caller.messages = [block, *later]
         assert await caller.say("Go on.") == thread

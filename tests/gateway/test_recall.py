@@ -453,6 +453,14 @@ async def test_an_answer_without_a_call_passes_byte_for_byte(tmp_path: Path) -> 
         assert _masked(with_tool) == _masked(conversation.raw)
 
 
+async def test_a_whole_answer_without_a_call_keeps_its_length(tmp_path: Path) -> None:
+    async with open_conversation(tmp_path, "anthropic", streams=False) as conversation:
+        await conversation.ask("Which boat was it?")
+        assert conversation.offered()
+        assert conversation.told["content-length"] == str(len(conversation.raw))
+        assert "transfer-encoding" not in conversation.told
+
+
 def _masked(raw: bytes) -> bytes:
     """A stream without the figures that differ between two calls."""
     return re.sub(rb'"(?:id|\w*_tokens)":\s*(?:"[^"]*"|\d+)', b"", raw)

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.outputs import persisted_block
+from everthread.core.outputs import make_persisted_block
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
@@ -27,7 +27,6 @@ from everthread.thread.events import (
     Drifted,
     Unmanaged,
 )
-from everthread.thread.history import build_history, identify
 from tests.chat_messages import calls_reply, function_call, result_message
 from tests.gateway.manager_setup import (
     APIS,
@@ -497,16 +496,6 @@ async def test_nearly_full_requests_are_held(setup: ManagerSetup) -> None:
     assert (await manager.prepare(client.incoming())).sent.hold
 
 
-def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
-    client = with_tools()
-    pieces = [identify("openai_chat", value) for value in client.messages]
-    whole = build_history(pieces)
-    for length in range(1, len(pieces)):
-        part = build_history(pieces[:length])
-        assert part.digests == whole.digests[:length]
-        assert part.skeletons == whole.skeletons[:length]
-
-
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
     setup: ManagerSetup,
 ) -> None:
@@ -568,7 +557,7 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
-    block = persisted_block("line\n" * 500, preview_chars=40)
+    block = make_persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
     made = result_message("a", block)
     found = Cover(1, [own, made])

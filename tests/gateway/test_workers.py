@@ -21,7 +21,7 @@ from everthread.core.types import Request
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.gateway.access.auth import KEY_CACHE_SECONDS
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.dashboard.access import MAX_LINKS, LoginLinks
 from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets

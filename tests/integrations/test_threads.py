@@ -14,7 +14,7 @@ import pytest
 from everthread.config import parse_config
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
-from everthread.integrations.framework_package import framework
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.thread.events import CompactionDone, Event
@@ -77,7 +77,7 @@ class Framework:
             )
         )
         assert turn is not None
-        self.sent.append(turn.send(lambda message: message))
+        self.sent.append(turn.messages_to_send(lambda message: message))
         assert validate_messages(self.sent[-1]) == []
         return turn
 
@@ -144,7 +144,7 @@ async def test_far_past_the_window_in_one_thread(
     assert len(done) >= 3
     assert len(framework.sent[-1]) < len(framework.history)
     assert "Everthread compacted the conversation" in caplog.text
-    store = await threads.opened_store()
+    store = await threads.get_store()
     (thread,) = await store.list_threads()
     assert thread.messages == len(framework.history)
     assert (thread.first.client, thread.first.client_session) == ("lab", "books")
@@ -186,7 +186,7 @@ async def test_another_process_continues_a_thread(
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
     assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
-    (thread,) = await (await threads.opened_store()).list_threads()
+    (thread,) = await (await threads.get_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
 
@@ -202,7 +202,7 @@ async def test_two_processes_continue_one_thread_in_turns(
         await speaks.ask(user(f"Entry {number}: {FILLER * 10}"))
         first.history = second.history = speaks.history
     assert second.sent[-1] != second.history[:-1], "it was compacted"
-    store = await threads.opened_store()
+    store = await threads.get_store()
     (thread,) = await store.list_threads()
     said = [text_of(message.body) for message in await store.history(thread.first.id)]
     assert said == [text_of(message) for message in second.history]
@@ -257,14 +257,14 @@ async def test_the_output_cap_is_lowered_for_one_call(
     framework.max_tokens = 3_000
     await framework.ask(user("Hello."))
     turn = await framework.prepare()
-    assert turn.cap is None
+    assert turn.output_cap is None
     refusal = RuntimeError(
         "This model's maximum context length is 6000 tokens. However, you requested 8000 tokens "
         "(5000 in the messages, 3000 in the completion). Please reduce the length of the completion."
     )
     again = await threads.recover(turn, refusal)
-    assert again.cap is not None
-    assert again.cap < 3_000
+    assert again.output_cap is not None
+    assert again.output_cap < 3_000
     assert list(again.items) == [0, 1]
 
 
@@ -295,7 +295,7 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
     assert turn.prepared.thread != found.prepared.thread
-    store = await threads.opened_store()
+    store = await threads.get_store()
     assert (await store.session(found.prepared.thread)).parent == turn.prepared.thread
     (conversation,) = await store.list_threads()
     assert (conversation.first.id, conversation.side_calls) == (turn.prepared.thread, 1)
@@ -363,7 +363,7 @@ async def test_a_failure_here_does_not_stop_the_framework(
 ) -> None:
     framework = Framework(threads)
     turn = await framework.ask(user("Hello."))
-    await (await threads.opened_store()).close()
+    await (await threads.get_store()).close()
     turn = await framework.ask(user("Go on."))
     assert turn.items == [0, 1, 2]
     assert "could not store" in caplog.text
@@ -424,12 +424,12 @@ def test_a_version_without_the_hook_is_an_import_error(
         ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"
     ):
         importlib.import_module("everthread.integrations.langchain")
-    with framework("langchain", "0.3", "langchain", "nothing"):
+    with check_framework("langchain", "0.3", "langchain", "nothing"):
         pass
     with (
         pytest.raises(
             ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"
         ),
-        framework("langchain", "0.3", "langchain", "a hook"),
+        check_framework("langchain", "0.3", "langchain", "a hook"),
     ):
         raise ImportError("no name")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.core.caching.cache_lifetimes import AUTOMATIC_SECONDS, EXTENDED_SECONDS
+from everthread.core.caching.cache_lifetimes import (
+    AUTOMATIC_CACHE_SECONDS,
+    EXTENDED_CACHE_SECONDS,
+)
 from everthread.core.types import Request
 from everthread.lab.provider.cache import (
     Block,
@@ -66,9 +69,9 @@ def test_a_prefix_lives_for_half_an_hour_after_its_last_use() -> None:
     cache = BreakpointCache(clock)
     for _ in range(3):
         use(cache, [SYSTEM, turn(1)[0]])
-        clock.advance(AUTOMATIC_SECONDS - 1)
+        clock.advance(AUTOMATIC_CACHE_SECONDS - 1)
     assert use(cache, [SYSTEM, turn(1)[0]]).read == 2_500
-    clock.advance(AUTOMATIC_SECONDS)
+    clock.advance(AUTOMATIC_CACHE_SECONDS)
     assert use(cache, [SYSTEM, turn(1)[0]]).read == 0
 
 
@@ -79,9 +82,9 @@ def test_a_request_may_ask_for_half_a_day() -> None:
     asked = {"prompt_cache_options": {"ttl": "12h"}}
     prompt = PromptReader(MODEL).read("openai_chat", request, asked)
     assert caches.use(MODEL, prompt, minimum=None).read == 0
-    clock.advance(EXTENDED_SECONDS - 1)
+    clock.advance(EXTENDED_CACHE_SECONDS - 1)
     assert caches.use(MODEL, prompt, minimum=None).read > 1_024
-    clock.advance(EXTENDED_SECONDS)
+    clock.advance(EXTENDED_CACHE_SECONDS)
     assert caches.use(MODEL, prompt, minimum=None).read == 0
 
 

@@ -263,7 +263,7 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
     system = mark_system("Keep to the rules of the house. " * 200)
     for rounds in range(31):
         marked = apply_cache_control(
-            tool_loop(rounds, words), native_anthropic=native, wordless_results=True
+            tool_loop(rounds, words), native_anthropic=native, mark_tool_results=True
         )
         body = CODECS[api].encode_request(
             Request(CLAUDE, marked, system, [], {"max_tokens": 100})

@@ -155,7 +155,7 @@ class TestResponses:
 
         assert await open_clients(provider, play) == "Done."
         assert provider.log[1].shared
-        assert provider.log[1].shared.extends
+        assert provider.log[1].shared.is_extension
 
     async def test_reasoning_and_what_it_led_to_stay_together(self) -> None:
         provider = Provider(script=[CALL])
@@ -532,11 +532,11 @@ class TestLog:
         assert one.headers["authorization"] == "Bearer sk-lab"
         assert (one.shared, other.shared) == (None, None)
         assert more.shared
-        assert more.shared.extends
+        assert more.shared.is_extension
         assert changed.shared
         assert (
             changed.shared.shared_messages,
-            changed.shared.where,
+            changed.shared.section,
             changed.shared.index,
         ) == (0, "messages", 0)
         assert (changed.status, changed.usage) == (500, None)

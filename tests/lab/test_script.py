@@ -114,7 +114,7 @@ class TestRecorded:
         ]
         assert await open_clients(provider, play) == expected
         assert all(
-            record.shared and record.shared.extends for record in provider.log[1:]
+            record.shared and record.shared.is_extension for record in provider.log[1:]
         )
 
 

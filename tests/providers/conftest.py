@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everthread.errors import ModelError
-from everthread.providers.local import SMOLLM2, is_intact, pull
+from everthread.providers.local import SMOLLM2, download_model, is_intact
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,6 @@ def local_file() -> Path:
     if is_intact(path):
         return path
     try:
-        return pull(home, say=lambda _words: None)
+        return download_model(home, report=lambda _words: None)
     except ModelError as error:
         pytest.skip(f"the local model's file cannot be fetched: {error}")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.providers.catalog import families, known_model, plain_name
+from everthread.providers.catalog import (
+    find_known_model,
+    list_families,
+    normalize_model_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,9 +24,9 @@ from everthread.providers.catalog import families, known_model, plain_name
     ],
 )
 def test_one_model_under_all_its_names(name: str) -> None:
-    known = known_model(name)
+    known = find_known_model(name)
     assert known is not None
-    assert (known.family, known.window, known.max_output, known.exact) == (
+    assert (known.family, known.window, known.max_output, known.is_exact) == (
         "claude-sonnet-4",
         200_000,
         64_000,
@@ -52,21 +56,21 @@ def test_one_model_under_all_its_names(name: str) -> None:
     ],
 )
 def test_windows_and_caps(name: str, window: int, max_output: int | None) -> None:
-    known = known_model(name)
+    known = find_known_model(name)
     assert known is not None
     assert (known.window, known.max_output) == (window, max_output)
 
 
 def test_a_newer_model_of_a_family_has_the_window_of_the_price_table() -> None:
     """`gpt-5.4-pro` is in no line of ours; its family `gpt-5` is smaller."""
-    newer = known_model("gpt-5.4-pro")
+    newer = find_known_model("gpt-5.4-pro")
     assert newer is not None
     assert newer.window == 1_050_000
-    assert not newer.exact
+    assert not newer.is_exact
 
 
 def test_a_model_only_the_price_table_knows_is_known() -> None:
-    known = known_model("perplexity/sonar-pro") or known_model("sonar-pro")
+    known = find_known_model("perplexity/sonar-pro") or find_known_model("sonar-pro")
     assert known is not None
     assert known.window
     assert known.max_output is None
@@ -74,9 +78,9 @@ def test_a_model_only_the_price_table_knows_is_known() -> None:
 
 def test_a_name_begins_at_a_word() -> None:
     """`o1` is no beginning of `o10`, nor `gpt-4` of `gpt-4o`."""
-    assert known_model("o10x-unheard-of") is None
-    four_o = known_model("gpt-4o")
-    four = known_model("gpt-4")
+    assert find_known_model("o10x-unheard-of") is None
+    four_o = find_known_model("gpt-4o")
+    four = find_known_model("gpt-4")
     assert four_o is not None
     assert four is not None
     assert four_o.family != four.family
@@ -84,12 +88,12 @@ def test_a_name_begins_at_a_word() -> None:
 
 @pytest.mark.parametrize("name", ["", "my-own-model", "???", "/"])
 def test_nothing_is_made_up(name: str) -> None:
-    assert known_model(name) is None
+    assert find_known_model(name) is None
 
 
 def test_how_claude_caches() -> None:
     minimums = {
-        name: known_model(name)
+        name: find_known_model(name)
         for name in ("claude-opus-4-5", "claude-sonnet-4-5", "claude-3-haiku")
     }
     assert {name: known and known.cache_min for name, known in minimums.items()} == {
@@ -101,10 +105,10 @@ def test_how_claude_caches() -> None:
 
 
 def test_the_table_is_sound() -> None:
-    table = families()
+    table = list_families()
     assert len({entry.family for entry in table}) == len(table) > 100
     for entry in table:
-        assert entry.family == plain_name(entry.family)
+        assert entry.family == normalize_model_name(entry.family)
         assert entry.window
         assert entry.window >= 4_096
         assert entry.max_output is None or entry.max_output < entry.window

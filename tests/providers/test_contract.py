@@ -187,7 +187,7 @@ async def test_calls_come_whole_and_their_results_go_back(
         assert text_of((await model.complete(again)).message) == "Done."
         assert provider.log[1].status == 200
         assert provider.log[1].shared is not None
-        assert provider.log[1].shared.extends
+        assert provider.log[1].shared.is_extension
 
 
 @both_ways

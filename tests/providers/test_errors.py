@@ -14,10 +14,10 @@ from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableErr
 from everthread.providers.model_errors import (
     ModelAddress,
     answer_error,
+    find_retry_seconds,
     is_out_of_service,
     is_transient,
     refusal_error,
-    retry_after,
 )
 from tests.core.test_provider_errors import CASES
 from tests.providers.http_models import APIS, failure_of, make_request, model_at
@@ -92,7 +92,10 @@ def _body(case: dict[str, Any]) -> Any:
 def test_how_long_to_wait(
     headers: dict[str, str], body: Any, seconds: float | None
 ) -> None:
-    assert retry_after(headers, body, now=datetime(2024, 1, 1, tzinfo=UTC)) == seconds
+    assert (
+        find_retry_seconds(headers, body, now=datetime(2024, 1, 1, tzinfo=UTC))
+        == seconds
+    )
 
 
 def status(number: int, message: str = "no", **error: Any) -> ModelError:
@@ -155,11 +158,11 @@ def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
 
 def test_a_key_of_one_letter_takes_no_letters_out_of_words() -> None:
     assert (
-        ModelAddress("gpt-5", "https://api.example", key="a").clean_words(
+        ModelAddress("gpt-5", "https://api.example", key="a").clean_message(
             "a bad request"
         )
         == "a bad request"
     )
     assert "sesame-open-1" not in ModelAddress(
         "gpt-5", "https://api.example", key="sesame-open-1"
-    ).clean_words("key sesame-open-1?")
+    ).clean_message("key sesame-open-1?")

@@ -30,6 +30,7 @@ from tests.providers.http_models import (
     wire_reply,
     wire_stream,
 )
+from tests.python_process import printed_by
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
 ROOT = Path(__file__).parents[2]
@@ -357,10 +358,7 @@ def test_choosing_a_model_loads_no_sdk() -> None:
         "import everthread.providers.catalog, everthread.providers.resilience\n"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'genai_prices'} & sys.modules.keys())"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "set()"
+    assert printed_by(program) == "set()"
 
 
 async def test_the_name_of_the_request_is_sent_not_ours() -> None:

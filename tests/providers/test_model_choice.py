@@ -9,10 +9,14 @@ import pytest
 
 from everthread.core.types import Api, Request, StreamingModel
 from everthread.errors import ConfigError, ModelError
-from everthread.providers.catalog import cap_field, output_cap, with_output_cap
+from everthread.providers.catalog import (
+    get_output_cap,
+    output_cap_field,
+    with_output_cap,
+)
 from everthread.providers.clients import HttpModel, is_reasoning_model
 from everthread.providers.local import SMOLLM2, LocalModel
-from everthread.providers.model_choice import Choice, choose, create_model
+from everthread.providers.model_choice import ModelChoice, choose_model, create_model
 
 ALL = {
     "OPENAI_API_KEY": "o",
@@ -25,8 +29,8 @@ OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
 
 def chosen(
     name: str | None, environment: dict[str, str] | None = None, **options: Any
-) -> Choice:
-    return choose(
+) -> ModelChoice:
+    return choose_model(
         name, environment=ALL if environment is None else environment, **options
     )
 
@@ -39,7 +43,7 @@ def made(
     cap: int | None = None,
     **options: Any,
 ) -> StreamingModel:
-    choice = choose(name, environment=environment, **options)
+    choice = choose_model(name, environment=environment, **options)
     return create_model(
         choice,
         environment=environment,
@@ -216,12 +220,13 @@ def test_which_openai_models_reason() -> None:
 
 def test_the_output_cap_under_every_name() -> None:
     for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-        assert output_cap(Request("m", [], params={field: 7})) == 7
-    assert output_cap(Request("m", [], params={"max_tokens": None})) is None
+        assert get_output_cap(Request("m", [], params={field: 7})) == 7
+    assert get_output_cap(Request("m", [], params={"max_tokens": None})) is None
     assert (
-        cap_field("openai_chat", "https://api.openai.com/v1") == "max_completion_tokens"
+        output_cap_field("openai_chat", "https://api.openai.com/v1")
+        == "max_completion_tokens"
     )
-    assert cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
+    assert output_cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
     request = Request("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
     capped = with_output_cap(request, 5, api="openai_responses")
     assert list(capped.params.items()) == [("a", 1), ("max_output_tokens", 5), ("b", 2)]
@@ -229,14 +234,14 @@ def test_the_output_cap_under_every_name() -> None:
 
 
 def test_without_a_name_the_first_key_decides() -> None:
-    assert (chosen(None).model, chosen(None).why) == (
+    assert (chosen(None).model, chosen(None).reason) == (
         "gpt-5",
         "no model is named, and OPENAI_API_KEY is set",
     )
     assert chosen(None, {"ANTHROPIC_API_KEY": "a"}).model == "claude-sonnet-4-5"
     assert chosen(None, {"OPENROUTER_API_KEY": "r"}).provider == "openrouter"
     assert chosen(None, provider="anthropic").model == "claude-sonnet-4-5"
-    assert chosen("gpt-4o").why == ""
+    assert chosen("gpt-4o").reason == ""
     for environment in (
         {"OPENAI_API_KEY": " "},
         {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"},
@@ -255,7 +260,7 @@ def test_the_ecosystems_addresses() -> None:
         "OPENAI_BASE_URL": "http://localhost:8000",
         "ANTHROPIC_BASE_URL": "http://localhost:9000/v1",
     }
-    assert chosen("gpt-5", own) == Choice(
+    assert chosen("gpt-5", own) == ModelChoice(
         "openai", "gpt-5", "http://localhost:8000/v1", "openai_chat", None
     )
     assert chosen("llama-3", own).base_url == "http://localhost:8000/v1"

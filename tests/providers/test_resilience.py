@@ -59,7 +59,7 @@ def retrying(
         events=watch,
         clock=watch.clock,
         sleep=watch.sleep,
-        chance=lambda: chance,
+        random_share=lambda: chance,
     )
 
 
@@ -95,7 +95,7 @@ async def test_waits_are_jittered_by_half_and_bounded() -> None:
     inner = ScriptedModel([[BUSY]] * 9)
     watch = EventRecorder()
     model = retrying(
-        inner, watch, chance=0.0, attempts=9, longest_wait=3.0, patience=1e9
+        inner, watch, chance=0.0, attempts=9, max_wait=3.0, max_total_seconds=1e9
     )
     with pytest.raises(ModelError):
         await model.complete(REQUEST)
@@ -217,7 +217,9 @@ async def test_the_next_model_answers_when_the_first_is_out_of_service(
             params={**request.params, "refitted": True},
         )
 
-    model = FallbackModel([first, second], refit=refit, events=watch, clock=watch.clock)
+    model = FallbackModel(
+        [first, second], fit_request=refit, events=watch, clock=watch.clock
+    )
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
     whole = await call(model, stream=stream)
     assert text_of(whole.message) == "from the second"
@@ -238,7 +240,7 @@ async def test_the_first_rests_and_then_serves_again() -> None:
     )
     watch = EventRecorder()
     model = FallbackModel(
-        [first, second], events=watch, clock=watch.clock, rest_seconds=60
+        [first, second], events=watch, clock=watch.clock, out_of_service_seconds=60
     )
 
     async def run() -> list[str]:
@@ -306,18 +308,22 @@ async def test_closing_closes_what_is_inside() -> None:
     [
         (
             [30.0, make_reply()],
-            TimeLimits(first=0.05),
+            TimeLimits(first_seconds=0.05),
             "has not begun to answer within 0.05 s",
         ),
-        ([usage_delta(3), 30.0, make_reply()], TimeLimits(first=0.05), "has not begun"),
+        (
+            [usage_delta(3), 30.0, make_reply()],
+            TimeLimits(first_seconds=0.05),
+            "has not begun",
+        ),
         (
             [text_delta("Hel"), 30.0, make_reply()],
-            TimeLimits(between=0.05),
+            TimeLimits(between_seconds=0.05),
             "has fallen silent",
         ),
         (
             [text_delta("Hel"), 30.0, make_reply()],
-            TimeLimits(whole=0.05),
+            TimeLimits(total_seconds=0.05),
             "has not come to the end",
         ),
     ],
@@ -340,7 +346,7 @@ async def test_a_stream_is_left_when_it_takes_too_long(
 async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
     inner = ScriptedModel([[usage_delta(3), text_delta("Hel"), 30.0]])
     error = await failure_of(
-        TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True
+        TimeLimitedModel(inner, TimeLimits(between_seconds=0.05)), REQUEST, stream=True
     )
     assert error.partial.usage == {"input_tokens": 3}
 
@@ -348,7 +354,7 @@ async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
 async def test_a_whole_answer_has_a_limit_too() -> None:
     inner = ScriptedModel([[30.0, make_reply()]])
     error = await failure_of(
-        TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False
+        TimeLimitedModel(inner, TimeLimits(total_seconds=0.05)), REQUEST, stream=False
     )
     assert isinstance(error, ModelTimeoutError)
     assert "within 0.05 s" in str(error)
@@ -363,7 +369,7 @@ async def test_somebody_elses_timeout_is_not_ours(stream: bool) -> None:
 
 async def test_without_limits_time_does_not_matter() -> None:
     inner = ScriptedModel([[text_delta("a"), 0.01, make_reply()]])
-    limits = TimeLimits(first=None, between=None, whole=None)
+    limits = TimeLimits(first_seconds=None, between_seconds=None, total_seconds=None)
     assert (await call(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
 
 
@@ -379,7 +385,9 @@ async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
     async with open_model(api, script, listen=listen) as (inner, provider):
         await inner.complete(make_request())
         error = await failure_of(
-            TimeLimitedModel(inner, TimeLimits(first=1.5)), make_request(), stream=True
+            TimeLimitedModel(inner, TimeLimits(first_seconds=1.5)),
+            make_request(),
+            stream=True,
         )
         assert isinstance(error, ModelTimeoutError)
         async with asyncio.timeout(30):

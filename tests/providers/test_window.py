@@ -49,23 +49,30 @@ async def must_not_be_asked() -> EndpointReport:
 
 async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     ask = must_not_be_asked
-    assert await resolved(setting=50_000, learnt=Learnt(40_000), ask=ask) == (
+    assert await resolved(
+        setting=50_000, learnt_limit=Learnt(40_000), ask_server=ask
+    ) == (
         40_000,
         "learnt",
     )
-    assert await resolved(setting=30_000, learnt=Learnt(40_000), ask=ask) == (
+    assert await resolved(
+        setting=30_000, learnt_limit=Learnt(40_000), ask_server=ask
+    ) == (
         30_000,
         "setting",
     )
-    assert await resolved(setting=30_000, ask=ask) == (30_000, "setting")
-    assert await resolved(learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
+    assert await resolved(setting=30_000, ask_server=ask) == (30_000, "setting")
+    assert await resolved(learnt_limit=Learnt(40_000), ask_server=ask) == (
+        40_000,
+        "learnt",
+    )
 
 
 async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> (
     None
 ):
     betas = window_headers({"Anthropic-Beta": "context-1m-2025-08-07, other"})
-    assert await resolved("claude-sonnet-4-5", ask=says_9000, betas=betas) == (
+    assert await resolved("claude-sonnet-4-5", ask_server=says_9000, betas=betas) == (
         1_000_000,
         "request",
     )
@@ -77,11 +84,14 @@ async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_
 
 
 async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
-    assert await resolved(ask=says_9000) == (9_000, "endpoint")
-    assert await resolved(ask=says_nothing) == (128_000, "catalogue")
+    assert await resolved(ask_server=says_9000) == (9_000, "endpoint")
+    assert await resolved(ask_server=says_nothing) == (128_000, "catalogue")
     assert await resolved("claude-sonnet-4-5") == (200_000, "catalogue")
-    assert await resolved("nobody-knows-me", ask=says_nothing) == (128_000, "default")
-    guess = await resolve_window("nobody-knows-me", ask=says_nothing)
+    assert await resolved("nobody-knows-me", ask_server=says_nothing) == (
+        128_000,
+        "default",
+    )
+    guess = await resolve_window("nobody-knows-me", ask_server=says_nothing)
     assert "nobody-knows-me" in guess.sentence
     assert "model.context_length" in guess.sentence
     assert guess.note == "The server did not tell the window."
@@ -107,7 +117,7 @@ async def test_a_server_that_states_its_windows(shows: WindowField, api: Api) ->
 
     report = await run()
     assert report.window == 7_777
-    assert "/v1/models/a/b" in report.where
+    assert "/v1/models/a/b" in report.source
 
 
 async def asked(
@@ -258,7 +268,7 @@ async def test_ollama_shows_the_window_of_a_model(
 ) -> None:
     report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, json_reply(shown))
     assert report.window == window
-    assert where in report.where
+    assert where in report.source
 
 
 async def test_a_server_that_is_not_ollama_shows_nothing() -> None:

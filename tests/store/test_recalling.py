@@ -627,3 +627,36 @@ async def test_a_sitting_with_more_of_the_question_comes_first(store: Store) -> 
     nine = next(index for index, text in enumerate(texts) if "nine" in text)
     four = next(index for index, text in enumerate(texts) if "four" in text)
     assert nine < four
+
+
+async def test_a_numbered_thing_comes_before_the_others_of_its_kind(
+    store: Store,
+) -> None:
+    words = ["deploy", "merge", "release", "rebase", "tag", "format"]
+    rules = [f"Rule {n}: never {word} on a Friday." for n, word in enumerate(words, 1)]
+    others = ["The number of rules is 6.", "3 rules are new.", "Rule numbers are ours."]
+    thread = await new_thread(
+        store, *map(user_message, [*rules, *others, "Noted.", "Fine."])
+    )
+    for text in ("rule number 3", "rule 3", "tell me what rule no. 3 says", "rule #3"):
+        page = await store.find(SearchQuery(text, thread=thread.id))
+        assert page.hits[0].snippet == rules[2], text
+    whole = user_message("Please remember rule number 3.")
+    await store.append(thread.id, [whole])
+    page = await store.find(SearchQuery("what was rule number 3?", thread=thread.id))
+    assert [hit.snippet for hit in page.hits[:2]] == [
+        "Please remember rule number 3.",
+        rules[2],
+    ]
+
+
+async def test_a_question_whose_rare_words_are_nowhere_finds_its_frequent_ones(
+    store: Store,
+) -> None:
+    thread = await new_thread(
+        store, *(user_message(f"The rule of week {n} is kept.") for n in range(12))
+    )
+    page = await store.find(SearchQuery("which is the third rule?", thread=thread.id))
+    assert page.hits
+    assert page.near
+    assert not await recalled(store, "which is the third rule?", least=0.2)

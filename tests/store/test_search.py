@@ -48,9 +48,6 @@ async def found_set(store: Store, text: str, **more: Any) -> set[str]:
     return set(said)
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
 async def test_every_word_must_be_there(store: Store) -> None:
     await new_thread(store, "red apple", "green apple", "a red car")
     assert await found_set(store, "apple") == {"red apple", "green apple"}
@@ -207,9 +204,6 @@ async def test_a_query_of_any_length(store: Store) -> None:
     assert await found_set(store, text) == {text}
     assert await found_set(store, f'"{text}"') == {text}
     assert await found_set(store, "数" * 5_000) == set()
-
-
-# --- what is searched -----------------------------------------------------------------------------------------------
 
 
 async def test_every_role_is_searched(store: Store) -> None:
@@ -390,9 +384,6 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
     assert len(await store.search(SearchQuery("needle"))) == 1
 
 
-# --- where is searched ----------------------------------------------------------------------------------------------
-
-
 async def test_roles_and_tools(store: Store) -> None:
     await new_thread(
         store,
@@ -561,9 +552,6 @@ async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> No
     }
 
 
-# --- in which order -------------------------------------------------------------------------------------------------
-
-
 async def test_the_whole_identifier_comes_first(store: Store) -> None:
     await new_thread(
         store, "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
@@ -688,9 +676,6 @@ async def test_the_snippet_shows_the_match(store: Store) -> None:
         assert all(word in hit.snippet for hit in hits)
 
 
-# --- a page ----------------------------------------------------------------------------------------------------------
-
-
 async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None:
     question = "Which database do we use for staging?"
     fact = "The staging database is PostgreSQL 16 on the harbour machine."
@@ -749,9 +734,6 @@ async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> 
     assert (
         await store.find(SearchQuery("which crane is tall", path="src/a.py"))
     ).hits == ()
-
-
-# --- the messages before and after -----------------------------------------------------------------------------------
 
 
 async def beside(store: Store, text: str) -> list[tuple[str, str]]:

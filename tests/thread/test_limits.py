@@ -13,7 +13,7 @@ from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error
 from everthread.thread.policy import ContextOptions
-from everthread.thread.recovery import RecoveryAttempts, output_room
+from everthread.thread.recovery import RecoveryAttempts, find_lower_cap
 
 TOO_LONG = ErrorVerdict("prompt_too_long", "it says so", 8_000, 9_000)
 
@@ -38,11 +38,11 @@ async def test_a_limit_is_the_tenant_s_until_a_second_credential_meets_it(
     assert (
         await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
     )
-    assert await limits.window(key("a"), 128_000) == 8_000
-    assert await elsewhere.window(key("a"), 128_000) == 8_000, "it is stored"
-    assert await elsewhere.window(key("b"), 128_000) == 128_000
+    assert await limits.find_window(key("a"), 128_000) == 8_000
+    assert await elsewhere.find_window(key("a"), 128_000) == 8_000, "it is stored"
+    assert await elsewhere.find_window(key("b"), 128_000) == 128_000
     await limits.learn_window(key("c", "c2"), TOO_LONG, 128_000, 9_000)
-    assert await ModelLimits(store, clock).window(key("b"), 128_000) == 8_000
+    assert await ModelLimits(store, clock).find_window(key("b"), 128_000) == 8_000
 
 
 @pytest.mark.parametrize(
@@ -60,24 +60,26 @@ async def test_what_is_not_certain_is_not_believed(
     limits = ModelLimits(store, SteppedClock())
     verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
     assert (
-        await limits.learn_window(key("a"), verdict, 128_000, sent, believed=believed)
+        await limits.learn_window(
+            key("a"), verdict, 128_000, sent, is_believable=believed
+        )
         is None
     )
-    assert await limits.window(key("a"), 128_000) == 128_000
+    assert await limits.find_window(key("a"), 128_000) == 128_000
 
 
 async def test_no_limit_is_below_a_prompt_that_succeeded(store: Store) -> None:
     limits = ModelLimits(store, SteppedClock())
-    await limits.succeed(key("a"), 20_000)
+    await limits.record_success(key("a"), 20_000)
     assert await limits.learn_window(key("a"), TOO_LONG, 128_000, 9_000) is None
     silent = ErrorVerdict("prompt_too_long", "it says so")
     found = await limits.learn_window(key("a"), silent, 128_000, 50_000)
     assert found is not None
-    assert (found.tokens, found.stored) == (32_000, False), (
+    assert (found.tokens, found.is_stored) == (32_000, False), (
         "the next usual window below what was refused"
     )
-    assert await limits.succeed(key("a"), 40_000) is False
-    assert await limits.window(key("a"), 128_000) == 128_000, (
+    assert await limits.record_success(key("a"), 40_000) is False
+    assert await limits.find_window(key("a"), 128_000) == 128_000, (
         "a guess dies at a success above it"
     )
 
@@ -135,10 +137,10 @@ def test_only_an_overflow_s_error_is_believed(
 
 def test_a_cap_never_falls_below_a_thinking_budget() -> None:
     verdict = ErrorVerdict("max_tokens_too_large", "it says so", available_output=2_000)
-    assert output_room(verdict, 8_000, None) == 2_000
-    assert output_room(verdict, 8_000, 4_000) is None
+    assert find_lower_cap(verdict, 8_000, None) == 2_000
+    assert find_lower_cap(verdict, 8_000, 4_000) is None
     step = RecoveryAttempts().next_step(
-        verdict, output_cap=8_000, enabled=True, thinking=4_000
+        verdict, output_cap=8_000, enabled=True, thinking_budget=4_000
     )
     assert step.action == "compact", "then the prompt is what is too long"
 
@@ -160,7 +162,7 @@ def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
 def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
     options = ContextOptions()
     assert options.budget(100_000).threshold == 50_000
-    assert options.budget(100_000, fixed=60_000).threshold == 85_000
+    assert options.budget(100_000, fixed_tokens=60_000).threshold == 85_000
     assert ContextOptions(max_tokens=90_000).budget(100_000).threshold == 50_000, (
         "a cap counts as a quarter at most"
     )
@@ -226,6 +228,6 @@ async def test_a_guessed_window_is_kept_once_a_prompt_of_its_size_succeeded(
     limits = ModelLimits(store, SteppedClock())
     silent = ErrorVerdict("prompt_too_long", "it says so")
     assert await limits.learn_window(key("a"), silent, 128_000, 50_000) is not None
-    await limits.succeed(key("a"), prompt)
+    await limits.record_success(key("a"), prompt)
     elsewhere = ModelLimits(store, SteppedClock())
     assert await elsewhere.learnt_window(key("a")) == (32_000 if is_kept else None)

@@ -18,7 +18,7 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.thread import lookup as lookups
-from everthread.thread.facts import PIN_CHARS, add_pin
+from everthread.thread.facts import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup import EXCERPT_CHARS, StoreLookup
 from everthread.thread.options import RecallOptions
 from tests.chat_messages import calls_message, function_call, result_message
@@ -351,7 +351,7 @@ async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(
         assert len(await setup.store.pins(branch.id)) == 1
         await add_pin(setup.store, conversation.id, kept.text)
         assert len(await setup.store.pins(conversation.id)) == 1
-        for wrong in ("  ", "x" * (PIN_CHARS + 1)):
+        for wrong in ("  ", "x" * (MAX_PIN_CHARS + 1)):
             with pytest.raises(InputError):
                 await add_pin(setup.store, conversation.id, wrong)
         with pytest.raises(UnknownIdError):

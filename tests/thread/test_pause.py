@@ -19,34 +19,36 @@ def after(*reports: int, at: float = 1_000.0) -> CompactionPause:
     pause = CompactionPause()
     for reported in reports:
         pause.relieved = BEFORE
-        pause.report(reported, at)
+        pause.judge_first_prompt(reported, at)
     return pause
 
 
 def test_two_in_vain_pause_until_the_history_grew() -> None:
     pause = after(HARDLY_LESS)
-    assert not pause.holds(BEFORE, 1_000)
+    assert not pause.is_active(BEFORE, 1_000)
     pause.relieved = BEFORE
-    assert pause.report(HARDLY_LESS, 1_000), "the pause begins"
-    assert pause.holds(20_500, 1_001)
-    assert not pause.holds(21_000, 1_002), "grown by a tenth"
-    assert not pause.holds(20_500, 1_003), "it is over"
+    assert pause.judge_first_prompt(HARDLY_LESS, 1_000), "the pause begins"
+    assert pause.is_active(20_500, 1_001)
+    assert not pause.is_active(21_000, 1_002), "grown by a tenth"
+    assert not pause.is_active(20_500, 1_003), "it is over"
 
 
 @pytest.mark.parametrize(
     ("seconds", "holds"), [(0, True), (299, True), (300, False), (-1, False)]
 )
 def test_the_pause_ends_by_itself(seconds: int, holds: bool) -> None:
-    assert after(HARDLY_LESS, HARDLY_LESS).holds(HARDLY_LESS, 1_000 + seconds) is holds
+    assert (
+        after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds) is holds
+    )
 
 
 def test_an_effective_one_forgives_the_strike() -> None:
-    assert not after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).holds(BEFORE, 1_000)
+    assert not after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).is_active(BEFORE, 1_000)
 
 
 def test_a_report_without_a_compaction_before_it_says_nothing() -> None:
     pause = after(HARDLY_LESS)
-    assert not pause.report(BEFORE, 1_000)
+    assert not pause.judge_first_prompt(BEFORE, 1_000)
     assert pause.strikes == 1
 
 
@@ -55,4 +57,4 @@ def test_it_is_kept_with_the_thread() -> None:
     state.pause.relieved = 7
     other = ContextState.load(json.loads(json.dumps(state.dump())))
     assert other.pause == state.pause
-    assert other.pause.holds(BEFORE, 1_001)
+    assert other.pause.is_active(BEFORE, 1_001)

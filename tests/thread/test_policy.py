@@ -26,8 +26,8 @@ def policy(**options: Any) -> CompactionPolicy:
 
 def compacted(calls: int) -> ContextState:
     """The state of a thread with this many calls since its last compaction."""
-    state = ContextState(compacted=3_000)
-    state.rhythm = state.rhythm.rewritten()
+    state = ContextState(tokens_after_compaction=3_000)
+    state.call_pattern = state.call_pattern.after_compaction()
     for number in range(calls):
         state.observe(
             CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0
@@ -46,7 +46,7 @@ def decide(
 ) -> str:
     budget = ContextOptions(**options).budget(window)
     size = PromptSize(tokens, 300, budget, is_mid_turn=is_mid_turn)
-    prices = CallPrices(model, "auto", marked=False, summarizer=JOURNAL)
+    prices = CallPrices(model, "auto", uses_marks=False, summarizer=JOURNAL)
     return policy(**options).decide(size, state, prices, reason="in-loop").action
 
 
@@ -73,7 +73,7 @@ def test_it_is_never_put_off_beyond_the_limit() -> None:
         PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000
     ), "1.7 times the threshold"
     asks = PromptSize(
-        0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output=32_000
+        0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output_cap=32_000
     )
     assert asks.delay_limit <= 64_000 - 16_000, (
         "the answer has its quarter of the window"
@@ -96,15 +96,15 @@ def test_without_economics_the_threshold_is_exact() -> None:
 
 def test_no_journal_is_prepared_ahead() -> None:
     size = PromptSize(5_500, 300, ContextOptions().budget(12_000))
-    prices = CallPrices("gpt-4o", "auto", marked=False, summarizer=JOURNAL)
-    assert not policy().prepares(size, ContextState(), prices)
-    assert not policy().prepares_at_pause(size, ContextState(), prices)
+    prices = CallPrices("gpt-4o", "auto", uses_marks=False, summarizer=JOURNAL)
+    assert not policy().should_prepare(size, ContextState(), prices)
+    assert not policy().should_prepare_when_idle(size, ContextState(), prices)
 
 
 def cold(calls: int) -> ContextState:
     """The state of a thread whose cache expired after its last call."""
     state = compacted(calls)
-    state.changed = "the tools changed"
+    state.cache_change = "the tools changed"
     return state
 
 
@@ -126,4 +126,4 @@ def test_an_idle_thread_is_compacted_from_half_the_threshold_on(
     tokens: int, options: dict[str, Any], expected: bool
 ) -> None:
     size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
-    assert policy(**options).compacts_at_pause(size, ContextState()) is expected
+    assert policy(**options).should_compact_when_idle(size, ContextState()) is expected

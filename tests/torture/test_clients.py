@@ -211,7 +211,7 @@ class Cache:
 
 
 def _breaks(before: Record, after: Record) -> bool:
-    if after.shared is None or after.shared.extends or before.request is None:
+    if after.shared is None or after.shared.is_extension or before.request is None:
         return False
     return after.shared.shared_messages < len(before.request.messages) - 2
 

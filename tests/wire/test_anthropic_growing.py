@@ -73,7 +73,9 @@ def test_what_was_written_before_changes_nothing(seed: int) -> None:
                 "role": "user",
                 "content": f"Another {index}",
             }
-        assert encode_request(request, written=written) == encode_request(request)
+        assert encode_request(request, encoded_history=written) == encode_request(
+            request
+        )
     assert written.messages, "something was kept"
 
 
@@ -84,12 +86,14 @@ def test_a_list_that_was_given_out_can_be_extended_and_shortened() -> None:
     ]
     written = EncodedHistory()
     request = Request("claude-sonnet-4-5", history)
-    first = encode_request(request, written=written)
+    first = encode_request(request, encoded_history=written)
     original = copy.deepcopy(first)
     assert written.messages, "something was kept"
     for change in (list.pop, list.clear, list.reverse):
-        change(encode_request(request, written=written)["messages"])
-        assert encode_request(request, written=written) == original, change.__name__
+        change(encode_request(request, encoded_history=written)["messages"])
+        assert encode_request(request, encoded_history=written) == original, (
+            change.__name__
+        )
 
 
 @pytest.mark.parametrize("calls", [None, [], [None], [{}]])
@@ -102,5 +106,5 @@ def test_where_nothing_is_sure_everything_is_written_anew(calls: Any) -> None:
     history[100] = mute
     written = EncodedHistory()
     request = Request("claude-sonnet-4-5", history)
-    assert encode_request(request, written=written) == encode_request(request)
+    assert encode_request(request, encoded_history=written) == encode_request(request)
     assert not written.messages

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 
 from everthread.core.caching.claude_cache_marks import apply_cache_control
+from everthread.core.message_repair import OPENING_TEXT, repair_messages
 from everthread.core.messages import Message
 from everthread.core.transcript import is_user_message
 from everthread.core.types import Request
-from everthread.core.validation import OPENING, repair_messages
 from everthread.wire import anthropic
 from everthread.wire.common import with_native
 from tests.shared_data import shared_path
@@ -228,7 +228,7 @@ def test_a_blank_message_is_left_out(role: str, content: Any) -> None:
 def test_where_nothing_is_left_or_the_assistant_begins_an_opening_is_put_first() -> (
     None
 ):
-    opening = {"role": "user", "content": OPENING}
+    opening = {"role": "user", "content": OPENING_TEXT}
     said: Any = {"role": "assistant", "content": "Hello!"}
     assert wire() == []
     assert wire({"role": "user", "content": ""}) == [opening]

@@ -10,13 +10,13 @@ from everthread.core.messages import Message
 from everthread.core.types import Api
 from everthread.wire.codecs import CODECS
 from everthread.wire.definitions import (
-    has_reference,
+    find_answered_call_ids,
+    find_permanent_parts,
+    has_fixed_position,
+    has_tool_reference,
     join_instructions,
     keep_parts,
     loads_tools,
-    needs_place,
-    permanent_parts,
-    result_ids,
 )
 from tests.wire.client_shapes import shape
 
@@ -55,7 +55,7 @@ def block_message(role: str, *blocks: Any) -> Message:
 
 
 def keys_of(message: Message) -> list[set[str]]:
-    return [set(part.keys) for part in permanent_parts(message)]
+    return [set(part.keys) for part in find_permanent_parts(message)]
 
 
 class TestFinding:
@@ -64,7 +64,7 @@ class TestFinding:
         found = [
             (message["role"], keys_of(message))
             for message in messages
-            if permanent_parts(message)
+            if find_permanent_parts(message)
         ]
         assert found[0][0] == "system"
         assert found[1:] == [
@@ -83,7 +83,7 @@ class TestFinding:
             [{"tool mcp__harbour__tides"}]
         ]
         assert [
-            message["role"] for message in messages if permanent_parts(message)
+            message["role"] for message in messages if find_permanent_parts(message)
         ] == [
             "developer",
             "developer",
@@ -94,7 +94,7 @@ class TestFinding:
         message = block_message(
             "user", {"type": "text", "text": "Go on."}, LISTING, LOADING
         )
-        [part] = permanent_parts(message)
+        [part] = find_permanent_parts(message)
         assert part.position == 2
         assert part.keys == {"tool TideTable", "tool CraneLog"}
         assert loads_tools(message)
@@ -107,13 +107,15 @@ class TestFinding:
     )
     def test_an_ordinary_result_loads_nothing(self, content: Any) -> None:
         message: Message = {"role": "tool", "tool_call_id": "c", "content": content}
-        assert not has_reference(content)
+        assert not has_tool_reference(content)
         assert not loads_tools(message)
-        assert permanent_parts(message) == []
+        assert find_permanent_parts(message) == []
 
     @pytest.mark.parametrize("role", ["user", "assistant", "critic"])
     def test_speech_is_conversation(self, role: Any) -> None:
-        assert permanent_parts({"role": role, "content": "The tide is high."}) == []
+        assert (
+            find_permanent_parts({"role": role, "content": "The tide is high."}) == []
+        )
 
     @pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
     @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ class TestFinding:
                 "content": [{"type": "text", "text": "Wait."}, result],
             },
         )
-        [part] = permanent_parts(message)
+        [part] = find_permanent_parts(message)
         assert part.position == 1
         assert part.keys == {"tool TideTable", "tool CraneLog"}
 
@@ -180,7 +182,7 @@ class TestFinding:
         [message] = read(
             "openai_responses", reasoning, listed, search, found, compacted
         )
-        parts = permanent_parts(message)
+        parts = find_permanent_parts(message)
         assert [part.position for part in parts] == [1, 2, 3, 4]
         assert [set(part.keys) for part in parts] == [
             {"tools of harbour"},
@@ -200,7 +202,7 @@ class TestFinding:
             "execution": "client",
         }
         [message] = read("openai_responses", search)
-        assert permanent_parts(message) == []
+        assert find_permanent_parts(message) == []
 
     def test_tools_in_the_input(self) -> None:
         added = {
@@ -252,7 +254,7 @@ class TestReplacing:
             "type": "image",
             "source": {"type": "url", "url": "https://example.com/quay.png"},
         }
-        [part] = permanent_parts(block_message("system", image))
+        [part] = find_permanent_parts(block_message("system", image))
         assert part.keys == frozenset()
         assert "quay.png" in part.content
 
@@ -264,18 +266,18 @@ class TestAnsweredCalls:
             "tool_call_id": "search_1",
             "content": cast("Any", LOADED),
         }
-        assert result_ids(message, {0}) == {"search_1"}
-        assert result_ids(message, ()) == set()
+        assert find_answered_call_ids(message, {0}) == {"search_1"}
+        assert find_answered_call_ids(message, ()) == set()
 
     def test_of_blocks(self) -> None:
         message = block_message(
             "user", {"type": "text", "text": "Go on."}, LISTING, LOADING
         )
-        assert result_ids(message, {2}) == {"search_1"}
-        assert result_ids(message, {0}) == set(), "a text answers no call"
+        assert find_answered_call_ids(message, {2}) == {"search_1"}
+        assert find_answered_call_ids(message, {0}) == set(), "a text answers no call"
 
     def test_other_messages_answer_none(self) -> None:
-        assert result_ids(instructions("Answer in French."), {0}) == set()
+        assert find_answered_call_ids(instructions("Answer in French."), {0}) == set()
 
 
 class TestKeeping:
@@ -414,7 +416,7 @@ class TestJoiningInstructions:
             {"role": "system", "content": "Answer in French."},
             {"role": "system", "content": [addition]},
         )
-        assert all(map(needs_place, messages))
+        assert all(map(has_fixed_position, messages))
         [wire] = written("anthropic", *join_instructions(messages))
         assert wire == {
             "role": "system",
@@ -423,7 +425,7 @@ class TestJoiningInstructions:
 
     def test_others_stay_apart(self) -> None:
         messages = [instructions("Answer in French."), instructions("Be brief.")]
-        assert not any(map(needs_place, messages))
+        assert not any(map(has_fixed_position, messages))
         assert join_instructions(messages) == messages
         [placed] = read("anthropic", {"role": "system", "content": "Be brief."})
         assert join_instructions([messages[0], placed]) == [messages[0], placed]

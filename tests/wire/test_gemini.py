@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 
 from everthread.core.canonical_usage import normalize_usage
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply, Request
-from everthread.core.validation import OPENING, validate_messages
+from everthread.core.validation import validate_messages
 from everthread.errors import WireError
 from everthread.wire import gemini
 from everthread.wire.codecs import decode_any
@@ -167,7 +168,7 @@ class TestPairing:
     def test_a_response_alone_is_paired_with_the_content_before_it(self) -> None:
         called = {"role": "model", "parts": [SIGNED]}
         [answer] = gemini.decode_messages(
-            [{"role": "user", "parts": [ANSWERED]}], after=called
+            [{"role": "user", "parts": [ANSWERED]}], previous_content=called
         )
         assert (
             results_of(answer)[0].call_id
@@ -259,8 +260,8 @@ class TestMeaning:
                 {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
             ],
         }
-        assert gemini.spoken_form(said) == gemini.spoken_form(bare)
-        answered = gemini.spoken_form(
+        assert gemini.comparable_content(said) == gemini.comparable_content(bare)
+        answered = gemini.comparable_content(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
         block = {
@@ -270,12 +271,12 @@ class TestMeaning:
         }
         assert answered == {"role": "user", "content": [block]}
         assert (
-            gemini.spoken_form({"role": "user", "parts": [ANSWERED, ANSWERED]})
+            gemini.comparable_content({"role": "user", "parts": [ANSWERED, ANSWERED]})
             == answered
         ), "Gemini CLI resumed"
         assert (
-            gemini.spoken_form("nothing")
-            == gemini.spoken_form({"parts": 1})
+            gemini.comparable_content("nothing")
+            == gemini.comparable_content({"parts": 1})
             == {"role": "user", "content": []}
         )
 
@@ -324,7 +325,7 @@ class TestSignatures:
             },
         ]
         opening, called, answered = gemini.encode_messages(history, model=MODEL)
-        assert opening == {"role": "user", "parts": [{"text": OPENING}]}
+        assert opening == {"role": "user", "parts": [{"text": OPENING_TEXT}]}
         function = {"functionCall": {"name": "f", "args": {"input": "no json"}}}
         unsigned = {**function, "thoughtSignature": "skip_thought_signature_validator"}
         assert called["parts"] == [{"text": "No."}, unsigned, function]
@@ -388,7 +389,7 @@ def test_parts_of_other_apis() -> None:
         {"somethingNew": {"a": 1}},
     ]
     assert gemini.encode_messages([{"role": "user", "content": ""}]) == [
-        {"role": "user", "parts": [{"text": OPENING}]}
+        {"role": "user", "parts": [{"text": OPENING_TEXT}]}
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from everthread.core.messages import Message
 from everthread.wire.common import (
-    keep_reasoning,
+    can_use_reasoning,
     native_value,
     public_message,
     same_model,
@@ -36,7 +36,7 @@ def test_a_record_that_is_none_is_no_native_value(garbage: object) -> None:
 
 def test_author_and_boundary_are_written_down_only_where_they_say_something() -> None:
     assert with_native(SAID, "a", 1)["_native"] == {"api": "a", "value": 1}
-    assert with_native(SAID, "a", 1, model="m", joined=True)["_native"] == {
+    assert with_native(SAID, "a", 1, model="m", continues_previous=True)["_native"] == {
         "api": "a",
         "value": 1,
         "model": "m",
@@ -52,12 +52,12 @@ def test_a_public_message_has_no_field_of_ours() -> None:
 
 def test_reasoning_is_for_the_model_that_wrote_it() -> None:
     message = with_native(SAID, "anthropic", 1, model="claude-a")
-    assert keep_reasoning(message, "anthropic", "claude-a")
-    assert keep_reasoning(message, "anthropic", None)
-    assert not keep_reasoning(message, "anthropic", "claude-b")
-    assert not keep_reasoning(message, "openai_chat", "claude-a")
-    assert not keep_reasoning(SAID, "anthropic", "claude-a")
-    assert keep_reasoning(with_native(SAID, "anthropic", 1), "anthropic", "claude-b")
+    assert can_use_reasoning(message, "anthropic", "claude-a")
+    assert can_use_reasoning(message, "anthropic", None)
+    assert not can_use_reasoning(message, "anthropic", "claude-b")
+    assert not can_use_reasoning(message, "openai_chat", "claude-a")
+    assert not can_use_reasoning(SAID, "anthropic", "claude-a")
+    assert can_use_reasoning(with_native(SAID, "anthropic", 1), "anthropic", "claude-b")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any, cast
 
@@ -12,7 +11,6 @@ from pydantic import BaseModel
 from everthread.core.messages import Message, with_content
 from everthread.core.types import Reply, Request
 from everthread.errors import WireError
-from everthread.wire import openai_chat, openai_responses
 from everthread.wire import openai_chat as chat
 from everthread.wire.common import with_native
 from tests.shared_data import shared_path
@@ -628,17 +626,3 @@ def test_a_client_may_show_another_apis_reasoning() -> None:
 def test_what_is_no_reply_is_refused_with_a_sentence(body: Any, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence):
         chat.decode_reply(body)
-
-
-@made.few
-@given(made.broken(made.chat_request), made.broken(made.chat_reply))
-def test_garbage_is_read_or_refused_with_a_sentence(
-    request_body: Any, reply_body: Any
-) -> None:
-    with contextlib.suppress(WireError):
-        request = chat.decode_request(request_body)
-        assert chat.encode_request(request) == request_body
-        openai_chat.encode_messages(request.messages)
-        openai_responses.encode_messages(request.messages)
-    with contextlib.suppress(WireError):
-        assert chat.encode_reply(chat.decode_reply(reply_body)) == reply_body

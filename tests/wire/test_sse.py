@@ -170,5 +170,5 @@ def test_a_stream_is_cut_into_its_events_byte_for_byte(blank: bytes, size: int) 
         for event in splitter.feed(stream[at : at + size])
     ]
     assert cut == [b"data: a" + blank, b": comment" + blank, b"event: b" + blank]
-    assert splitter.end() == b"data: unfinished"
-    assert splitter.end() == b""
+    assert splitter.take_pending() == b"data: unfinished"
+    assert splitter.take_pending() == b""

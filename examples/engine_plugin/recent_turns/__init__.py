@@ -7,7 +7,12 @@ from everthread import CanonicalUsage, ConfigError
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, Messages
-from everthread.core.transcript import SUMMARY_END, SUMMARY_START, spans, turns
+from everthread.core.transcript import (
+    SUMMARY_END,
+    SUMMARY_START,
+    spans,
+    split_into_turns,
+)
 
 NOTE = (
     f"{SUMMARY_START}]\n"
@@ -94,8 +99,8 @@ def turn_starts(messages: Messages) -> list[int]:
     whole = {span.start for span in spans(messages)}
     return [
         turn.start
-        for turn in turns(messages)
-        if turn.user is not None and turn.start in whole
+        for turn in split_into_turns(messages)
+        if turn.user_index is not None and turn.start in whole
     ]
 
 

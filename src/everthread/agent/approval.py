@@ -26,7 +26,7 @@ from everthread.agent.workspace import match_path, quote_name
 from everthread.errors import InputError
 
 RULES_FILE = "approvals.txt"
-"""In the Everthread home: one rule a line; lines that begin with `#` are comments."""
+"""File in the Everthread home, with one rule per line; lines that begin with `#` are comments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Denial:
 
 
 ApprovalAnswer = bool | Literal["always"] | Denial
-"""The user's answer. After `always` the same is not asked again; a rule is written if one can express it."""
-Ask = Callable[[Permission], Awaitable[ApprovalAnswer]]
-Kind = Literal["command", "exactly", "write"]
+"""The user's answer. `always` allows the same from now on, and stores a rule if one can express it."""
+AskUser = Callable[[Permission], Awaitable[ApprovalAnswer]]
+RuleKind = Literal["command", "exactly", "write"]
 
 _SHELL_CHARACTERS = frozenset(";&|<>()`${}!\n\r\0")
-"""Characters that can make a command line more than one program and its arguments. Quoted ones count too."""
+"""Characters that can make a command line more than one program and its arguments, even in quotes."""
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Allows a command or a write without asking."""
+    """A rule that allows a command or a write without asking."""
 
-    kind: Kind
+    kind: RuleKind
     pattern: str
 
     def allows(self, permission: Permission) -> bool:
@@ -65,7 +65,7 @@ class Rule:
             return False
         if self.kind == "exactly":
             return not permission.detail and permission.what == self.pattern
-        words = None if permission.detail else plain_words(permission.what)
+        words = None if permission.detail else split_plain_command(permission.what)
         return words is not None and _words_match(shlex.split(self.pattern), words)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule. Raise `InputError` if it is not one, or would allow more than it says."""
+    """Parse a rule. Raise `InputError` if it is invalid, or would allow more than it seems to."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
     if not colon or kind not in ("command", "exactly", "write") or not pattern:
         raise InputError(
@@ -86,7 +86,7 @@ def parse_rule(text: str) -> Rule:
                 f"the rule {quote_name(text)!r} must name paths relative to the workspace, without `..`"
             )
         return Rule("write", pattern.removeprefix("./"))
-    words = plain_words(pattern)
+    words = split_plain_command(pattern)
     if words is None:
         raise InputError(
             f"the rule {quote_name(text)!r} is no plain command: a rule allows one program, "
@@ -123,7 +123,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
         raise InputError(f"{file}: {error}") from error
 
 
-def plain_words(command: str) -> list[str] | None:
+def split_plain_command(command: str) -> list[str] | None:
     """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
         char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t")
@@ -140,63 +140,63 @@ def plain_words(command: str) -> list[str] | None:
 
 
 class Approvals:
-    """Allows by rule, by an earlier answer, or by asking the user. Without a user to ask, the rest is refused.
+    """Approve by rule, by an earlier answer, or by asking the user. Without a user to ask, refuse everything else.
 
-    Questions are asked one at a time; an answer may decide those that waited.
+    Questions are asked one at a time; an answer may also decide waiting ones.
     """
 
     def __init__(
         self,
         rules: Iterable[Rule | str] = (),
-        ask: Ask | None = None,
+        ask_user: AskUser | None = None,
         *,
-        everything: bool = False,
-        keep: Callable[[Rule], None] | None = None,
+        allow_everything: bool = False,
+        store_rule: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` stores the rule when the user answers `always`."""
+        """`store_rule` stores the rule when the user answers `always`."""
         self.rules = tuple(
             parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
         )
-        self._ask = ask
-        self._everything = everything
-        self._keep = keep
+        self._ask_user = ask_user
+        self._allow_everything = allow_everything
+        self._store_rule = store_rule
         self._reasons: dict[tuple[str, str, str], str] = {}
-        self._always: set[tuple[str, str, str]] = set()
-        self._asking = asyncio.Lock()
+        self._always_allowed: set[tuple[str, str, str]] = set()
+        self._ask_lock = asyncio.Lock()
 
     async def __call__(self, permission: Permission) -> bool:
         if self._is_allowed(permission):
             return True
-        if self._ask is None:
+        if self._ask_user is None:
             return False
-        async with self._asking:
+        async with self._ask_lock:
             if self._is_allowed(permission):
                 return True
-            answer = await self._ask(permission)
+            answer = await self._ask_user(permission)
             if answer == "always":
-                self._always.add(_identity(permission))
-                rule = rule_for(permission)
-                if rule is not None and self._keep is not None:
+                self._always_allowed.add(_permission_key(permission))
+                rule = make_rule(permission)
+                if rule is not None and self._store_rule is not None:
                     self.rules = (*self.rules, rule)
-                    self._keep(rule)
+                    self._store_rule(rule)
             if isinstance(answer, Denial):
-                self._reasons[_identity(permission)] = answer.reason
+                self._reasons[_permission_key(permission)] = answer.reason
             return bool(answer)
 
     def refusal(self, permission: Permission) -> str:
         """Return the message for the model after a refusal: the reason, and how it can be allowed."""
-        what = f"{permission.kind} {quote_name(permission.what)!r}"
-        if self._ask is not None:
-            reason = self._reasons.pop(_identity(permission), "")
-            return f"Refused: the user did not allow {what}." + (
+        action = f"{permission.kind} {quote_name(permission.what)!r}"
+        if self._ask_user is not None:
+            reason = self._reasons.pop(_permission_key(permission), "")
+            return f"Refused: the user did not allow {action}." + (
                 f" The user says: {reason}" if reason else ""
             )
-        return f"Refused: nobody is there to approve {what}. {how_to_allow(permission)}"
+        return f"Refused: nobody is there to approve {action}. {explain_how_to_allow(permission)}"
 
     def _is_allowed(self, permission: Permission) -> bool:
         return (
-            self._everything
-            or _identity(permission) in self._always
+            self._allow_everything
+            or _permission_key(permission) in self._always_allowed
             or any(rule.allows(permission) for rule in self.rules)
         )
 
@@ -206,49 +206,49 @@ def write_rule(home: Path, rule: Rule) -> None:
     file = home / RULES_FILE
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        before = file.read_text("utf-8") if file.exists() else ""
-        if str(rule) not in before.splitlines():
-            gap = "" if not before or before.endswith("\n") else "\n"
-            file.write_text(f"{before}{gap}{rule}\n", "utf-8")
+        old_text = file.read_text("utf-8") if file.exists() else ""
+        if str(rule) not in old_text.splitlines():
+            separator = "" if not old_text or old_text.endswith("\n") else "\n"
+            file.write_text(f"{old_text}{separator}{rule}\n", "utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be written: {error}") from error
 
 
-def rule_for(permission: Permission) -> Rule | None:
+def make_rule(permission: Permission) -> Rule | None:
     """Return the rule that allows exactly this and nothing else; None if no rule can."""
-    what = permission.what
-    if permission.kind not in ("command", "write") or not what.isprintable():
+    target = permission.what
+    if permission.kind not in ("command", "write") or not target.isprintable():
         return None
-    kind: Kind = permission.kind
+    kind: RuleKind = permission.kind
     if kind == "write":
-        what = "".join(
+        target = "".join(
             f"\\{char}" if char in _GLOB_CHARACTERS or char == "\\" else char
-            for char in what
+            for char in target
         )
-    elif _GLOB_CHARACTERS & set(what):
+    elif _GLOB_CHARACTERS & set(target):
         kind = "exactly"
     try:
-        rule = parse_rule(f"{kind}: {what}")
+        rule = parse_rule(f"{kind}: {target}")
     except InputError:
         return None
     return rule if rule.allows(permission) else None
 
 
-def how_to_allow(permission: Permission) -> str:
-    """Say how the user can allow it beforehand."""
-    what = permission.what
-    rule = rule_for(permission)
+def explain_how_to_allow(permission: Permission) -> str:
+    """Return a sentence that explains how the user can allow the action beforehand."""
+    command = permission.what
+    rule = make_rule(permission)
     if rule is not None:
         return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
     if permission.kind == "command" and permission.detail:
         return "Rules allow commands at the top of the workspace only: leave workdir out, or let the user use --yes."
-    if permission.kind == "command" and plain_words(what) is None:
+    if permission.kind == "command" and split_plain_command(command) is None:
         return "No rule can allow a compound command: run its parts one by one, or let the user start with --yes."
     return "The user can allow it with --yes."
 
 
-def _identity(permission: Permission) -> tuple[str, str, str]:
-    """Return the key of an earlier answer: a command in its folder, or a path whatever is written to it."""
+def _permission_key(permission: Permission) -> tuple[str, str, str]:
+    """Return the key by which an earlier answer is found: a command in its folder, or a path to write."""
     return (
         permission.kind,
         permission.what,
@@ -264,7 +264,7 @@ def _words_match(pattern: list[str], words: list[str]) -> bool:
 
 
 def _word_matches(pattern: str, word: str) -> bool:
-    """Match word for word; a pattern matches no word that the shell would expand."""
+    """Return whether a word matches. A pattern never matches a word that the shell would expand."""
     if pattern == word:
         return True
     if (

@@ -1,4 +1,4 @@
-"""Make the system prompt, the tools and the hooks that an agent is opened with."""
+"""Build the system prompt, the tools and the hooks of an agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from everthread.thread.options import CompactionHooks, Route
 
 @dataclass(slots=True)
 class AgentBuilder(CompactionHooks):
-    """The prompt, memory and tools of an agent, made before it; set `agent` to pass on the events.
+    """Builds prompt, memory and tools before the agent exists; set `agent` afterwards to pass on its events.
 
     Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
     """
@@ -38,9 +38,9 @@ class AgentBuilder(CompactionHooks):
     instructions_chars: int
     extra_tools: Sequence[Tool] = ()
     """Tools besides the built-in ones."""
-    builtin: bool = True
-    is_talk_only: bool = False
-    """It has no tools of its own, and its prompt names no workspace."""
+    has_builtin_tools: bool = True
+    is_chat_only: bool = False
+    """Whether the agent has no built-in tools, and its prompt names no workspace."""
     agent: Agent | None = None
     window: int | None = None
     """The model's window, until there is an agent to ask."""
@@ -50,14 +50,14 @@ class AgentBuilder(CompactionHooks):
     def __post_init__(self) -> None:
         texts = (
             ("talk",)
-            if self.is_talk_only
+            if self.is_chat_only
             else ("role", "tools")
-            if self.builtin
+            if self.has_builtin_tools
             else ("role",)
         )
         self.prompt = self._make_prompt(*texts)
         self.tools = [
-            *(self._make_builtin_tools() if self.builtin else ()),
+            *(self._make_builtin_tools() if self.has_builtin_tools else ()),
             *self.extra_tools,
         ]
 
@@ -66,7 +66,7 @@ class AgentBuilder(CompactionHooks):
         self.window = route.window
 
     async def before_compaction(self, session: str) -> None:
-        await self.memory.settle()
+        await self.memory.wait_for_changes()
         thread = (await self.store.session(session)).thread
         if (await self.store.session(thread)).kind != "subagent":
             self.prompt.set_todo(await load_todo(self.store, thread))
@@ -86,21 +86,26 @@ class AgentBuilder(CompactionHooks):
 
     def _make_builtin_tools(self) -> list[Tool]:
         """Return the built-in tools, in the order the model sees them."""
-        common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
+        common_tools: list[Tool] = [
+            *file_tools(),
+            Recall(),
+            Todo(),
+            MemoryTool(self.memory),
+        ]
         prompt = self._make_prompt("subagent", "tools")
         return [
-            *common,
-            Delegate(common, self.approve, system=prompt, tell=self.on_event),
+            *common_tools,
+            Delegate(common_tools, self.approve, system=prompt, listener=self.on_event),
         ]
 
     def _make_prompt(self, *texts: str) -> SystemPrompt:
         return SystemPrompt(
-            None if self.is_talk_only else self.workspace,
+            None if self.is_chat_only else self.workspace,
             self.memory,
             texts=texts,
             instructions_chars=self.instructions_chars,
-            window=self._window,
+            window=self._find_window,
         )
 
-    def _window(self) -> int | None:
+    def _find_window(self) -> int | None:
         return self.agent.conversation.window if self.agent is not None else self.window

@@ -24,38 +24,38 @@ from everthread.agent.tool_interface import (
     Tool,
     ToolContext,
     ToolReply,
-    text,
+    load_text,
 )
 from everthread.agent.tools.conversation_tools import FindTools
 from everthread.agent.turn_events import (
     CauseLog,
-    Ending,
+    EndReason,
     ToolFinished,
     ToolStarted,
     TurnEnded,
 )
 from everthread.conversation.answers import Answer
-from everthread.conversation.cancellation import finish
+from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.given_messages import Given
+from everthread.conversation.given_messages import MessageInput
 from everthread.core.messages import Call, Message, json_value
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
 from everthread.thread.events import Event, Listener
 from everthread.thread.options import Route
 
-Item = StreamDelta | Event | Answer
-Routes = Callable[[str], Awaitable[Route]]
+TurnItem = StreamDelta | Event | Answer
+FindRoute = Callable[[str], Awaitable[Route]]
 """Finds the route to a model by its name."""
-Closing = Callable[[], Awaitable[Any]]
-"""Something to be closed with the agent."""
+CloseCallback = Callable[[], Awaitable[Any]]
+"""Closes a resource together with the agent."""
 
 
 @dataclass(slots=True)
 class _Progress:
     """The start of a turn and its counts so far."""
 
-    began: float
+    start_time: float
     rounds: int = 0
     calls: int = 0
 
@@ -80,8 +80,8 @@ class Agent:
         listener: Listener | None = None,
         journal: CauseLog | None = None,
         memory: MemoryFiles | None = None,
-        routes: Routes | None = None,
-        closing: Sequence[Closing] = (),
+        routes: FindRoute | None = None,
+        closing: Sequence[CloseCallback] = (),
     ) -> None:
         self.conversation = conversation
         self.context = context
@@ -92,19 +92,19 @@ class Agent:
         self._closing = closing
         self._tools = _index_by_name(tools)
         self._listener = listener
-        self._opened = [conversation]
-        self._items: asyncio.Queue[Item | None] | None = None
-        self._work: asyncio.Task[Answer] | None = None
-        self._turning = asyncio.Lock()
+        self._open_conversations = [conversation]
+        self._item_queue: asyncio.Queue[TurnItem | None] | None = None
+        self._turn_task: asyncio.Task[Answer] | None = None
+        self._turn_lock = asyncio.Lock()
         finder = FindTools()
         by_name = {finder.name: finder, **self._tools}
-        self._caller = CallRunner(
+        self._call_runner = CallRunner(
             by_name,
             approve,
             on_event=self.on_event,
             parallel=parallel,
             seconds=tool_seconds,
-            engine_tools=self._engine_tools,
+            engine_tools=self._list_engine_tools,
         )
         self._offer_tools(conversation)
 
@@ -117,19 +117,19 @@ class Agent:
 
     async def close(self, reason: str | None = None) -> None:
         """Stop a running turn and close the conversations. With a reason the session ends; it can be resumed."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait([self._work])
-        opened = self._opened
-        self._opened = []
+        if self._turn_task is not None:
+            self._turn_task.cancel()
+            await asyncio.wait([self._turn_task])
+        conversations = self._open_conversations
+        self._open_conversations = []
         closing = self._closing
         self._closing = ()
         # The last first; one that fails does not stop the others.
-        async with contextlib.AsyncExitStack() as ending:
+        async with contextlib.AsyncExitStack() as exit_stack:
             for close in reversed(closing):
-                ending.push_async_callback(close)
-            for conversation in opened:
-                ending.push_async_callback(
+                exit_stack.push_async_callback(close)
+            for conversation in conversations:
+                exit_stack.push_async_callback(
                     conversation.close,
                     reason if conversation is self.conversation else None,
                 )
@@ -144,42 +144,42 @@ class Agent:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The schemas the model is offered, the engine's own among them."""
+        """The schemas offered to the model, including the engine's own."""
         return self.conversation.tools
 
     @property
-    def busy(self) -> bool:
-        """A turn is running."""
-        return self._turning.locked()
+    def is_busy(self) -> bool:
+        """Whether a turn is running."""
+        return self._turn_lock.locked()
 
     # Turns
 
     async def turn(
-        self, message: Given, *, event: str | None = None
-    ) -> AsyncGenerator[Item, None]:
+        self, message: MessageInput, *, event: str | None = None
+    ) -> AsyncGenerator[TurnItem, None]:
         """Run one turn: yield the model's text and every event as they come, then the final `Answer`.
 
         `event`: a message sent again under the same event id is stored once.
-        Closing the generator, or cancelling its reader, stops the turn: running tools are ended, and the history notes
-        it.
+        Closing the generator, or cancelling its reader, stops the turn: running tools are ended, and the history
+        records it.
         """
-        async with self._turning:
-            items = self._items = asyncio.Queue[Item | None]()
-            work = self._work = asyncio.create_task(self._run_turn(message, event))
-            work.add_done_callback(lambda _: items.put_nowait(None))
+        async with self._turn_lock:
+            items = self._item_queue = asyncio.Queue[TurnItem | None]()
+            task = self._turn_task = asyncio.create_task(self._run_turn(message, event))
+            task.add_done_callback(lambda _: items.put_nowait(None))
             try:
                 while (item := await items.get()) is not None:
                     yield item
-                yield await work
+                yield await task
             finally:
-                self._items = None
-                work.cancel()
-                await asyncio.wait([work])
-                self._work = None
-                if not work.cancelled():
-                    work.exception()
+                self._item_queue = None
+                task.cancel()
+                await asyncio.wait([task])
+                self._turn_task = None
+                if not task.cancelled():
+                    task.exception()
 
-    async def send(self, message: Given) -> Answer:
+    async def send(self, message: MessageInput) -> Answer:
         """Run one turn and return its final answer."""
         async with contextlib.aclosing(self.turn(message)) as items:
             async for item in items:
@@ -190,8 +190,8 @@ class Agent:
     def on_event(self, event: Event) -> None:
         """Pass an event to the cause log, to the reader of the turn and to the listener."""
         self.journal(event)
-        if self._items is not None:
-            self._items.put_nowait(event)
+        if self._item_queue is not None:
+            self._item_queue.put_nowait(event)
         if self._listener is not None:
             self._listener(event)
 
@@ -201,9 +201,9 @@ class Agent:
         """Continue in another session of the same store."""
         tenant = self.conversation.session.tenant
         target = await self.conversation.store.resolve(session, tenant=tenant)
-        async with self._turning:
-            self.conversation = await self.conversation.another(resume=target.id)
-            self._opened.append(self.conversation)
+        async with self._turn_lock:
+            self.conversation = await self.conversation.open_another(resume=target.id)
+            self._open_conversations.append(self.conversation)
             self._offer_tools(self.conversation)
         return self.conversation
 
@@ -219,49 +219,55 @@ class Agent:
 
     # Inside
 
-    async def _run_turn(self, message: Given, event: str | None) -> Answer:
+    async def _run_turn(self, message: MessageInput, event: str | None) -> Answer:
         progress = _Progress(time.monotonic())
         try:
             answer = await self._run_rounds(message, progress, event)
         except asyncio.CancelledError:
-            self._end("interrupted", progress)
+            self._emit_turn_end("interrupted", progress)
             raise
         except Exception as error:
-            self._end("failed", progress, f"{type(error).__name__}: {error}")
+            self._emit_turn_end("failed", progress, f"{type(error).__name__}: {error}")
             raise
-        self._end(
+        self._emit_turn_end(
             "max_rounds" if progress.rounds >= self.max_rounds else "answered", progress
         )
         return answer
 
     async def _run_rounds(
-        self, message: Given, progress: _Progress, event: str | None
+        self, message: MessageInput, progress: _Progress, event: str | None
     ) -> Answer:
         answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
             progress.rounds += 1
             progress.calls += len(answer.calls)
             context = replace(self.context, conversation=self.conversation)
-            await self._caller.run(answer.calls, context, self.conversation.add_results)
-            last = progress.rounds == self.max_rounds
+            await self._call_runner.run(
+                answer.calls, context, self.conversation.add_results
+            )
+            is_last_round = progress.rounds == self.max_rounds
             answer = await self._ask(
                 None,
-                inject=text("last_round").format(rounds=self.max_rounds)
-                if last
+                inject=load_text("last_round").format(rounds=self.max_rounds)
+                if is_last_round
                 else None,
             )
         if answer.calls:
-            unused = ToolReply(
+            not_run_reply = ToolReply(
                 f"[Not run: the limit of {self.max_rounds} rounds was reached.]",
                 failed=True,
             )
             await self.conversation.add_results(
-                [as_result(call, unused) for call in answer.calls]
+                [make_result_message(call, not_run_reply) for call in answer.calls]
             )
         return answer
 
     async def _ask(
-        self, message: Given, *, inject: str | None = None, event: str | None = None
+        self,
+        message: MessageInput,
+        *,
+        inject: str | None = None,
+        event: str | None = None,
     ) -> Answer:
         answer: Answer | None = None
         async with contextlib.aclosing(
@@ -270,34 +276,36 @@ class Agent:
             async for piece in pieces:
                 if isinstance(piece, Answer):
                     answer = piece
-                elif self._items is not None:
-                    self._items.put_nowait(piece)
+                elif self._item_queue is not None:
+                    self._item_queue.put_nowait(piece)
         if answer is None:
             raise AssertionError("a stream ends with its answer or an error")
         return answer
 
-    def _end(self, reason: Ending, progress: _Progress, error: str = "") -> None:
-        spent = time.monotonic() - progress.began
+    def _emit_turn_end(
+        self, reason: EndReason, progress: _Progress, error: str = ""
+    ) -> None:
+        seconds = time.monotonic() - progress.start_time
         self.on_event(
             TurnEnded(
                 self.conversation.session.id,
                 reason,
                 rounds=progress.rounds,
                 calls=progress.calls,
-                seconds=spent,
+                seconds=seconds,
                 error=error,
             )
         )
 
     def _offer_tools(self, conversation: Conversation) -> None:
         schemas = [tool.schema for tool in self._tools.values()]
-        if conversation.toolbox.given != schemas:
+        if conversation.toolbox.all_tools != schemas:
             conversation.use_tools(schemas)
 
-    def _engine_tools(self) -> list[str]:
+    def _list_engine_tools(self) -> list[str]:
         return [
             str(schema.get("function", {}).get("name"))
-            for schema in self.conversation.toolbox.own
+            for schema in self.conversation.toolbox.own_schemas
         ]
 
 
@@ -323,23 +331,23 @@ _MAX_NAMES_LISTED = 30
 
 
 @dataclass(slots=True)
-class _Run:
-    """A call in progress. `began`: when its tool was started; the time until approval does not count."""
+class _CallRun:
+    """A call in progress. `start_time`: when its tool was started; the time until approval does not count."""
 
     call: Call
     context: ToolContext
     arguments: dict[str, Any] = field(default_factory=dict)
-    began: float | None = None
-    refused: bool = False
+    start_time: float | None = None
+    was_refused: bool = False
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self.began is None else time.monotonic() - self.began
+        return 0.0 if self.start_time is None else time.monotonic() - self.start_time
 
 
 @dataclass(slots=True)
 class CallRunner:
-    """Runs the calls of an answer: several at a time, but approvals and writes one by one.
+    """Run the calls of an answer: several at a time, but approvals and writes one by one.
 
     Every call gets a result, even if its tool fails; the results are in the order of the calls.
     """
@@ -352,8 +360,8 @@ class CallRunner:
     engine_tools: Callable[[], Sequence[str]]
     """The names of the engine's own tools."""
     _slots: asyncio.Semaphore = field(init=False)
-    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _approval_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.parallel)
@@ -362,10 +370,10 @@ class CallRunner:
         self,
         calls: Sequence[Call],
         context: ToolContext,
-        keep: Callable[[list[Message]], Coroutine[Any, Any, Any]],
+        store_results: Callable[[list[Message]], Coroutine[Any, Any, Any]],
     ) -> None:
-        """Run every call and pass the results to `keep`; also when cancelled, with a note for unfinished calls."""
-        runs = [_Run(call, replace(context, call_id=call.id)) for call in calls]
+        """Run every call and store the results; also on cancellation, with a note for unfinished calls."""
+        runs = [_CallRun(call, replace(context, call_id=call.id)) for call in calls]
         tasks = [asyncio.create_task(self._run_and_report(run)) for run in runs]
         try:
             await asyncio.wait(tasks)
@@ -373,12 +381,14 @@ class CallRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await finish(keep(_results(calls, tasks)))
+            await finish_despite_cancellation(
+                store_results(_collect_results(calls, tasks))
+            )
 
-    async def _run_and_report(self, run: _Run) -> ToolReply:
+    async def _run_and_report(self, run: _CallRun) -> ToolReply:
         reply = ToolReply(INTERRUPTED, failed=True)
         try:
-            reply = await self._answer(run)
+            reply = await self._run_call(run)
         finally:
             self.on_event(
                 ToolFinished(
@@ -387,14 +397,14 @@ class CallRunner:
                     tool=run.call.name,
                     text=reply.text,
                     failed=reply.failed,
-                    refused=run.refused,
+                    refused=run.was_refused,
                     seconds=run.seconds,
                     arguments=run.arguments,
                 )
             )
         return reply
 
-    async def _answer(self, run: _Run) -> ToolReply:
+    async def _run_call(self, run: _CallRun) -> ToolReply:
         name = run.call.name
         try:
             run.arguments = _parse_arguments(run.call)
@@ -416,34 +426,39 @@ class CallRunner:
                 f"Failed: {name} raised {type(error).__name__}: {error}", failed=True
             )
 
-    async def _approve_and_call(self, run: _Run, tool: Tool | None) -> ToolReply:
-        """Ask for approval before the call takes a slot: calls that need none do not wait for the user."""
-        needed = None if tool is None else tool.needs(run.arguments, run.context)
-        if needed is not None and tool is not None:
-            waits = self._asking.locked() or self._writing.locked()
-            async with self._asking:
-                if waits:
+    async def _approve_and_call(self, run: _CallRun, tool: Tool | None) -> ToolReply:
+        """Ask for approval before the call takes a slot, so that other calls do not wait for the user."""
+        permission = None if tool is None else tool.needs(run.arguments, run.context)
+        if permission is not None and tool is not None:
+            must_check_again = self._approval_lock.locked() or self._write_lock.locked()
+            async with self._approval_lock:
+                if must_check_again:
                     # Show the file as an earlier write has left it.
-                    async with self._writing:
-                        needed = tool.needs(run.arguments, run.context) or needed
-                if not await self.approve(needed):
-                    run.refused = True
-                    return await self._reply_refusal(run, tool, needed)
-            run.context = replace(run.context, allowed=needed)
-        writes = needed is not None and needed.kind == "write"
-        async with self._slots, self._writing if writes else contextlib.nullcontext():
-            run.began = time.monotonic()
+                    async with self._write_lock:
+                        permission = (
+                            tool.needs(run.arguments, run.context) or permission
+                        )
+                if not await self.approve(permission):
+                    run.was_refused = True
+                    return await self._reply_refusal(run, tool, permission)
+            run.context = replace(run.context, allowed=permission)
+        is_write = permission is not None and permission.kind == "write"
+        async with (
+            self._slots,
+            self._write_lock if is_write else contextlib.nullcontext(),
+        ):
+            run.start_time = time.monotonic()
             session = run.context.conversation.session.id
             self.on_event(
                 ToolStarted(session, run.call.id, run.call.name, run.arguments)
             )
             return await self._call_in_time(run, tool)
 
-    async def _call_in_time(self, run: _Run, tool: Tool | None) -> ToolReply:
-        limit = asyncio.timeout(self.seconds)
+    async def _call_in_time(self, run: _CallRun, tool: Tool | None) -> ToolReply:
+        timeout = asyncio.timeout(self.seconds)
         name = run.call.name
         try:
-            async with limit:
+            async with timeout:
                 if tool is None:
                     return ToolReply(
                         await run.context.conversation.handle_tool_call(
@@ -452,7 +467,7 @@ class CallRunner:
                     )
                 return _as_reply(name, await tool.call(run.arguments, run.context))
         except TimeoutError:
-            if not limit.expired():
+            if not timeout.expired():
                 raise
             return ToolReply(
                 f"Failed: {name} did not finish within {self.seconds:,.0f} s and was ended.",
@@ -460,9 +475,9 @@ class CallRunner:
             )
 
     async def _reply_refusal(
-        self, run: _Run, tool: Tool, needed: Permission
+        self, run: _CallRun, tool: Tool, permission: Permission
     ) -> ToolReply:
-        """Return the result of a call that was not approved: the tool's own `refused`, if it has one."""
+        """Return the result of a call that was not approved: the tool's own `was_refused`, if it has one."""
         call_refused = getattr(tool, "refused", None)
         if callable(call_refused):
             return _as_reply(
@@ -471,9 +486,9 @@ class CallRunner:
         # Prefer the approver's own words: it knows whether a user was asked.
         explain = getattr(self.approve, "refusal", None)
         reason = (
-            explain(needed)
+            explain(permission)
             if callable(explain)
-            else f"Refused: {needed.kind} {needed.what!r} was not allowed."
+            else f"Refused: {permission.kind} {permission.what!r} was not allowed."
         )
         return ToolReply(
             f"{reason} Go on without it, or say what you need it for; do not try to get it done in another way.",
@@ -482,7 +497,7 @@ class CallRunner:
 
 
 def _as_reply(tool: str, value: object) -> ToolReply:
-    """Check what a tool returned; a plain text is accepted. A tool is foreign code, whatever its types say."""
+    """Return a tool's result as a `ToolReply`. Check its type, because a tool is foreign code."""
     if isinstance(value, ToolReply) and isinstance(value.text, str):
         return value
     if isinstance(value, str):
@@ -493,7 +508,7 @@ def _as_reply(tool: str, value: object) -> ToolReply:
     )
 
 
-def as_result(call: Call, reply: ToolReply) -> Message:
+def make_result_message(call: Call, reply: ToolReply) -> Message:
     """Return the tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
     message: Message = {
@@ -510,17 +525,17 @@ def _parse_arguments(call: Call) -> dict[str, Any]:
     value = json_value(call.arguments) if call.arguments.strip() else {}
     if isinstance(value, dict):
         return value
-    wrong = (
+    problem = (
         "no valid JSON"
         if value is None
         else f"a JSON {type(value).__name__}, not an object"
     )
     raise InputError(
-        f"the arguments of {call.name} are {wrong}, so nothing was run. Send them again as one JSON object."
+        f"the arguments of {call.name} are {problem}, so nothing was run. Send them again as one JSON object."
     )
 
 
-def _results(
+def _collect_results(
     calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]
 ) -> list[Message]:
     """Return the results in the order of the calls, one for each id."""
@@ -529,5 +544,5 @@ def _results(
         reply = (
             ToolReply(INTERRUPTED, failed=True) if task.cancelled() else task.result()
         )
-        results.setdefault(call.id, as_result(call, reply))
+        results.setdefault(call.id, make_result_message(call, reply))
     return list(results.values())

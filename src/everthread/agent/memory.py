@@ -27,14 +27,14 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a module that one platform lacks
 
-Groups = list[list[str]]
-"""A file's lines, those of one entry together."""
+LineGroups = list[list[str]]
+"""A file's lines, grouped by entry."""
 MemoryKind = Literal["memory", "user"]
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
-FILES: dict[MemoryKind, str] = {"memory": "MEMORY.md", "user": "USER.md"}
-LIMITS: dict[MemoryKind, int] = {"memory": MEMORY_CHARS, "user": USER_CHARS}
-LOCK = ".memory.lock"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+FILE_NAMES: dict[MemoryKind, str] = {"memory": "MEMORY.md", "user": "USER.md"}
+CHAR_LIMITS: dict[MemoryKind, int] = {"memory": MEMORY_CHARS, "user": USER_CHARS}
+LOCK_FILE = ".memory.lock"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 def memory_folder(home: Path, tenant: str) -> Path:
@@ -43,18 +43,18 @@ def memory_folder(home: Path, tenant: str) -> Path:
         return home
     name = (
         tenant
-        if _PLAIN_NAME.fullmatch(tenant)
+        if _SAFE_NAME.fullmatch(tenant)
         else hashlib.sha256(tenant.encode()).hexdigest()[:32]
     )
     return home / "tenants" / name
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """The entry that was stored or removed, and whether a secret was taken out of it."""
 
     entry: str
-    redacted: bool = False
+    was_redacted: bool = False
 
 
 class MemoryFiles:
@@ -62,108 +62,114 @@ class MemoryFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
-    def entries(self, shelf: MemoryKind) -> list[str]:
+    def entries(self, kind: MemoryKind) -> list[str]:
         """Return the entries of a file, without secrets that the user may have written into it."""
         return [
             redact(_entry_text(lines))
-            for lines in _split_groups(self._read(shelf))
+            for lines in _split_groups(self._read(kind))
             if _is_entry(lines)
         ]
 
-    def text(self, shelf: MemoryKind) -> str:
-        """Return the file as the system prompt shows it: without secrets, and no longer than its limit."""
-        content = redact(self._read(shelf)).strip()
-        limit = LIMITS[shelf]
+    def text(self, kind: MemoryKind) -> str:
+        """Return the file's text for the system prompt, without secrets and cut to its limit."""
+        content = redact(self._read(kind)).strip()
+        limit = CHAR_LIMITS[kind]
         if len(content) <= limit:
             return content
-        return f"{content[:limit].rstrip()}\n[{FILES[shelf]} is longer than {limit:,} characters; the rest is left out]"
+        note = f"[{FILE_NAMES[kind]} is longer than {limit:,} characters; the rest is left out]"
+        return f"{content[:limit].rstrip()}\n{note}"
 
-    async def add(self, shelf: MemoryKind, text: str) -> Change:
+    async def add(self, kind: MemoryKind, text: str) -> MemoryChange:
         """Store an entry, unless it is there already."""
         change = _clean_entry(text)
 
-        def edit(groups: Groups) -> Groups:
+        def edit(groups: LineGroups) -> LineGroups:
             is_present = any(
                 _is_entry(lines) and _entry_text(lines) == change.entry
                 for lines in groups
             )
             return groups if is_present else [*groups, _entry_lines(change.entry)]
 
-        await self._change(shelf, edit)
+        await self._change(kind, edit)
         return change
 
-    async def replace(self, shelf: MemoryKind, old: str, text: str) -> Change:
-        """Replace the entry that holds `old`, or has this number."""
+    async def replace(self, kind: MemoryKind, old: str, text: str) -> MemoryChange:
+        """Replace the entry that contains `old`, or has this number."""
         change = _clean_entry(text)
-        await self._put_in_place(shelf, old, [_entry_lines(change.entry)])
+        await self._replace_entry(kind, old, [_entry_lines(change.entry)])
         return change
 
-    async def remove(self, shelf: MemoryKind, old: str) -> Change:
-        """Remove the entry that holds `old`, or has this number."""
-        return Change(await self._put_in_place(shelf, old, []))
+    async def remove(self, kind: MemoryKind, old: str) -> MemoryChange:
+        """Remove the entry that contains `old`, or has this number."""
+        return MemoryChange(await self._replace_entry(kind, old, []))
 
-    async def settle(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait for running changes."""
-        async with self._writing:
+        async with self._write_lock:
             return
 
     # Inside
 
-    async def _put_in_place(self, shelf: MemoryKind, old: str, new: Groups) -> str:
+    async def _replace_entry(
+        self, kind: MemoryKind, old: str, new_groups: LineGroups
+    ) -> str:
         """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
-        def edit(groups: Groups) -> Groups:
-            index = _find_entry(shelf, groups, old)
+        def edit(groups: LineGroups) -> LineGroups:
+            index = _find_entry(kind, groups, old)
             entries.append(_entry_text(groups[index]))
-            return [*groups[:index], *new, *groups[index + 1 :]]
+            return [*groups[:index], *new_groups, *groups[index + 1 :]]
 
-        await self._change(shelf, edit)
+        await self._change(kind, edit)
         return entries[-1]
 
-    def _read(self, shelf: MemoryKind) -> str:
+    def _read(self, kind: MemoryKind) -> str:
         try:
-            return (self.folder / FILES[shelf]).read_text("utf-8", errors="replace")
+            return (self.folder / FILE_NAMES[kind]).read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
         except OSError as error:
             raise InputError(
-                f"{self.folder / FILES[shelf]} cannot be read: {error.strerror}"
+                f"{self.folder / FILE_NAMES[kind]} cannot be read: {error.strerror}"
             ) from error
 
     async def _change(
-        self, shelf: MemoryKind, edit: Callable[[Groups], Groups]
+        self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]
     ) -> None:
-        async with self._writing:
+        async with self._write_lock:
             try:
-                await asyncio.to_thread(self._edit_file, shelf, edit)
+                await asyncio.to_thread(self._edit_file, kind, edit)
             except OSError as error:
                 raise InputError(
-                    f"{self.folder / FILES[shelf]} cannot be written: {error.strerror}"
+                    f"{self.folder / FILE_NAMES[kind]} cannot be written: {error.strerror}"
                 ) from error
 
-    def _edit_file(self, shelf: MemoryKind, edit: Callable[[Groups], Groups]) -> None:
+    def _edit_file(
+        self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]
+    ) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _lock_file(self.folder / LOCK):
-            before = list(_split_groups(self._read(shelf)))
-            after = edit(before)
-            if after == before:
+        with _lock_file(self.folder / LOCK_FILE):
+            old_groups = list(_split_groups(self._read(kind)))
+            new_groups = edit(old_groups)
+            if new_groups == old_groups:
                 return
-            size = len(_join_groups(after))
-            limit = LIMITS[shelf]
-            if size > limit and size > len(_join_groups(before)):
+            size = len(_join_groups(new_groups))
+            limit = CHAR_LIMITS[kind]
+            if size > limit and size > len(_join_groups(old_groups)):
                 raise InputError(
-                    f"{FILES[shelf]} would have {size:,} characters, and {limit:,} are the limit; "
+                    f"{FILE_NAMES[kind]} would have {size:,} characters, and {limit:,} are the limit; "
                     "replace or remove an entry first, or say it shorter"
                 )
-            _write_whole(
-                self.folder / FILES[shelf], f"{_join_groups(after)}\n" if after else ""
+            _write_atomically(
+                self.folder / FILE_NAMES[kind],
+                f"{_join_groups(new_groups)}\n" if new_groups else "",
             )
 
 
-def _find_entry(shelf: MemoryKind, groups: Groups, old: str) -> int:
+def _find_entry(kind: MemoryKind, groups: LineGroups, old: str) -> int:
     entries = [index for index, lines in enumerate(groups) if _is_entry(lines)]
     query = old.strip()
     if query.isdecimal() and 1 <= int(query) <= len(entries):
@@ -173,19 +179,19 @@ def _find_entry(shelf: MemoryKind, groups: Groups, old: str) -> int:
         for index in entries
         if query and query.casefold() in _entry_text(groups[index]).casefold()
     ]
-    exact = [index for index in matches if _entry_text(groups[index]) == query]
-    if len(exact or matches) == 1:
-        return (exact or matches)[0]
+    exact_matches = [index for index in matches if _entry_text(groups[index]) == query]
+    if len(exact_matches or matches) == 1:
+        return (exact_matches or matches)[0]
     if matches:
         raise InputError(
-            f"{len(matches)} entries of {FILES[shelf]} hold {query!r}; give more of the one you mean"
+            f"{len(matches)} entries of {FILE_NAMES[kind]} hold {query!r}; give more of the one you mean"
         )
     raise InputError(
-        f"no entry of {FILES[shelf]} holds {query!r}; it has {len(entries)} entries"
+        f"no entry of {FILE_NAMES[kind]} holds {query!r}; it has {len(entries)} entries"
     )
 
 
-def _join_groups(groups: Groups) -> str:
+def _join_groups(groups: LineGroups) -> str:
     return "\n".join(line for lines in groups for line in lines)
 
 
@@ -200,7 +206,7 @@ def _lock_file(lock: Path) -> Iterator[None]:
         yield
 
 
-def _clean_entry(text: str) -> Change:
+def _clean_entry(text: str) -> MemoryChange:
     entry = "\n".join(
         line.strip() for line in redact(text).strip().splitlines() if line.strip()
     )
@@ -211,11 +217,11 @@ def _clean_entry(text: str) -> Change:
     )
     if not entry:
         raise InputError("an empty entry cannot be stored; say what to remember")
-    return Change(entry, redact(text) != text)
+    return MemoryChange(entry, redact(text) != text)
 
 
 def _split_groups(text: str) -> Iterator[list[str]]:
-    """Split a file into groups of lines: those of one entry together, every other line by itself."""
+    """Yield groups of lines: the lines of an entry together, every other line alone."""
     group: list[str] = []
     for line in text.splitlines():
         if group and _is_entry(group) and line.startswith("  ") and line.strip():
@@ -239,11 +245,11 @@ def _entry_text(lines: list[str]) -> str:
 
 
 def _entry_lines(entry: str) -> list[str]:
-    first, *rest = entry.split("\n")
-    return [f"- {first}", *(f"  {line}" for line in rest)]
+    first_line, *other_lines = entry.split("\n")
+    return [f"- {first_line}", *(f"  {line}" for line in other_lines)]
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically: a crash leaves the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

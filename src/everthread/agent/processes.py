@@ -1,4 +1,4 @@
-"""Child processes: run to their end or to a limit, without credentials, and ended with all their descendants.
+"""Run child processes without credentials and with a time limit, and end them with all their descendants.
 
 Each child gets its own session. Its descendants may leave its process group, so each child also carries a mark in its
 environment by which they are found if the system shows it (Linux).
@@ -24,12 +24,12 @@ from pathlib import Path
 from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError
 
-MARK = "EVERTHREAD_CHILD"
+MARK_VARIABLE = "EVERTHREAD_CHILD"
 GRACE_SECONDS = 0.5
 """Seconds between SIGTERM and SIGKILL."""
-LINGER_SECONDS = 1.0
+OUTPUT_LINGER_SECONDS = 1.0
 """Seconds to wait for output after the child has ended but a process it started has not."""
-OUTPUT_BYTES = 1_000_000
+MAX_OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
 _CHUNK_BYTES = 1 << 16
 _MAX_TRIES = 5
@@ -41,26 +41,26 @@ _PROC_ENVIRON = Path("/proc/self/environ")
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a child process ended."""
+    """Exit code and output of a child process."""
 
     exit_code: int | None
-    """Negative: the signal that ended it. None: it ran out of time."""
+    """Negative if a signal ended it; None if it timed out."""
     output: str
     """Standard output and standard error together; a note marks the omitted middle."""
-    running: tuple[int, ...] = ()
-    """Processes it left running in the background."""
+    running_processes: tuple[int, ...] = ()
+    """Ids of processes that it left running in the background."""
 
 
-async def run(
+async def run_program(
     argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float
 ) -> ProcessExit:
-    """Run a program. When cancelled or out of time, it is ended with everything it started."""
+    """Run a program. On cancellation or timeout, end it with everything it started."""
     child = ChildProcess(argv, folder, environment)
     try:
-        if not await _within(seconds, child.exited):
+        if not await _wait_until(seconds, child.exit_event):
             await child.end()
             return ProcessExit(None, child.output.text())
-        await _within(LINGER_SECONDS, child.drained)
+        await _wait_until(OUTPUT_LINGER_SECONDS, child.drain_event)
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
@@ -69,7 +69,7 @@ async def run(
     )
 
 
-async def _within(seconds: float, event: asyncio.Event) -> bool:
+async def _wait_until(seconds: float, event: asyncio.Event) -> bool:
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -87,115 +87,117 @@ class ProcessFamily:
         self._mark = secrets.token_hex(16)
         self.environment = {
             **environment,
-            MARK: f"{environment.get(MARK, '')} {self._mark}",
+            MARK_VARIABLE: f"{environment.get(MARK_VARIABLE, '')} {self._mark}",
         }
 
     async def end(self) -> None:
-        """Send SIGTERM to what still runs, then SIGKILL."""
-        for number, seconds in (
+        """Send SIGTERM to the running members, then SIGKILL."""
+        for signal_number, seconds in (
             (signal.SIGTERM, GRACE_SECONDS),
             (signal.SIGKILL, _KILL_SECONDS),
         ):
-            until = time.monotonic() + seconds
-            if not self.signal(number):
+            deadline = time.monotonic() + seconds
+            if not self.send_signal(signal_number):
                 return
-            while time.monotonic() < until and next(self.members(), None) is not None:  # noqa: ASYNC110 - they are not our children: nobody is told when they end
+            while time.monotonic() < deadline and any(self.members()):  # noqa: ASYNC110 - no event: not our children
                 await asyncio.sleep(_POLL_SECONDS)
 
-    def signal(self, number: signal.Signals) -> int:
+    def send_signal(self, signal_number: signal.Signals) -> int:
         """Send a signal to all members; return their number."""
         processes = list(self.members())
         for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, number)
+                os.kill(process, signal_number)
         return len(processes)
 
     def members(self) -> Iterator[int]:
         """Return the processes that carry the mark, if the system shows it."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended meanwhile, or another user's
-                if self._has(folder):
+                if self._is_member(folder):
                     yield int(folder.name)
 
-    def _has(self, folder: Path) -> bool:
-        name = f"{MARK}=".encode()
+    def _is_member(self, folder: Path) -> bool:
+        name = f"{MARK_VARIABLE}=".encode()
         mark = self._mark.encode()
         entries = (folder / "environ").read_bytes().split(b"\0")
         return any(entry.startswith(name) and mark in entry for entry in entries)
 
 
 class ProcessOutput:
-    """Keeps the start and the end of an output. Filled by one thread, read by another."""
+    """Keep the start and the end of an output. One thread writes it, another reads it."""
 
-    def __init__(self, limit: int = OUTPUT_BYTES) -> None:
+    def __init__(self, limit: int = MAX_OUTPUT_BYTES) -> None:
         self._limit = limit
         self._head = bytearray()
         self._tail = bytearray()
-        self._dropped = 0
+        self._dropped_bytes = 0
         self._lock = threading.Lock()
 
     def feed(self, chunk: bytes) -> None:
         with self._lock:
-            room = self._limit - len(self._head)
-            self._head += chunk[:room]
-            self._tail += chunk[room:]
+            free_bytes = self._limit - len(self._head)
+            self._head += chunk[:free_bytes]
+            self._tail += chunk[free_bytes:]
             if len(self._tail) > 2 * self._limit:
                 self._trim()
 
     def text(self) -> str:
         with self._lock:
             self._trim()
-            if not self._dropped:
+            if not self._dropped_bytes:
                 return (self._head + self._tail).decode("utf-8", "replace")
-            total = len(self._head) + self._dropped + len(self._tail)
-            gap = (
-                f"\n[{self._dropped:,} of {total:,} bytes are left out here; "
+            total = len(self._head) + self._dropped_bytes + len(self._tail)
+            note = (
+                f"\n[{self._dropped_bytes:,} of {total:,} bytes are left out here; "
                 "to see them, send the output to a file]\n"
             )
             return (
                 self._head.decode("utf-8", "replace")
-                + gap
+                + note
                 + self._tail.decode("utf-8", "replace")
             )
 
     def _trim(self) -> None:
         surplus = max(0, len(self._tail) - self._limit)
-        self._dropped += surplus
+        self._dropped_bytes += surplus
         del self._tail[:surplus]
 
 
 class ChildProcess(ProcessFamily):
-    """A running program and all it starts. Threads wait for it and read it: a cancelled task loses no output."""
+    """A running program and everything it starts. Threads read its output, so that a cancelled task loses none."""
 
     def __init__(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
-        self.exited = asyncio.Event()
-        self.drained = asyncio.Event()
+        self.exit_event = asyncio.Event()
+        self.drain_event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
         try:
             self.process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
                 list(argv),
                 cwd=folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
+                stdout=write_end,
+                stderr=write_end,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            os.close(reading)
+            os.close(read_end)
             raise InputError(
                 f"{argv[0]} could not be started in {folder}: {error}"
             ) from error
         finally:
-            os.close(writing)
-        threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
+            os.close(write_end)
         threading.Thread(
-            target=self._read, args=(reading,), name="child-read", daemon=True
+            target=self._wait_for_exit, name="child-wait", daemon=True
+        ).start()
+        threading.Thread(
+            target=self._read_output, args=(read_end,), name="child-read", daemon=True
         ).start()
 
     def find_running(self) -> tuple[int, ...]:
@@ -203,7 +205,7 @@ class ChildProcess(ProcessFamily):
         try:
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
-            if self.drained.is_set():
+            if self.drain_event.is_set():
                 return ()
         return (
             tuple(sorted(self.members()))
@@ -211,45 +213,45 @@ class ChildProcess(ProcessFamily):
             else (-self.process.pid,)
         )
 
-    def _has(self, folder: Path) -> bool:
+    def _is_member(self, folder: Path) -> bool:
         """Return whether a process has the mark, or is in the child's session while it starts."""
         state, _, _, session = (
             (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
         )
-        return (int(session) == self.process.pid and state != b"Z") or super()._has(
-            folder
-        )
+        return (
+            int(session) == self.process.pid and state != b"Z"
+        ) or super()._is_member(folder)
 
-    def signal(self, number: signal.Signals) -> int:
+    def send_signal(self, signal_number: signal.Signals) -> int:
         """Send a signal to all members, and to its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-        return super().signal(number)
+            os.killpg(self.process.pid, signal_number)
+        return super().send_signal(signal_number)
 
     async def end(self) -> None:
-        """Send SIGTERM to it and all it started, then SIGKILL."""
+        """Send SIGTERM to it and everything it started, then SIGKILL."""
         try:
-            self.signal(signal.SIGTERM)
-            await _within(GRACE_SECONDS, self.drained)
+            self.send_signal(signal.SIGTERM)
+            await _wait_until(GRACE_SECONDS, self.drain_event)
         finally:
             # Processes started meanwhile are found the next time.
             for _ in range(_MAX_TRIES):
-                if not self.signal(signal.SIGKILL):
+                if not self.send_signal(signal.SIGKILL):
                     break
-        await _within(_KILL_SECONDS, self.exited)
+        await _wait_until(_KILL_SECONDS, self.exit_event)
 
-    def _wait(self) -> None:
+    def _wait_for_exit(self) -> None:
         self.process.wait()
-        self._set_event(self.exited)
+        self._set_event(self.exit_event)
 
-    def _read(self, reading: int) -> None:
-        """Read to the end even if no caller waits any more: a closed pipe would kill background processes."""
+    def _read_output(self, read_end: int) -> None:
+        """Read to the end even if no caller waits, because a closed pipe would kill background processes."""
         try:
-            while chunk := os.read(reading, _CHUNK_BYTES):
+            while chunk := os.read(read_end, _CHUNK_BYTES):
                 self.output.feed(chunk)
         finally:
-            os.close(reading)
-            self._set_event(self.drained)
+            os.close(read_end)
+            self._set_event(self.drain_event)
 
     def _set_event(self, event: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
@@ -284,9 +286,9 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
     r"|PASSPHRASE|SECRET|APIKEY|TOKEN(?!IZER|S)|ACCESS_?KEY|PRIVATE_?KEY|_AUTH$|^AUTH$|AUTHORIZATION"
 )
-_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
+_URL_CREDENTIALS = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 _MIN_KEY_CHARS = 8
-"""Shortest value of a key that is looked for in other variables; shorter ones occur by chance."""
+"""Minimum length of a key to search for in other variables; shorter values occur by chance."""
 
 
 def child_environment(
@@ -294,7 +296,7 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the variables for a child process. `secrets` names those that hold configured keys.
 
-    Left out are those, variables that repeat their value, and variables whose name or value is that of a credential.
+    Those are removed, with variables that contain their value or whose name or value looks like a credential.
     """
     secret_names = {name.upper() for name in secrets}
     values = {
@@ -314,34 +316,33 @@ def child_environment(
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable holds a credential, by its name or its value."""
-    if _SECRET_NAME.search(name.upper()) or _IN_URL.search(value):
+    if _SECRET_NAME.search(name.upper()) or _URL_CREDENTIALS.search(value):
         return True
     text = f"{name}={value}"
     return redact(text) != text
 
 
-def hide_environment(public: Container[str]) -> int:
+def hide_environment(public_names: Container[str]) -> int:
     """Clear every variable but the public ones from `/proc/<pid>/environ` of this process; return their number.
 
-    That file shows the memory in which the process got its environment, and its children may read it. The variables
-    themselves stay: they are set again, elsewhere, before that memory is cleared. Linux only; if the memory cannot be
-    found, nothing happens.
+    Child processes could read that file, which shows the memory of the original environment. The variables stay set:
+    they are copied elsewhere before that memory is cleared. Linux only; if the memory cannot be found, do nothing.
     """
     start, end = _environment_bounds() if sys.platform == "linux" else (0, 0)
     if not start < end:
         return 0
-    sealed = 0
+    cleared_count = 0
     address = start
     for entry in ctypes.string_at(start, end - start).split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        decoded = os.fsdecode(name)
-        if equals and value.strip(b"\0") and decoded not in public:
-            if decoded in os.environ:
-                os.putenv(decoded, os.environ[decoded])
+        variable = os.fsdecode(name)
+        if equals and value.strip(b"\0") and variable not in public_names:
+            if variable in os.environ:
+                os.putenv(variable, os.environ[variable])
             ctypes.memset(address + len(name) + 1, 0, len(value))
-            sealed += 1
+            cleared_count += 1
         address += len(entry) + 1
-    return sealed
+    return cleared_count
 
 
 def _environment_bounds() -> tuple[int, int]:

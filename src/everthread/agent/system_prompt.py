@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everthread.agent import INSTRUCTIONS_CHARS, INSTRUCTIONS_SHARE
-from everthread.agent.memory import FILES, MEMORY_KINDS, MemoryFiles
-from everthread.agent.tool_interface import text
+from everthread.agent.memory import FILE_NAMES, MEMORY_KINDS, MemoryFiles
+from everthread.agent.tool_interface import load_text
 from everthread.agent.tools.conversation_tools import (
-    has_open,
-    todo_text,
+    format_todo,
+    has_open_items,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 
-INSTRUCTIONS = "AGENTS.md"
+INSTRUCTIONS_FILE = "AGENTS.md"
 _HEADINGS = {
     "memory": "What you remember of earlier sessions",
     "user": "What you know of the user",
@@ -26,7 +26,7 @@ _HEADINGS = {
 
 
 class SystemPrompt:
-    """Writes the system prompt: the same files and the same window give the same bytes."""
+    """Build the system prompt; the same files and window give the same bytes."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class SystemPrompt:
         self._workspace = workspace
         self._memory = memory
         self._texts = texts
-        self._limit = instructions_chars
+        self._instructions_chars = instructions_chars
         self._window = window
         self._todo = ""
 
     def __call__(self) -> str:
-        parts = [*map(text, self._texts)]
+        parts = [*map(load_text, self._texts)]
         if self._workspace is not None:
             parts += [
                 f"The workspace is {self._workspace}.",
@@ -61,56 +61,58 @@ class SystemPrompt:
 
     def set_todo(self, items: Sequence[dict[str, str]]) -> None:
         """Set the open tasks that the prompt of the next session lists."""
-        self._todo = todo_text(items) if has_open(items) else ""
+        self._todo = format_todo(items) if has_open_items(items) else ""
 
     def _read_instructions(self, workspace: Path) -> str:
-        file = workspace / INSTRUCTIONS
+        file = workspace / INSTRUCTIONS_FILE
         try:
             if (
                 not file.resolve().is_relative_to(workspace.resolve())
                 or not file.is_file()
             ):
                 return ""
-            with file.open(encoding="utf-8", errors="replace") as opened:
-                content = opened.read(self._limit + 1)
+            with file.open(encoding="utf-8", errors="replace") as stream:
+                content = stream.read(self._instructions_chars + 1)
         except OSError as error:
-            return f"({INSTRUCTIONS} of the project cannot be read: {error.strerror})"
-        instructions = self._cut_to_window(content[: self._limit])
+            return (
+                f"({INSTRUCTIONS_FILE} of the project cannot be read: {error.strerror})"
+            )
+        instructions = self._cut_to_window(content[: self._instructions_chars])
         if len(instructions) < len(content):
-            instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS} is longer; read_file shows the rest]"
+            instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS_FILE} is longer; read_file shows the rest]"
         instructions = instructions.strip()
         return (
-            f"# The project's own instructions ({INSTRUCTIONS})\n\n{instructions}"
+            f"# The project's own instructions ({INSTRUCTIONS_FILE})\n\n{instructions}"
             if instructions
             else ""
         )
 
-    def _cut_to_window(self, text_to_fit: str) -> str:
+    def _cut_to_window(self, instructions: str) -> str:
         """Cut the instructions to their share of the window."""
         window = self._window()
         counter = TokenCounter()
-        room = None if window is None else int(window * INSTRUCTIONS_SHARE)
+        max_tokens = None if window is None else int(window * INSTRUCTIONS_SHARE)
         while (
-            text_to_fit
-            and room is not None
-            and (tokens := counter.text(text_to_fit)) > room
+            instructions
+            and max_tokens is not None
+            and (tokens := counter.text(instructions)) > max_tokens
         ):
-            text_to_fit = text_to_fit[
-                : min(len(text_to_fit) - 1, len(text_to_fit) * room // tokens)
+            instructions = instructions[
+                : min(len(instructions) - 1, len(instructions) * max_tokens // tokens)
             ]
-        return text_to_fit
+        return instructions
 
     def _memory_parts(self) -> list[str]:
         if self._memory is None:
             return []
         parts = []
-        for shelf in MEMORY_KINDS:
+        for kind in MEMORY_KINDS:
             try:
-                entries = self._memory.text(shelf)
+                entries = self._memory.text(kind)
             except InputError as error:
                 entries = f"({error})"
             parts += (
-                [f"# {_HEADINGS[shelf]} ({FILES[shelf]})\n\n{entries}"]
+                [f"# {_HEADINGS[kind]} ({FILE_NAMES[kind]})\n\n{entries}"]
                 if entries
                 else []
             )

@@ -38,7 +38,7 @@ class ToolReply:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The surroundings of a tool call."""
+    """Workspace, conversation and permission of a tool call."""
 
     workspace: Path
     home: Path
@@ -71,7 +71,7 @@ class Tool(Protocol):
     async def call(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
-        """Run the tool. `InputError` for bad arguments: the model sees it and may try again."""
+        """Run the tool. Raise `InputError` for bad arguments; the model sees the message and may try again."""
         ...
 
 
@@ -87,7 +87,7 @@ class FreeTool:
 
 
 @functools.cache
-def text(name: str) -> str:
+def load_text(name: str) -> str:
     """Load a text from `texts/`."""
     return (
         resources.files("everthread.agent")

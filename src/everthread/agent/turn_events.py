@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from everthread.core.caching.shared_prefix import shared_prefix
+from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.secrets.redacted_values import redact_value
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import Request
 from everthread.thread import events
 from everthread.thread.events import Event
 
-RESULT_CHARS = 2_000
+MAX_RESULT_CHARS = 2_000
 """Characters of a result in its JSON form; the whole is in the store."""
 
-Ending = Literal["answered", "max_rounds", "interrupted", "failed"]
+EndReason = Literal["answered", "max_rounds", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ToolStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished(Event):
-    """A tool answered, failed or was refused; also a call that could not start."""
+    """A tool answered, failed, was refused or could not start."""
 
     kind = "tool_finished"
     call_id: str
@@ -50,9 +50,9 @@ class ToolFinished(Event):
     refused: bool = False
     """It was not approved."""
     seconds: float = 0.0
-    """From its start, without the time for approval."""
+    """Run time, without the wait for approval."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """A refused call has no `ToolStarted` that names them."""
+    """Repeated here, because a refused call has no `ToolStarted` event."""
 
     def as_dict(self) -> dict[str, Any]:
         fields = {
@@ -62,17 +62,17 @@ class ToolFinished(Event):
         figures = {
             "seconds": round(self.seconds, 3),
             "chars": len(self.text),
-            "text": redact(self.text[:RESULT_CHARS]),
+            "text": redact(self.text[:MAX_RESULT_CHARS]),
         }
         return {"event": self.kind, "session": self.session} | fields | figures
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(Event):
-    """The turn is over: its answer follows, unless it was interrupted or failed."""
+    """A turn ended; its answer follows, unless it was interrupted or failed."""
 
     kind = "turn_ended"
-    reason: Ending
+    reason: EndReason
     rounds: int
     """Rounds of tool calls."""
     calls: int
@@ -110,9 +110,9 @@ class CallUsage:
 
     request: Request
     session: str
-    at: float
-    prompt: int = 0
-    cached: int = 0
+    time: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     diagnosis: str = ""
     """Why the cache missed, as the provider says."""
 
@@ -121,12 +121,12 @@ class CallUsage:
 class CacheMiss:
     """A call whose shared prefix was not read from the cache."""
 
-    at: float
-    expected: int
-    cached: int
-    why: str
-    is_asked: bool = False
-    """The provider gave the reason; otherwise it was worked out here."""
+    time: float
+    expected_tokens: int
+    cached_tokens: int
+    reason: str
+    is_from_provider: bool = False
+    """Whether the provider gave the reason; otherwise it was inferred here."""
 
 
 class CauseLog:
@@ -137,14 +137,14 @@ class CauseLog:
     ) -> None:
         self._clock = clock
         self._ttl = ttl
-        self._ready: CallUsage | None = None
-        self._last: CallUsage | None = None
-        self._ever_cached = False
+        self._pending_call: CallUsage | None = None
+        self._last_call: CallUsage | None = None
+        self._has_ever_cached = False
         self.requests = 0
         """Requests sent to the main model."""
         self.calls = 0
         """Requests whose usage the provider reported."""
-        self.miss: CacheMiss | None = None
+        self.last_miss: CacheMiss | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
@@ -155,39 +155,39 @@ class CauseLog:
             request = Request(
                 event.request.model, messages, event.request.system, event.request.tools
             )
-            self._ready = CallUsage(request, event.session, self._clock())
+            self._pending_call = CallUsage(request, event.session, self._clock())
         elif (
             isinstance(event, events.UsageRecorded)
             and event.task == "main"
             and not event.estimated
-            and self._ready
+            and self._pending_call
         ):
-            used = event.usage
+            usage = event.usage
             self._record_call(
                 replace(
-                    self._ready,
-                    prompt=used.prompt_tokens,
-                    cached=used.cache_read_tokens,
-                    diagnosis=used.cache_miss,
+                    self._pending_call,
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cache_read_tokens,
+                    diagnosis=usage.cache_miss,
                 )
             )
 
     def _record_call(self, current: CallUsage) -> None:
-        previous = self._last
-        self._last = current
+        previous = self._last_call
+        self._last_call = current
         self.calls += 1
-        self._ever_cached = self._ever_cached or current.cached > 0
+        self._has_ever_cached = self._has_ever_cached or current.cached_tokens > 0
         if (
             previous is not None
-            and previous.prompt >= MIN_CACHED_TOKENS
-            and current.cached < previous.prompt // 2
+            and previous.prompt_tokens >= MIN_CACHED_TOKENS
+            and current.cached_tokens < previous.prompt_tokens // 2
         ):
-            self.miss = CacheMiss(
-                current.at,
-                previous.prompt,
-                current.cached,
+            self.last_miss = CacheMiss(
+                current.time,
+                previous.prompt_tokens,
+                current.cached_tokens,
                 current.diagnosis or self._explain_miss(previous, current),
-                is_asked=bool(current.diagnosis),
+                is_from_provider=bool(current.diagnosis),
             )
 
     def _explain_miss(self, previous: CallUsage, current: CallUsage) -> str:
@@ -195,12 +195,12 @@ class CauseLog:
             return f"another model: {previous.request.model} became {current.request.model}"
         if previous.session != current.session:
             return "the history was rewritten, or another session was entered: only tools and system prompt are shared"
-        prefix = shared_prefix(previous.request, current.request)
-        if not prefix.extends:
-            return f"the request no longer begins like the one before: {prefix}"
-        if current.at - previous.at > self._ttl:
-            seconds = current.at - previous.at
+        difference = compare_prefixes(previous.request, current.request)
+        if not difference.is_extension:
+            return f"the request no longer begins like the one before: {difference}"
+        if current.time - previous.time > self._ttl:
+            seconds = current.time - previous.time
             return f"{seconds:,.0f} s passed since the call before; a cached prefix is kept for {self._ttl:,.0f} s"
-        if not self._ever_cached:
+        if not self._has_ever_cached:
             return "the provider has reported no cached tokens so far: it may not cache, or not report it"
         return "the request extends the one before byte for byte; the provider dropped its cache by itself"

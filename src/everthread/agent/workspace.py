@@ -1,4 +1,4 @@
-"""The one folder in which file tools work, and how its files are opened so that nothing leads out of it.
+"""The folder in which file tools work; its files are opened so that no link leads out of it.
 
 A path is resolved first: its real target must be inside. Then every component of the resolved path is opened in the one
 before it without following links, so that a link put there meanwhile is refused, not followed.
@@ -22,7 +22,7 @@ from everthread.errors import InputError
 MAX_PATH_CHARS = 4_096
 """Characters of a path."""
 WRITE_LOCK = threading.Lock()
-"""Held from reading a file to replacing it: of two changes at once neither is lost."""
+"""Held from reading a file to replacing it, so that concurrent changes are not lost."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,12 +44,12 @@ class Workspace:
             raise InputError(
                 f"{quote_name(name)} is no path: it has a NUL in it, or more than {MAX_PATH_CHARS:,} characters"
             )
-        plain = (
+        expanded = (
             os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111
         )
         try:
-            os.fsencode(plain)
-            real = Path(os.path.realpath(self.root / plain))
+            os.fsencode(expanded)
+            real = Path(os.path.realpath(self.root / expanded))
         except (UnicodeEncodeError, RecursionError) as error:
             raise InputError(
                 f"{quote_name(name)} is no path that can be followed: {type(error).__name__}"
@@ -61,8 +61,8 @@ class Workspace:
             )
         return real
 
-    def relative(self, path: Path) -> str:
-        """Return a resolved path as people and rules write it: relative to the workspace."""
+    def relative_name(self, path: Path) -> str:
+        """Return a resolved path relative to the workspace."""
         return path.relative_to(self.root).as_posix()
 
     def status(self, path: Path) -> os.stat_result | None:
@@ -81,16 +81,16 @@ class Workspace:
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
         with self.open_folder(path.parent) as folder:
-            number = os.open(path.name, _READ_FLAGS, dir_fd=folder)
-        mode = os.fstat(number).st_mode
+            descriptor = os.open(path.name, _READ_FLAGS, dir_fd=folder)
+        mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            os.close(number)
-            what = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
-            raise InputError(f"{quote_name(self.relative(path))} is {what}")
-        with os.fdopen(number, "rb") as file:
+            os.close(descriptor)
+            description = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
+            raise InputError(f"{quote_name(self.relative_name(path))} is {description}")
+        with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def entries(self, path: Path) -> list[str]:
+    def list_entries(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted; those of folders end in `/`."""
         with self.open_folder(path) as folder, os.scandir(folder) as scan:
             return sorted(
@@ -99,22 +99,22 @@ class Workspace:
             )
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Write a file at a resolved path, whole or not at all. Its folders are made, its mode is kept."""
+        """Write a file at a resolved path atomically. Create its folders and keep its mode."""
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
         with self.open_folder(path.parent, create=True) as folder:
-            before = _status(path.name, folder)
-            if before is not None:
-                self._check_replaceable(path, before)
+            old_status = _status(path.name, folder)
+            if old_status is not None:
+                self._check_replaceable(path, old_status)
             temporary = f".{secrets.token_hex(8)}.tmp"
-            number = os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
+            descriptor = os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
             try:
-                with os.fdopen(number, "wb") as file:
-                    if before is not None:
-                        os.fchmod(number, before.st_mode & 0o777)
+                with os.fdopen(descriptor, "wb") as file:
+                    if old_status is not None:
+                        os.fchmod(descriptor, old_status.st_mode & 0o777)
                     file.write(data)
                     file.flush()
-                    os.fsync(number)
+                    os.fsync(descriptor)
                 os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
@@ -129,13 +129,13 @@ class Workspace:
             and real.is_relative_to(self.root)
             and path.is_relative_to(real)
         ):
-            name = quote_name(self.relative(path))
+            name = quote_name(self.relative_name(path))
             raise InputError(
                 f"{name} belongs to Everthread itself; file tools do not write there"
             )
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
-        name = quote_name(self.relative(path))
+        name = quote_name(self.relative_name(path))
         if stat.S_ISDIR(status.st_mode):
             raise InputError(f"{name} is a folder; name a file")
         if not stat.S_ISREG(status.st_mode):
@@ -146,18 +146,18 @@ class Workspace:
     @contextlib.contextmanager
     def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
         """Open a folder at a resolved path; `create` makes it, and those above it."""
-        number = os.open(self.root, _FOLDER_FLAGS)
+        descriptor = os.open(self.root, _FOLDER_FLAGS)
         try:
             for part in path.relative_to(self.root).parts:
                 if create:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=number)
-                inner = os.open(part, _FOLDER_FLAGS, dir_fd=number)
-                os.close(number)
-                number = inner
-            yield number
+                        os.mkdir(part, dir_fd=descriptor)
+                child = os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = child
+            yield descriptor
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -172,14 +172,14 @@ def explain_os_errors(name: str) -> Iterator[None]:
 
 
 def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
-    """Return a name or path in one printable line."""
-    safe = "".join(
+    """Return a name or path as one printable line."""
+    printable = "".join(
         char
         if char.isprintable() or char in keep
         else char.encode("unicode_escape").decode()
         for char in text[:limit]
     )
-    return f"{safe}…" if len(text) > limit else safe
+    return f"{printable}…" if len(text) > limit else printable
 
 
 def _status(name: str, folder: int) -> os.stat_result | None:
@@ -194,21 +194,21 @@ def match_path(pattern: str, path: str) -> bool:
 
     Other characters are matched literally.
     """
-    pieces = re.sub(r"\\(.)", r"[\1]", pattern).replace("[^", "[!").split("/")
+    pattern_parts = re.sub(r"\\(.)", r"[\1]", pattern).replace("[^", "[!").split("/")
     parts = path.split("/")
-    reached = {0}
+    reachable = {0}
     """The numbers of path parts that the pattern so far can match."""
-    for position, piece in enumerate(pieces, 1):
-        if piece == "**":
+    for position, pattern_part in enumerate(pattern_parts, 1):
+        if pattern_part == "**":
             # At the end it is a file, not the folder itself.
-            least = min(reached) + (position == len(pieces))
-            reached = set(range(least, len(parts) + 1))
+            minimum = min(reachable) + (position == len(pattern_parts))
+            reachable = set(range(minimum, len(parts) + 1))
         else:
-            reached = {
-                at + 1
-                for at in reached
-                if at < len(parts) and fnmatchcase(parts[at], piece)
+            reachable = {
+                count + 1
+                for count in reachable
+                if count < len(parts) and fnmatchcase(parts[count], pattern_part)
             }
-        if not reached:
+        if not reachable:
             return False
-    return len(parts) in reached
+    return len(parts) in reachable

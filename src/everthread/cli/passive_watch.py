@@ -55,12 +55,12 @@ async def describe_managed_run(config: Config, store: Store, started_at: float) 
 
 
 async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
-    from everthread.factory.conversations import session_options
-    from everthread.factory.gateways import page_reader
+    from everthread.factory.conversations import make_session_options
+    from everthread.factory.gateways import make_page_reader
     from everthread.lab.importers.log import Log, LoggedMessage
     from everthread.lab.replay.runner import areplay
 
-    model, size = await page_reader(config, store).load_window(row)
+    model, size = await make_page_reader(config, store).load_window(row)
     history = await store.history(row.tip.id)
     messages = [
         LoggedMessage(message.body, message.created, model=model) for message in history
@@ -70,7 +70,10 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
         name, "core", entries=messages, system=row.first.system, tools=[], model=model
     )
     replayed = await areplay(
-        log, window=size.tokens, options=session_options(config), with_baselines=False
+        log,
+        window=size.tokens,
+        options=make_session_options(config),
+        with_baselines=False,
     )
     compactions = count_noun(len(replayed.compactions), "compaction")
     calls = [call for call in await store.usage(row.first.id) if call.task == "main"]

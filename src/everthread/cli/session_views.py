@@ -33,7 +33,7 @@ from everthread.core.messages import (
     content_text,
     count_noun,
     excerpt,
-    images_in,
+    iterate_images,
     kind_of,
     parts_of,
     results_of,
@@ -281,7 +281,7 @@ def _split_message(
         yield "thinking", f"(thinking) {thought}"
     if body.get("role") != "tool" and text_of(body):
         yield "text", text_of(body)
-    images = sum(1 for _ in images_in(body.get("content")))
+    images = sum(1 for _ in iterate_images(body.get("content")))
     if images:
         yield "text", f"[{count_noun(images, 'image')}]"
     for call in calls_of(body):

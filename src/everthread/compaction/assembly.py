@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.summary_message import text_file
+from everthread.core.message_repair import repair
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -19,8 +20,7 @@ from everthread.core.transcript import (
     mark_summary,
     without_summary,
 )
-from everthread.core.validation import repair
-from everthread.wire.definitions import join_instructions, needs_place
+from everthread.wire.definitions import has_fixed_position, join_instructions
 
 
 def system_note(plan: CutPlan) -> str:
@@ -53,7 +53,7 @@ def assemble(
     joined = _put_instructions(_join([*head, *others], tail, text), instructions)
     mended = repair([message for message, _ in joined], in_flight=True)
     return mended.messages, tuple(
-        None if index is None else joined[index][1] for index in mended.places
+        None if index is None else joined[index][1] for index in mended.original_indexes
     )
 
 
@@ -151,7 +151,7 @@ def _find_place(
     )
     is_merged = without_summary(messages[summary][0]) is not None
     beside = max(summary + is_merged, lowest)
-    if not needs_place(instruction):
+    if not has_fixed_position(instruction):
         return beside
     places = [
         at

@@ -22,6 +22,7 @@ from everthread.compaction.shortening import (
     equal_share,
 )
 from everthread.compaction.summary import CompactionLevel
+from everthread.core.message_repair import STUB_RESULT
 from everthread.core.messages import (
     RESULT_BLOCKS,
     SYSTEM_ROLES,
@@ -31,10 +32,9 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import Span, without_summary
-from everthread.core.validation import STUB_RESULT
 
 RECENT_SHARE = 2
 """Share (1/n) of the tail budget for the newest messages, which stay unchanged; the rest is for older ones."""
@@ -66,6 +66,8 @@ class Room:
     """Tokens of system prompt and tools."""
     summary: int = 0
     """Tokens for the summary without the user's words."""
+    summary_usual: int = 0
+    """The part of them that gives way only after half of the tail and the user's words."""
     summary_min: int = 0
     words: int = 0
     """Tokens for the user's words."""
@@ -117,7 +119,7 @@ class Fit:
     messages: list[Message]
     cut: Cut
     room: Room
-    to_store: tuple[ToStore, ...]
+    to_store: tuple[OutputToStore, ...]
     steps: tuple[str, ...]
 
     def without_middle(self, slim: Pruner) -> Fit:
@@ -226,7 +228,7 @@ class Fitter:
             (index, counter.message(permanent.messages[index]))
             for index in outside_head
         )
-        self.stored: dict[int, tuple[ToStore, ...]] = {}
+        self.stored: dict[int, tuple[OutputToStore, ...]] = {}
         self.steps: list[str] = []
         self.messages = list(history.messages)
         self.sizes = list(history.sizes)
@@ -257,9 +259,14 @@ class Fitter:
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if self._shorten_arguments(cut):
             tail, cut = self._choose(earliest)
+        if self.room.summary > self.room.summary_usual and cut.tokens > self.room.limit:
+            self._shrink_large_summary(cut.tokens - self.room.limit)
+            tail, cut = self._choose(earliest)
+            cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
             self._halve()
             tail, cut = self._choose(earliest)
+            cut = self._cut_group(tail, cut, at_least=self.room.tail)
         cut = self._squeeze_summary(
             cut,
             limit=self.room.limit,
@@ -478,6 +485,11 @@ class Fitter:
         self.steps.append(
             f"protected no last messages and halved the tail to {self.room.tail:,} tokens"
         )
+
+    def _shrink_large_summary(self, tokens: int) -> None:
+        """Take this many tokens from a summary that is larger than usual."""
+        room = max(self.room.summary - tokens, self.room.summary_usual)
+        self.room = replace(self.room, summary=room)
 
     def _squeeze_summary(
         self, cut: Cut, *, limit: int, words: int, summary: int

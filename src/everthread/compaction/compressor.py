@@ -9,8 +9,8 @@ from typing import Any
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.drafts import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal.builder import JournalFold
 from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.journal.journal_builder import JournalFold
 from everthread.compaction.names_section import NamesSection
 from everthread.compaction.open_requests import task_lines
 from everthread.compaction.planning import EngineState
@@ -40,7 +40,10 @@ from everthread.compaction.summary_message import (
 )
 from everthread.compaction.thread_facts import ThreadState
 from everthread.compaction.user_quotes import Count, render_words
-from everthread.compaction.verification.draft_checks import check_draft, write_journal
+from everthread.compaction.verification.draft_checks import (
+    check_draft,
+    write_journal,
+)
 from everthread.errors import ConfigError
 
 
@@ -92,7 +95,7 @@ class ContextCompressor(SummaryEngine):
             journal = Journal(tuple(entries))
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
-        names = NamesSection.plan(state.names, plan.summary_budget)
+        names = NamesSection.plan(state.names, plan.summary_budget, plan.words_shown)
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40
         request = SummaryRequest(
             messages=order.hide_secrets(plan.middle),
@@ -145,7 +148,7 @@ class ContextCompressor(SummaryEngine):
             TASK: writing.request.task,
             RULES: "\n".join(rules),
         }
-        is_brief = self._services.budget.small or written.author == AUTHOR
+        is_brief = self._services.budget.is_small or written.author == AUTHOR
         result = Compaction(
             messages=[],
             summary="",

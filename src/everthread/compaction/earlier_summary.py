@@ -52,13 +52,16 @@ from everthread.compaction.user_quotes import (
     UserMessage,
     parse_words,
 )
-from everthread.compaction.verification.checkable_names import PATH, checkable_names
+from everthread.compaction.verification.checkable_names import (
+    PATH,
+    checkable_names,
+)
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     SUMMARY_START,
+    is_summary_first,
     is_unproven,
     is_user_message,
-    summary_leads,
     summary_text,
 )
 
@@ -112,7 +115,7 @@ def _join_summaries(messages: Messages) -> Earlier:
             turn += said
             continue
         text = summary_text(message)
-        leads = summary_leads(message)
+        leads = is_summary_first(message)
         turn += said and not leads
         if text not in seen:
             seen.add(text)

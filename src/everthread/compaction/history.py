@@ -26,23 +26,23 @@ from everthread.core.messages import (
     Messages,
     Result,
     calls_of,
+    find_typed_words,
     kind_of,
     message_key,
     results_of,
-    typed_words,
 )
 from everthread.core.secrets.redaction import find_secrets, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (
     Span,
-    head_length,
+    count_head_messages,
     is_summary,
+    is_summary_first,
     is_user_message,
-    summary_leads,
     user_text,
     without_summary,
 )
-from everthread.wire.definitions import PermanentPart, permanent_parts
+from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal.steps import Step
@@ -129,10 +129,10 @@ class MessageFacts:
             self.named_files = calls, tuple(filter(None, named))
         return self.named_files[1]
 
-    def permanent_parts(self) -> Sequence[PermanentPart]:
+    def find_permanent_parts(self) -> Sequence[PermanentPart]:
         """Return its parts that are not conversation."""
         if self.permanent is None:
-            self.permanent = permanent_parts(self.message)
+            self.permanent = find_permanent_parts(self.message)
         return self.permanent
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
@@ -150,7 +150,7 @@ class MessageFacts:
         """Return the words, without secrets, that the user typed into these calls, which it answers."""
         if self.reply is None:
             typed = (
-                typed_words(text, call.name if call else "", failed=failed)
+                find_typed_words(text, call.name if call else "", failed=failed)
                 for call, (text, failed) in zip(calls, self.outputs, strict=True)
             )
             self.reply = redact("\n".join(filter(None, typed)))
@@ -344,7 +344,7 @@ def _facts_of(
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
     """Return the end of the protected start: before an earlier summary, and never inside a group."""
-    end = head_length(messages)
+    end = count_head_messages(messages)
     end = next(
         (index for index in range(end) if _begins_with_summary(messages[index])), end
     )
@@ -358,7 +358,7 @@ def _begins_with_summary(message: Message) -> bool:
     """Return whether a message is a summary or begins with one; its own text then belongs after the next one."""
     if without_summary(message) is None:
         return True
-    return is_summary(message) and summary_leads(message)
+    return is_summary(message) and is_summary_first(message)
 
 
 def number_turns(
@@ -373,7 +373,7 @@ def number_turns(
     ends = iter(covered)
     for one in facts:
         if one.is_summary:
-            leads = summary_leads(one.message)
+            leads = is_summary_first(one.message)
             end = next(ends, 0)
             turn = (
                 max(turn, end) + one.is_user if leads else max(turn + one.is_user, end)

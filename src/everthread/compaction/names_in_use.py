@@ -27,8 +27,8 @@ from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import (
     Message,
     calls_of,
+    iterate_strings,
     results_of,
-    strings_in,
     text_of,
 )
 from everthread.core.secrets.redaction import find_secrets
@@ -69,12 +69,11 @@ _JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
 
 
 class MessageNames(NamedTuple):
-    """The names in one message: typed in its calls, and written in its text."""
+    """The names in one message, by place. None is in two places."""
 
-    typed: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
-    """Names written in the text, without the typed ones."""
-    attached: tuple[str, ...] = ()
+    call_names: tuple[str, ...] = ()
+    text_names: tuple[str, ...] = ()
+    attached_names: tuple[str, ...] = ()
     """Names in a user message outside the user's own words: the client wrote or pasted them."""
     commands: tuple[str, ...] = ()
     """The short commands that it ran."""
@@ -100,49 +99,52 @@ class NamesInUse:
 
     def add(self, messages: Iterable[MessageFacts]) -> None:
         """Count the calls and texts of new messages."""
-        for one in messages:
+        for facts in messages:
             self._position += 1
-            if one.rest is None:
+            if facts.rest is None:
                 continue
-            names = read_message(one)
-            self._count(names.written, TEXT_WEIGHT, one)
-            self._count(names.typed, CALL_WEIGHT, one)
-            self._count(names.attached, ATTACHED_WEIGHT, one)
+            names = read_message(facts)
+            self._count(names.text_names, TEXT_WEIGHT, facts)
+            self._count(names.call_names, CALL_WEIGHT, facts)
+            self._count(names.attached_names, ATTACHED_WEIGHT, facts)
             for command in names.commands:
                 ran_before = command in self._weights
                 weight = COMMAND_WEIGHT if ran_before else OUTPUT_WEIGHT
-                self._count((command,), weight, one)
+                self._count((command,), weight, facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy that counts the newest outputs too, bounded and without secrets."""
-        other = self.copy()
+        counted_names = self.copy()
         start = max(len(messages) - MAX_OUTPUT_AGE_MESSAGES, 0)
-        for at, one in enumerate(
+        for position, facts in enumerate(
             messages[start:], self._position - len(messages) + start + 1
         ):
-            if one.outputs:
-                other._count(_read_outputs(one), OUTPUT_WEIGHT, one, at=at)
-        other._weights = dict(other._rank()[:MAX_NAMES])
-        for name in other._find_secret_names():
-            del other._weights[name]
-        other._sources = {}
-        return other
+            if facts.outputs:
+                counted_names._count(
+                    _read_outputs(facts), OUTPUT_WEIGHT, facts, position=position
+                )
+        counted_names._weights = dict(counted_names._rank()[:MAX_NAMES])
+        for name in counted_names._find_secret_names():
+            del counted_names._weights[name]
+        counted_names._sources = {}
+        return counted_names
 
     def followed_by(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy that also counts the messages of the tail: much of them may be cut."""
-        other = self.copy()
-        other.add(messages)
-        return other.with_outputs(messages)
+        counted_names = self.copy()
+        counted_names.add(messages)
+        return counted_names.with_outputs(messages)
 
     def ranked(self) -> list[str]:
         """Return the names, the most used first."""
         return [name for name, _ in self._rank()]
 
     def copy(self) -> NamesInUse:
-        other = NamesInUse(self._weights, self._position)
-        other._base = self._base
-        other._sources = {**self._sources}
-        return other
+        """Return an independent copy."""
+        duplicate = NamesInUse(self._weights, self._position)
+        duplicate._base = self._base
+        duplicate._sources = {**self._sources}
+        return duplicate
 
     def dump(self) -> dict[str, Any]:
         """Return the names as JSON. Only a copy from `with_outputs` is free of secrets."""
@@ -166,7 +168,9 @@ class NamesInUse:
     @classmethod
     def of_list(cls, names: Sequence[str]) -> NamesInUse:
         """Build the ranking from a list of names, the most used first."""
-        return cls({name: CALL_WEIGHT / (1 + at / 10) for at, name in enumerate(names)})
+        return cls(
+            {name: CALL_WEIGHT / (1 + rank / 10) for rank, name in enumerate(names)}
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamesInUse) and self.dump() == other.dump()
@@ -181,16 +185,22 @@ class NamesInUse:
         order = sorted(values, key=values.__getitem__, reverse=True)
         return [(name, weights[name]) for name in order]
 
-    def _growth(self, at: int) -> float:
-        return float(2.0 ** ((at - self._base) / HALF_LIFE_MESSAGES))
+    def _growth(self, position: int) -> float:
+        return float(2.0 ** ((position - self._base) / HALF_LIFE_MESSAGES))
 
     def _count(
-        self, names: Iterable[str], weight: float, source: MessageFacts, *, at: int = 0
+        self,
+        names: Iterable[str],
+        weight: float,
+        source: MessageFacts,
+        *,
+        position: int = 0,
     ) -> None:
-        at = at or self._position
-        if at - self._base > MAX_GROWN_MESSAGES:
-            self._rebase(at)
-        grown = weight * self._growth(at)
+        """Add the weight of one use to each of these names. `position`: the message, if it is not the newest."""
+        position = position or self._position
+        if position - self._base > MAX_GROWN_MESSAGES:
+            self._rebase(position)
+        grown = weight * self._growth(position)
         weights = self._weights
         for name in names:
             if name in weights:
@@ -199,26 +209,26 @@ class NamesInUse:
                 weights[name] = grown
                 self._sources[name] = source
 
-    def _rebase(self, at: int) -> None:
+    def _rebase(self, position: int) -> None:
         """Rebase the weights to this message, because they would outgrow a float."""
-        faded = 1 / self._growth(at)
-        self._weights = {name: one * faded for name, one in self._weights.items()}
-        self._base = at
+        faded = 1 / self._growth(position)
+        self._weights = {name: weight * faded for name, weight in self._weights.items()}
+        self._base = position
 
     def _find_secret_names(self) -> list[str]:
         """Return the new names that are a secret, or part of one, in their source text."""
-        new = [
+        sources = [
             (name, source)
             for name, source in self._sources.items()
             if name in self._weights
         ]
         unchecked: dict[int, tuple[MessageFacts, list[str]]] = {}
-        for name, source in new:
+        for name, source in sources:
             if name not in source.secret_names:
                 unchecked.setdefault(id(source), (source, []))[1].append(name)
         if unchecked:
             _check_names(unchecked.values())
-        return [name for name, source in new if source.secret_names[name]]
+        return [name for name, source in sources if source.secret_names[name]]
 
 
 def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
@@ -230,11 +240,11 @@ def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
             heaviest = paths.get(base)
             if heaviest is None or weights[name] > weights[heaviest]:
                 paths[base] = name
-    joined = {**weights}
+    joined_weights = {**weights}
     for base, path in paths.items():
-        if base in joined:
-            joined[path] += joined.pop(base)
-    return joined
+        if base in joined_weights:
+            joined_weights[path] += joined_weights.pop(base)
+    return joined_weights
 
 
 @lru_cache(maxsize=1 << 14)
@@ -270,7 +280,7 @@ def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
     secrets = find_secrets(_TEXT_SEPARATOR.join(excerpts))
     for start, end, source, name in spans:
         source.secret_names[name] = any(
-            one.start < end and start < one.end for one in secrets
+            secret.start < end and start < secret.end for secret in secrets
         )
 
 
@@ -293,48 +303,50 @@ def _cut_excerpts(
         yield text[begin:end], within
 
 
-def read_message(one: MessageFacts) -> MessageNames:
+def read_message(facts: MessageFacts) -> MessageNames:
     """Return the names in a message's calls and text. They are read once."""
-    if one.names is None:
-        role = one.message.get("role")
+    if facts.names is None:
+        role = facts.message.get("role")
         if role == "assistant":
-            one.names = _read_answer(one)
+            facts.names = _read_answer(facts)
         elif role == "user":
-            one.names = _read_user_message(one)
+            facts.names = _read_user_message(facts)
         else:
-            one.names = MessageNames()
-    return one.names
+            facts.names = MessageNames()
+    return facts.names
 
 
-def _read_answer(one: MessageFacts) -> MessageNames:
-    effects = one.effects[1] if one.effects else ()
-    typed = _read_calls(one, effects) if one.calls else {}
-    text = text_of(one.rest or {})
-    written = [name for name in read_names(text) if name not in typed] if text else ()
+def _read_answer(facts: MessageFacts) -> MessageNames:
+    effects = facts.effects[1] if facts.effects else ()
+    call_names = _read_calls(facts, effects) if facts.calls else {}
+    text = text_of(facts.rest or {})
+    text_names = (
+        [name for name in read_names(text) if name not in call_names] if text else ()
+    )
     commands = _list_commands(effects) if effects else ()
-    return MessageNames(tuple(typed), tuple(written), commands=tuple(commands))
+    return MessageNames(tuple(call_names), tuple(text_names), commands=tuple(commands))
 
 
-def _read_user_message(one: MessageFacts) -> MessageNames:
-    written = read_names(one.words)
-    text = text_of(one.rest or {})
-    attached = read_names(text) if len(text) > len(one.words) else []
+def _read_user_message(facts: MessageFacts) -> MessageNames:
+    user_names = read_names(facts.words)
+    text = text_of(facts.rest or {})
+    all_names = read_names(text) if len(text) > len(facts.words) else []
     return MessageNames(
-        written=tuple(written),
-        attached=tuple(name for name in attached if name not in written),
+        text_names=tuple(user_names),
+        attached_names=tuple(name for name in all_names if name not in user_names),
     )
 
 
-def _read_calls(one: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
+def _read_calls(facts: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]:
     """Return the names in the arguments of a message's calls. The names of the arguments do not count."""
     arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
-    if len(arguments) < len(one.calls):
-        arguments = [call.parsed for call in one.calls]
+    if len(arguments) < len(facts.calls):
+        arguments = [call.parsed for call in facts.calls]
     lines: list[str] = []
     texts: list[str] = []
     for values in arguments:
         for key, value in values.items():
-            for text in (value,) if isinstance(value, str) else strings_in(value):
+            for text in (value,) if isinstance(value, str) else iterate_strings(value):
                 if " " not in text and "\n" not in text:
                     lines.append(text)
                     continue
@@ -343,10 +355,10 @@ def _read_calls(one: MessageFacts, effects: Sequence[Effect]) -> dict[str, None]
                     lines.append(_bare_words(text))
                 if not is_command or lines[-1] != text:
                     texts.append(text)
-    typed = dict.fromkeys(read_names("\n".join(lines), is_line=True))
+    names = dict.fromkeys(read_names("\n".join(lines), is_line=True))
     if texts:
-        typed |= dict.fromkeys(read_names("\n".join(texts)))
-    return typed
+        names |= dict.fromkeys(read_names("\n".join(texts)))
+    return names
 
 
 def _bare_words(command: str) -> str:
@@ -354,19 +366,19 @@ def _bare_words(command: str) -> str:
     return _QUOTED_WORDS.sub(" ", command.partition("<<")[0])
 
 
-def read_shown(one: MessageFacts, message: Message) -> frozenset[str]:
+def read_shown(facts: MessageFacts, message: Message) -> frozenset[str]:
     """Return the names that a message shows, outputs included.
 
     `message`: the message itself, or as it is in the context after pruning.
     """
-    if one.shown_names is None or one.shown_names[0] is not message:
+    if facts.shown_names is None or facts.shown_names[0] is not message:
         calls = (call.arguments for call in calls_of(message))
         results = results_of(message)
         outputs = (result.text for result in results)
         text = "" if message.get("role") == "tool" else text_of(message)
         names = read_names("\n".join([text, *calls, *outputs]), is_line=True)
-        one.shown_names = message, frozenset(names)
-    return one.shown_names[1]
+        facts.shown_names = message, frozenset(names)
+    return facts.shown_names[1]
 
 
 def _list_commands(effects: Iterable[Effect]) -> list[str]:
@@ -383,12 +395,12 @@ def _list_commands(effects: Iterable[Effect]) -> list[str]:
     ]
 
 
-def _read_outputs(one: MessageFacts) -> tuple[str, ...]:
+def _read_outputs(facts: MessageFacts) -> tuple[str, ...]:
     """Return the names at both ends of each output of a message. They are read once."""
-    if one.output_names is None:
-        names = [name for text, _ in one.outputs for name in _read_ends(text)]
-        one.output_names = tuple(names)
-    return one.output_names
+    if facts.output_names is None:
+        names = [name for text, _ in facts.outputs for name in _read_ends(text)]
+        facts.output_names = tuple(names)
+    return facts.output_names
 
 
 def _read_ends(text: str) -> list[str]:
@@ -400,8 +412,8 @@ def _read_ends(text: str) -> list[str]:
     return [name for name in read_names(text) if "://" not in name]
 
 
-def _source_text(one: MessageFacts) -> str:
+def _source_text(facts: MessageFacts) -> str:
     """Return all text of a message, including argument names of calls, which help to recognise secrets."""
-    calls = (call.arguments for call in one.calls)
-    outputs = (text for text, _ in one.outputs)
-    return "\n".join([text_of(one.rest or {}), *calls, *outputs])
+    calls = (call.arguments for call in facts.calls)
+    outputs = (text for text, _ in facts.outputs)
+    return "\n".join([text_of(facts.rest or {}), *calls, *outputs])

@@ -16,7 +16,9 @@ from everthread.compaction.names_in_use import NamesInUse
 Count = Callable[[str], int]
 
 SECTION_SHARE = 5
-"""The section takes at most this part (1/n) of the summary's room."""
+"""The section takes at most this part (1/n) of the summary's room, the user's words included."""
+MAX_SHARE = 3
+"""It takes at most this part (1/n) of the room without the user's words."""
 MAX_TOO_LONG = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_ROOM = 24
@@ -37,26 +39,24 @@ class NamesSection:
     room: int
 
     @classmethod
-    def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
-        """Keep the section's share of a summary's budget, or less if there are few names."""
-        ranked = names.ranked()
-        wanted = sum(map(len, ranked)) // 3 + 3 * len(ranked)
-        room = min(budget // SECTION_SHARE, wanted)
-        return cls(ranked, room if room >= MIN_ROOM else 0)
+    def plan(cls, names: NamesInUse, budget: int, word_tokens: int) -> NamesSection:
+        """Return the section for a summary of `budget` tokens beside `word_tokens` of the user's words."""
+        ranked_names = names.ranked()
+        needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
+        share = min((budget + word_tokens) // SECTION_SHARE, budget // MAX_SHARE)
+        room = min(share, needed_tokens)
+        return cls(ranked_names, room if room >= MIN_ROOM else 0)
 
-    def text(self, present: str, shown: Set[str], count: Count) -> str:
-        """Return the names that are neither in the summary's text nor `shown` by the messages beside it.
-
-        If the summary does not fill its budget, the section is smaller too: its share is relative to the whole.
-        """
-        visible = shown | set(read_names(present, is_line=True))
+    def text(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
+        """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
+        visible = shown_names | set(read_names(summary_text, is_line=True))
         listing = _Listing()
         remaining = self.room
         too_long = 0
         for name in self.names:
             if name in visible or (is_path(name) and file_name_of(name) in visible):
                 continue
-            if name in listing or (" " in name and name in present):
+            if name in listing or (" " in name and name in summary_text):
                 continue
             cost = listing.cost(name, count)
             if cost <= remaining:
@@ -134,8 +134,8 @@ def parse_names(text: str) -> list[str]:
     return names
 
 
-def _parse_files(listed: str) -> Iterator[str]:
-    for folder, bases, path in _IN_FOLDER.findall(listed):
+def _parse_files(line: str) -> Iterator[str]:
+    for folder, bases, path in _IN_FOLDER.findall(line):
         if path:
             yield path
         yield from (f"{folder}/{base}" for base in bases.split())

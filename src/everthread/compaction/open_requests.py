@@ -13,7 +13,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import defuse
+from everthread.core.transcript import neutralize_summary_marks
 
 MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""
@@ -45,7 +45,7 @@ def _request_line(plan: CutPlan, index: int) -> str:
             else one.redacted
         )
         one.beginning = words or "(an image or a file without words)"
-    return f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING_CHARS))}"
+    return f"[{plan.turns[index]}] {neutralize_summary_marks(clip(one_line(one.beginning), _BEGINNING_CHARS))}"
 
 
 def open_requests(facts: Sequence[MessageFacts]) -> list[int]:

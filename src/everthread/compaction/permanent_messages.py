@@ -13,8 +13,8 @@ from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.transcript import Span
 from everthread.wire.definitions import (
     PermanentPart,
+    find_answered_call_ids,
     keep_parts,
-    result_ids,
 )
 
 
@@ -41,7 +41,7 @@ def find_permanent(history: CompactionHistory) -> PermanentMessages:
     found = {
         index: parts
         for index, one in enumerate(history.facts)
-        if (parts := one.permanent_parts())
+        if (parts := one.find_permanent_parts())
     }
     if not found:
         return PermanentMessages()
@@ -96,7 +96,7 @@ def _keep_piece(
     results: set[str] = set()
     for index in range(piece.start, piece.end):
         positions = {part.position for part in latest.get(index, ())}
-        results |= result_ids(history.facts[index].message, positions)
+        results |= find_answered_call_ids(history.facts[index].message, positions)
     for index in range(piece.start, piece.end):
         one = history.facts[index]
         calls = {call.id for call in one.calls} & results

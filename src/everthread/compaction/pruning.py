@@ -47,7 +47,7 @@ from everthread.core.outputs import is_persisted
 from everthread.core.secrets.redacted_values import redact_value
 from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import gist, is_lookup
+from everthread.core.transcript import is_lookup_tool, shorten_answer
 from everthread.wire.definitions import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
@@ -162,8 +162,10 @@ class Pruner:
             return content
         later = None if removed else self._find_later(index, number, text)
         say: Callable[..., str | None]
-        if is_lookup(call.name if call else result.name) and not is_persisted(text):
-            say = partial(gist, text)
+        if is_lookup_tool(call.name if call else result.name) and not is_persisted(
+            text
+        ):
+            say = partial(shorten_answer, text)
         elif later is not None:
             action = action_of(call, name=result.name) or Action("tool")
             say = partial(

@@ -18,16 +18,16 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.outputs import (
-    ToStore,
+    OutputToStore,
     cut_middle,
     is_persisted,
+    make_persisted_block,
     output_id,
     parse_persisted,
-    persisted_block,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_answer, without_summary
-from everthread.wire.definitions import has_reference, loads_tools
+from everthread.core.transcript import is_lookup_answer, without_summary
+from everthread.wire.definitions import has_tool_reference, loads_tools
 
 MIN_RESULT_TOKENS = 24
 """The minimum tokens of a cut result."""
@@ -46,7 +46,7 @@ class Shortened:
     """A message that was cut, and the texts to store for it."""
 
     message: Message
-    stored: tuple[ToStore, ...] = ()
+    stored: tuple[OutputToStore, ...] = ()
 
 
 def equal_share(sizes: Sequence[int], room: int) -> int:
@@ -76,18 +76,20 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     """
     if message.get("role") == "tool" and loads_tools(message):
         return Shortened(message)
-    stored: list[ToStore] = []
+    stored: list[OutputToStore] = []
     room = max(share, MIN_RESULT_TOKENS)
 
     def edit(result: Result, _: Mapping[str, Any]) -> Any:
         text = result.text
         tokens = counter.text(text) if len(text) > room else 0
-        if tokens <= room or has_reference(result.content):
+        if tokens <= room or has_tool_reference(result.content):
             return result.content
-        is_lookup_answer = is_answer(result.name or tools.get(result.call_id, ""), text)
-        if is_lookup_answer and not lookups:
+        answers_lookup = is_lookup_answer(
+            result.name or tools.get(result.call_id, ""), text
+        )
+        if answers_lookup and not lookups:
             return result.content
-        must_store = not is_lookup_answer and not is_persisted(text)
+        must_store = not answers_lookup and not is_persisted(text)
         short = shorten(text, tokens, room, cite=must_store)
         excess = counter.text(short) - room
         # Its start and end have more tokens than the average of the text.
@@ -98,7 +100,9 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         if len(short) >= len(text):
             return result.content
         if must_store:
-            stored.append(ToStore(index, result.call_id, output_id(text), text, short))
+            stored.append(
+                OutputToStore(index, result.call_id, output_id(text), text, short)
+            )
         return with_text(result.content, short)
 
     return Shortened(edit_results(message, edit), tuple(stored))
@@ -108,7 +112,7 @@ def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
     """Return the text in about `room` tokens; it has `tokens`. With `cite` it names the stored whole."""
     chars_per_token = len(text) / max(tokens, 1)
     if cite and room >= MIN_BLOCK_TOKENS:
-        return persisted_block(
+        return make_persisted_block(
             text, preview_chars=int((room - _BLOCK_TOKENS) * chars_per_token)
         )
     persisted = parse_persisted(text)
@@ -145,16 +149,16 @@ def cut_text(
     share = equal_share(
         sizes, max(room - _BLOCK_TOKENS * sum(size > room for size in sizes), 1)
     )
-    stored: list[ToStore] = []
+    stored: list[OutputToStore] = []
     positions = itertools.count()
 
     def shorter(text: str) -> str:
         size = sizes[next(positions)]
         keep = int(share * len(text) / max(size, 1)) // 2
-        replacement, middle = cut_middle(text, keep=keep)
+        replacement, middle = cut_middle(text, keep_chars=keep)
         if size <= share or len(replacement) >= len(text):
             return text
-        stored.append(ToStore(index, "", output_id(middle), middle, replacement))
+        stored.append(OutputToStore(index, "", output_id(middle), middle, replacement))
         return replacement
 
     content: Any = spoken.get("content")

@@ -16,8 +16,8 @@ from everthread.compaction.user_quotes import Count
 from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import (
-    defuse,
-    lookup_tools,
+    find_lookup_tools,
+    neutralize_summary_marks,
 )
 
 
@@ -37,7 +37,7 @@ PINNED = "Pinned by the user:"
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
     """Return the names of the model's tools that can read the covered messages."""
-    return lookup_tools(name for tool in tools or () for name in tool_names(tool))
+    return find_lookup_tools(name for tool in tools or () for name in tool_names(tool))
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
@@ -53,7 +53,7 @@ def marker_text(
     tools: Sequence[Mapping[str, Any]] | None,
 ) -> str:
     """Return the first lines of a summary. They name the tools that can read the covered messages."""
-    small = services.budget.small
+    small = services.budget.is_small
     marker = text_file("marker_short" if small else name).format(
         count=f"{plan.message_count:,}"
     )
@@ -70,7 +70,7 @@ def pinned_text(
     lines: list[str] = []
     remaining = room
     for note in reversed(notes):
-        line = "- " + defuse(redact(note)).replace("\n", "\n  ")
+        line = "- " + neutralize_summary_marks(redact(note)).replace("\n", "\n  ")
         remaining -= count(line) + 1
         if remaining < 0:
             break

@@ -30,7 +30,7 @@ from everthread.compaction.outcomes import (
     unwrap,
 )
 from everthread.core.messages import Call, clip, is_refused_call, one_line
-from everthread.core.outputs import Persisted, line_count, parse_persisted
+from everthread.core.outputs import PersistedOutput, count_lines, parse_persisted
 from everthread.core.secrets.redaction import clip_words
 
 MAX_LINE_CHARS = 200
@@ -288,14 +288,15 @@ def outcome_of(
 def _outcome(
     kind: str,
     output: UnwrappedOutput,
-    stored: Persisted | None,
+    stored: PersistedOutput | None,
     parts: Sequence[str],
     *,
     room: int,
 ) -> str:
     end = _size(
         kind,
-        stored or Persisted("", len(output.body), _count_lines(kind, output.body), ""),
+        stored
+        or PersistedOutput("", len(output.body), _count_lines(kind, output.body), ""),
     )
     if stored:
         end += f", stored as {stored.id}"
@@ -384,7 +385,7 @@ _FRAME_WORDS = (
 
 def _count_lines(kind: str, body: str) -> int:
     """Count the lines of an output, without the frame around a command's output."""
-    lines = line_count(body)
+    lines = count_lines(body)
     lowered = body.lower()
     return (
         lines - len(_FRAME.findall(f"\n{lowered}"))
@@ -393,7 +394,7 @@ def _count_lines(kind: str, body: str) -> int:
     )
 
 
-def _size(kind: str, output: Persisted) -> str:
+def _size(kind: str, output: PersistedOutput) -> str:
     if kind == "shell":
         return f"{_lines(output.lines)} output" if output.lines else "no output"
     return _lines(output.lines) if output.lines > 1 else f"{output.chars} chars"
@@ -597,7 +598,7 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     if kind == "write":
         texts = (arguments.get(name) for name in table.body_arguments)
         text = next((text for text in texts if isinstance(text, str)), None)
-        return "" if text is None else f"({_lines(line_count(text))})"
+        return "" if text is None else f"({_lines(count_lines(text))})"
     return ""
 
 

@@ -20,11 +20,11 @@ from everthread.config.sections import (
     AgentOptions,
     AuxiliaryOptions,
     CompressionOptions,
+    ConfigSection,
     EngineOptions,
     GatewayOptions,
     ModelOptions,
     ModelPrices,
-    Options,
     PromptCachingOptions,
     RecallSettings,
     StoreOptions,
@@ -36,7 +36,7 @@ from everthread.errors import ConfigError
 __all__ = ["Config", "config_path", "home_directory", "load_config", "parse_config"]
 
 
-class Config(Options):
+class Config(ConfigSection):
     """Everything that can be configured."""
 
     model: ModelOptions = ModelOptions()
@@ -128,18 +128,18 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
 
 
 def _describe_allowed(detail: ErrorDetails, path: list[str]) -> str:
-    """Return what a setting may be: the whole range, if the value is out of it."""
+    """Describe the allowed values of a setting; if a value is out of range, the whole range."""
     if detail["type"] == "model_type":
         return "must hold keys and values"
     bounds = detail.get("ctx") or {}
     if bounds.keys() & {"ge", "le"}:
-        bounds = {**_bounds_of(_find_field(path)), **bounds}
-        low, high = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
-        if low and high:
-            return f"must be from {low} to {high}"
-        return f"must be {low} or more" if low else f"must be {high} or less"
-    said = detail["msg"].removeprefix("Value error, ")
-    return said.replace("Input should be", "must be", 1)
+        bounds = {**_collect_bounds(_find_field(path)), **bounds}
+        minimum, maximum = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
+        if minimum and maximum:
+            return f"must be from {minimum} to {maximum}"
+        return f"must be {minimum} or more" if minimum else f"must be {maximum} or less"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message.replace("Input should be", "must be", 1)
 
 
 def _format_bound(bound: float | None) -> str:
@@ -148,28 +148,32 @@ def _format_bound(bound: float | None) -> str:
     return f"{int(bound):,}" if bound == int(bound) else f"{bound:,}"
 
 
-def _bounds_of(annotated: Any) -> dict[str, float]:
+def _collect_bounds(field: Any) -> dict[str, float]:
     """Return the range of a field (`ge`, `le`), also if it may be null."""
     bounds: dict[str, float] = {}
-    for one in getattr(annotated, "metadata", None) or ():
+    for constraint in getattr(field, "metadata", None) or ():
         bounds |= {
-            name: getattr(one, name) for name in ("ge", "le") if hasattr(one, name)
+            name: getattr(constraint, name)
+            for name in ("ge", "le")
+            if hasattr(constraint, name)
         }
-    for part in get_args(getattr(annotated, "annotation", None)):
-        for one in getattr(part, "__metadata__", ()):
-            bounds |= _bounds_of(one)
+    for part in get_args(getattr(field, "annotation", None)):
+        for constraint in getattr(part, "__metadata__", ()):
+            bounds |= _collect_bounds(constraint)
     return bounds
 
 
 def _suggest_key(path: list[str]) -> str:
-    """Return the key that was probably meant, from the keys of that section."""
+    """Suggest the key that was probably meant, from the keys of that section."""
     if path[-1] in ("api_key", "key", "token", "password"):
         return "; secrets stay out of the file: name an environment variable with api_key_env"
     section = _find_section(path)
     names = sorted(section.model_fields) if hasattr(section, "model_fields") else []
-    close = difflib.get_close_matches(path[-1], names, n=1)
+    matches = difflib.get_close_matches(path[-1], names, n=1)
     return (
-        f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(names)}"
+        f"; did you mean {matches[0]}?"
+        if matches
+        else f"; known here: {', '.join(names)}"
     )
 
 
@@ -178,20 +182,24 @@ def _find_section(path: list[str]) -> Any:
     section: Any = Config
     for step in path[:-1]:
         if not hasattr(section, "model_fields"):  # an item of a list or of a mapping
-            items = (one for one in get_args(section) if hasattr(one, "model_fields"))
+            items = (
+                candidate
+                for candidate in get_args(section)
+                if hasattr(candidate, "model_fields")
+            )
             section = next(items, None)
             continue
-        field = _field_of(section, step)
+        field = _get_field(section, step)
         section = field.annotation if field else None
     return section
 
 
 def _find_field(path: list[str]) -> Any:
     """Return the field of a key; None if it is not known."""
-    return _field_of(_find_section(path), path[-1])
+    return _get_field(_find_section(path), path[-1])
 
 
-def _field_of(section: Any, name: str) -> Any:
+def _get_field(section: Any, name: str) -> Any:
     fields = getattr(section, "model_fields", None)
     return fields.get(name) if fields else None
 

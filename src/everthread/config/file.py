@@ -25,58 +25,58 @@ from everthread.errors import ConfigError, EverthreadError
 _BOM = "\ufeff"
 
 
-Key = str | tuple[str, ...]
-"""The full path of a key, such as `context.engine`; a tuple if a step has a dot in it."""
+KeyPath = str | tuple[str, ...]
+"""The full path of a key, such as `context.engine`; a tuple if a part contains a dot."""
 
 
 def set_keys(
     path: Path, values: Mapping[str, Any] | Mapping[tuple[str, ...], Any]
 ) -> bool:
-    """Set keys by their full path; the file need not exist. False: nothing changed."""
-    old = _read_text(path)
-    before = parse_config(old, source=str(path)).model_dump()
-    document = _load(old, path)
+    """Set keys by their full path; the file need not exist. Return False if nothing changed."""
+    old_text = _read_text(path)
+    old_values = parse_config(old_text, source=str(path)).model_dump()
+    document = _load_document(old_text, path)
     for key, value in values.items():
-        _set_value(document, _steps(key), value, path)
-    new = _dump(document, old)
+        _set_value(document, _split_key(key), value, path)
+    new_text = _dump_document(document, old_text)
     try:
-        after = parse_config(new, source=str(path)).model_dump()
+        new_values = parse_config(new_text, source=str(path)).model_dump()
     except ConfigError as error:
         lines = str(error).splitlines()[1:]
         raise ConfigError(
             "\n".join(line.strip() for line in lines) or str(error)
         ) from error
-    if after == before and old:
+    if new_values == old_values and old_text:
         return False
     for key in values:
-        _remove_key(before, key)
-        _remove_key(after, key)
-    if before != after or not _keeps_comments(old, new):
-        names = ", ".join(".".join(_steps(key)) for key in values)
+        _remove_key(old_values, key)
+        _remove_key(new_values, key)
+    if old_values != new_values or not _keeps_comments(old_text, new_text):
+        names = ", ".join(".".join(_split_key(key)) for key in values)
         raise ConfigError(
             f"{path}: is written in a way that cannot be changed safely; edit {names} there"
         )
-    _replace_file(path, new)
+    _replace_file(path, new_text)
     return True
 
 
-def _steps(key: Key) -> list[str]:
+def _split_key(key: KeyPath) -> list[str]:
     return key.split(".") if isinstance(key, str) else list(key)
 
 
-def _remove_key(values: Any, key: Key) -> None:
+def _remove_key(values: Any, key: KeyPath) -> None:
     """Remove a key by its full path, in place, if it is there."""
-    *sections, last = _steps(key)
+    *sections, name = _split_key(key)
     for section in sections:
         values = values.get(section) if isinstance(values, dict) else None
     if isinstance(values, dict):
-        values.pop(last, None)
+        values.pop(name, None)
 
 
-def _keeps_comments(old: str, new: str) -> bool:
+def _keeps_comments(old_text: str, new_text: str) -> bool:
     return all(
-        comment.strip() in new
-        for comment in re.findall(r"(?:^|\s)#[^\r\n]*", old, re.MULTILINE)
+        comment.strip() in new_text
+        for comment in re.findall(r"(?:^|\s)#[^\r\n]*", old_text, re.MULTILINE)
     )
 
 
@@ -89,12 +89,12 @@ def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
             raise ConfigError(
                 f"{path}: {'.'.join(steps)} cannot be set: {step} is not a section there"
             )
-    if isinstance(value, str) and _changes_unquoted(value):
+    if isinstance(value, str) and _needs_quotes(value):
         value = DoubleQuotedScalarString(value)
     document[steps[-1]] = value
 
 
-def _changes_unquoted(value: str) -> bool:
+def _needs_quotes(value: str) -> bool:
     """Return whether a text without quotes would be read as another value."""
     try:
         return bool(parse_yaml(value) != value)
@@ -109,7 +109,7 @@ def _make_yaml() -> YAML:
     return yaml_file
 
 
-def _load(text: str, path: Path) -> Any:
+def _load_document(text: str, path: Path) -> Any:
     try:
         document = _make_yaml().load(text.removeprefix(_BOM))
     except YAMLError as error:
@@ -119,16 +119,18 @@ def _load(text: str, path: Path) -> Any:
     return {} if document is None else document
 
 
-def _dump(document: Any, old: str) -> str:
+def _dump_document(document: Any, old_text: str) -> str:
     """Return the text of a document; a file with comments alone keeps them."""
-    written = io.StringIO()
-    _make_yaml().dump(document, written)
-    text = written.getvalue()
-    if type(document) is dict and old.strip():
-        text = old.rstrip("\r\n") + "\n" + text
-    if old.startswith(_BOM) and not text.startswith(_BOM):
+    buffer = io.StringIO()
+    _make_yaml().dump(document, buffer)
+    text = buffer.getvalue()
+    if type(document) is dict and old_text.strip():
+        text = old_text.rstrip("\r\n") + "\n" + text
+    if old_text.startswith(_BOM) and not text.startswith(_BOM):
         text = _BOM + text
-    return text.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old else text
+    return (
+        text.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old_text else text
+    )
 
 
 def _read_text(path: Path) -> str:
@@ -139,7 +141,7 @@ def _read_text(path: Path) -> str:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically. A link stays a link, the mode stays the mode."""
+    """Replace a file atomically, keeping a symbolic link and the file mode."""
     target = path.resolve()
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

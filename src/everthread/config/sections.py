@@ -1,6 +1,6 @@
 """The sections of `config.yaml`: those of a conversation (model, context, tools, store), then the gateway's.
 
-A key takes effect where `factory/` reads it.
+`factory/` reads the keys and passes them on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from everthread.thread import options as recall
 from everthread.thread.options import TOOLS_SHARE
 
 
-def _environment_name(value: str) -> str:
+def _check_environment_name(value: str) -> str:
     if not value.isidentifier() or not value.isascii():
         raise ValueError(
             "the name of an environment variable, such as OPENAI_API_KEY; the key itself stays out of the file"
@@ -34,14 +34,14 @@ def _environment_name(value: str) -> str:
     return value
 
 
-def _http_url(value: str) -> str:
+def _check_http_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
         raise ValueError("an http:// or https:// URL without a password in it")
     return value
 
 
-def _origin(value: str) -> str:
+def _check_origin(value: str) -> str:
     scheme, separator, host = value.partition("://")
     is_any = host == "*" and scheme not in ("http", "https")
     if value != "null" and not (
@@ -54,13 +54,13 @@ def _origin(value: str) -> str:
     return value
 
 
-def _host_name(value: str) -> str:
+def _check_host_name(value: str) -> str:
     if not value or set(value) & set("/:*@ "):
         raise ValueError("a name without scheme and port, such as gateway.example")
     return value
 
 
-def store_url(value: str) -> str:
+def check_store_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("sqlite", "postgres", "postgresql"):
         raise ValueError(
@@ -73,26 +73,26 @@ def store_url(value: str) -> str:
     return value
 
 
-def within(key: str) -> Any:
+def allowed_range(key: str) -> Any:
     """Return the allowed range of a setting, which is defined in the module that uses it."""
-    low, high = budget.LIMITS[key]
-    return Field(ge=low, le=None if math.isinf(high) else high)
+    minimum, maximum = budget.SETTING_RANGES[key]
+    return Field(ge=minimum, le=None if math.isinf(maximum) else maximum)
 
 
-EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
-HostName = Annotated[str, AfterValidator(_host_name)]
-Origin = Annotated[str, AfterValidator(_origin)]
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+EnvironmentName = Annotated[str, AfterValidator(_check_environment_name)]
+HostName = Annotated[str, AfterValidator(_check_host_name)]
+Origin = Annotated[str, AfterValidator(_check_origin)]
+HttpUrl = Annotated[str, AfterValidator(_check_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
-"""Tokens. A smaller number is a mistake: 128 for 128,000."""
+"""Tokens; at least 1,000, because a smaller number is a mistake (128 for 128,000)."""
 GatewayMode = Annotated[
     Mode, BeforeValidator(lambda value: "off" if value is False else value)
 ]
-"""YAML reads a bare `off` as false."""
+"""Accepts false for `off`, because YAML reads an unquoted `off` as false."""
 Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 
 
-class Options(BaseModel):
+class ConfigSection(BaseModel):
     """A section of the configuration: strict, complete, immutable."""
 
     model_config = ConfigDict(
@@ -101,7 +101,7 @@ class Options(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_empty_sections(cls, values: Any) -> Any:
+    def _drop_empty_sections(cls, values: Any) -> Any:
         """Remove sections without keys: a section with comments only sets nothing."""
         if not isinstance(values, dict):
             return values
@@ -118,10 +118,10 @@ class Options(BaseModel):
 
 
 def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Options)
+    return isinstance(annotation, type) and issubclass(annotation, ConfigSection)
 
 
-class ModelEndpoint(Options):
+class ModelEndpoint(ConfigSection):
     """Access to a model: provider, address, key."""
 
     base_url: HttpUrl | None = Field(
@@ -137,7 +137,7 @@ class ModelEndpoint(Options):
     )
 
     @model_validator(mode="after")
-    def _custom_needs_a_url(self) -> ModelEndpoint:
+    def _check_custom_url(self) -> ModelEndpoint:
         if getattr(self, "provider", None) == "custom" and self.base_url is None:
             raise ValueError("provider `custom` needs a base_url")
         return self
@@ -155,7 +155,7 @@ class ModelOptions(ModelEndpoint):
         "auto",
         description="Who serves it. `auto` decides by the model's name and the keys that are present.",
     )
-    max_tokens: Annotated[int, within("model.max_tokens")] | None = Field(
+    max_tokens: Annotated[int, allowed_range("model.max_tokens")] | None = Field(
         None, description="Cap on one answer, in tokens. Null: the model's own."
     )
 
@@ -171,13 +171,13 @@ class SummaryModelOptions(ModelEndpoint):
     ] = Field("auto", description="Who serves it. `main` is the main model's route.")
 
 
-class AuxiliaryOptions(Options):
+class AuxiliaryOptions(ConfigSection):
     """Models for work beside the conversation."""
 
     compression: SummaryModelOptions = SummaryModelOptions()
 
 
-class EngineOptions(Options):
+class EngineOptions(ConfigSection):
     """The engine that decides what the context keeps."""
 
     engine: str = Field(
@@ -187,47 +187,51 @@ class EngineOptions(Options):
     )
 
 
-class ModelCompression(Options):
+class ModelCompression(ConfigSection):
     """When the history of one model is compacted; null: as for every model."""
 
-    threshold: Annotated[float, within("compression.threshold")] | None = None
-    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
+    threshold: Annotated[float, allowed_range("compression.threshold")] | None = None
+    threshold_tokens: (
+        Annotated[int, allowed_range("compression.threshold_tokens")] | None
+    ) = None
+    target_ratio: Annotated[float, allowed_range("compression.target_ratio")] | None = (
         None
     )
-    target_ratio: Annotated[float, within("compression.target_ratio")] | None = None
 
 
-class CompressionOptions(Options):
+class CompressionOptions(ConfigSection):
     """When the history is compacted, and how much of it is kept."""
 
     enabled: bool = Field(
         default=True,
         description="False: nothing is rewritten; overflow is reported, not repaired.",
     )
-    threshold: Annotated[float, within("compression.threshold")] = Field(
-        budget.THRESHOLD, description="Share of the window at which compaction starts."
+    threshold: Annotated[float, allowed_range("compression.threshold")] = Field(
+        budget.DEFAULT_THRESHOLD,
+        description="Share of the window at which compaction starts.",
     )
-    target_ratio: Annotated[float, within("compression.target_ratio")] = Field(
-        budget.TARGET_RATIO,
+    target_ratio: Annotated[float, allowed_range("compression.target_ratio")] = Field(
+        budget.DEFAULT_TARGET_RATIO,
         description="Share of the threshold kept as the recent tail.",
     )
-    protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
-        budget.PROTECT_LAST_N,
+    protect_last_n: Annotated[int, allowed_range("compression.protect_last_n")] = Field(
+        budget.DEFAULT_PROTECT_LAST_N,
         description="The number of recent messages that are kept, where they fit.",
     )
-    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
-        Field(
-            budget.THRESHOLD_TOKENS,
-            description="Upper bound of the threshold, in tokens; null turns it off.",
-        )
+    threshold_tokens: (
+        Annotated[int, allowed_range("compression.threshold_tokens")] | None
+    ) = Field(
+        budget.DEFAULT_THRESHOLD_TOKENS,
+        description="Upper bound of the threshold, in tokens; null turns it off.",
     )
     template: Literal["handoff", "classic"] = Field(
         "handoff", description="The layout of a summary."
     )
-    user_words: Annotated[float, within("compression.user_words")] = Field(
-        budget.USER_WORDS, description="Share of the threshold for the user's words."
+    user_words: Annotated[float, allowed_range("compression.user_words")] = Field(
+        budget.DEFAULT_USER_WORDS_SHARE,
+        description="Share of the threshold for the user's words.",
     )
-    tools_share: Annotated[float, within("compression.tools_share")] = Field(
+    tools_share: Annotated[float, allowed_range("compression.tools_share")] = Field(
         TOOLS_SHARE,
         description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
         "are left out and found by `find_tools`.",
@@ -250,7 +254,7 @@ class CompressionOptions(Options):
     )
 
 
-class ModelPrices(Options):
+class ModelPrices(ConfigSection):
     """Prices of a model in dollars per million tokens."""
 
     input: Annotated[float, Field(ge=0, strict=False)]
@@ -259,7 +263,7 @@ class ModelPrices(Options):
     cache_write: Annotated[float, Field(ge=0, strict=False)] | None = None
 
 
-class PromptCachingOptions(Options):
+class PromptCachingOptions(ConfigSection):
     """The provider's prompt cache."""
 
     cache_ttl: Literal["5m", "1h"] = Field(
@@ -267,28 +271,29 @@ class PromptCachingOptions(Options):
     )
 
 
-class ToolOutputOptions(Options):
+class ToolOutputOptions(ConfigSection):
     """How much tool output may enter the context; the rest is stored and cited."""
 
-    result_chars: Annotated[int, within("tool_output.result_chars")] = Field(
-        budget.RESULT_CHARS, description="Largest single result, in characters."
+    result_chars: Annotated[int, allowed_range("tool_output.result_chars")] = Field(
+        budget.DEFAULT_RESULT_CHARS, description="Largest single result, in characters."
     )
-    turn_chars: Annotated[int, within("tool_output.turn_chars")] = Field(
-        budget.TURN_CHARS,
+    turn_chars: Annotated[int, allowed_range("tool_output.turn_chars")] = Field(
+        budget.DEFAULT_TURN_CHARS,
         description="Largest sum of the results of one assistant turn.",
     )
-    preview_chars: Annotated[int, within("tool_output.preview_chars")] = Field(
-        budget.PREVIEW_CHARS, description="How much of a stored result is shown."
+    preview_chars: Annotated[int, allowed_range("tool_output.preview_chars")] = Field(
+        budget.DEFAULT_PREVIEW_CHARS,
+        description="How much of a stored result is shown.",
     )
-    per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = (
-        Field(
-            default_factory=dict,
-            description="`result_chars` for single tools; null means no limit.",
-        )
+    per_tool: dict[
+        str, Annotated[int, allowed_range("tool_output.result_chars")] | None
+    ] = Field(
+        default_factory=dict,
+        description="`result_chars` for single tools; null means no limit.",
     )
 
     @model_validator(mode="after")
-    def _preview_fits(self) -> ToolOutputOptions:
+    def _check_preview(self) -> ToolOutputOptions:
         if self.preview_chars > self.result_chars:
             raise ValueError(
                 f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})"
@@ -296,7 +301,7 @@ class ToolOutputOptions(Options):
         return self
 
 
-class AgentOptions(Options):
+class AgentOptions(ConfigSection):
     """The agent of `chat` and `run`. `approvals.txt` in the home lists what it may do without asking."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
@@ -312,7 +317,7 @@ class AgentOptions(Options):
     )
 
 
-class RecallSettings(Options):
+class RecallSettings(ConfigSection):
     """Recall of earlier messages that are no longer in the context, injected for one call."""
 
     enabled: bool = Field(
@@ -324,25 +329,25 @@ class RecallSettings(Options):
         description="`thread`: this conversation; `tenant`: every conversation of the same tenant.",
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
-        recall.MAX_TOKENS,
+        recall.MAX_RECALL_TOKENS,
         description="Most tokens of the injected text, and never more than a twentieth of the window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
-        recall.CLOSENESS,
+        recall.MIN_CLOSENESS,
         description="Share of the question's words that a passage must hold to be shown.",
     )
 
 
-class StoreOptions(Options):
+class StoreOptions(ConfigSection):
     """The store of conversations."""
 
-    url: Annotated[str, AfterValidator(store_url)] | None = Field(
+    url: Annotated[str, AfterValidator(check_store_url)] | None = Field(
         None,
         description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways.",
     )
 
 
-class UpstreamOptions(Options):
+class UpstreamOptions(ConfigSection):
     """A provider to which the gateway forwards requests."""
 
     name: str = Field(
@@ -368,7 +373,7 @@ class UpstreamOptions(Options):
     mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
 
 
-class GatewayLimits(Options):
+class GatewayLimits(ConfigSection):
     """Limits for one client of the gateway."""
 
     body_bytes: Annotated[int, Field(ge=1_000)] = Field(
@@ -416,10 +421,10 @@ class GatewayLimits(Options):
     )
 
 
-QUEUE = native.QueueOptions()
+QUEUE_DEFAULTS = native.QueueOptions()
 
 
-class NativeApiOptions(Options):
+class NativeApiOptions(ConfigSection):
     """Conversations under `/api`."""
 
     enabled: bool = Field(default=True, description="Serve them.")
@@ -437,25 +442,25 @@ class NativeApiOptions(Options):
         description="Patterns of the models that clients may choose. Empty: none but the default.",
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE.queue,
+        QUEUE_DEFAULTS.queue,
         description="Messages of one thread that wait for their turn; further ones are refused.",
     )
     running: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE.running, description="Turns at the same time."
+        QUEUE_DEFAULTS.running, description="Turns at the same time."
     )
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        QUEUE.agents, description="Threads kept in memory between turns."
+        QUEUE_DEFAULTS.agents, description="Threads kept in memory between turns."
     )
     idle_seconds: Seconds = Field(
-        QUEUE.idle_seconds,
+        QUEUE_DEFAULTS.idle_seconds,
         description="Seconds after which an unused thread leaves memory.",
     )
     lease_seconds: Seconds = Field(
-        QUEUE.lease_seconds,
+        QUEUE_DEFAULTS.lease_seconds,
         description="Seconds after which another process takes over the thread of a silent one.",
     )
     poll_seconds: Seconds = Field(
-        QUEUE.poll_seconds,
+        QUEUE_DEFAULTS.poll_seconds,
         description="How often the store is polled for the work of other processes.",
     )
     heartbeat_seconds: Seconds = Field(
@@ -464,7 +469,7 @@ class NativeApiOptions(Options):
     )
 
 
-class DashboardOptions(Options):
+class DashboardOptions(ConfigSection):
     """The pages for people at `/`."""
 
     enabled: bool = Field(default=True, description="Serve them.")
@@ -475,7 +480,7 @@ class DashboardOptions(Options):
     )
 
 
-class GatewayOptions(Options):
+class GatewayOptions(ConfigSection):
     """The HTTP service of `everthread serve`."""
 
     host: str = Field(
@@ -535,10 +540,10 @@ class GatewayOptions(Options):
     dashboard: DashboardOptions = DashboardOptions()
 
     @model_validator(mode="after")
-    def _names_differ(self) -> GatewayOptions:
+    def _check_names(self) -> GatewayOptions:
         names = [upstream.name for upstream in self.upstreams]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"every upstream needs a name of its own; {', '.join(twice)} occurs twice"
+                f"every upstream needs a name of its own; {', '.join(duplicates)} occurs twice"
             )
         return self

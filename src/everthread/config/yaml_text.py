@@ -1,4 +1,4 @@
-"""YAML as the configuration uses it: plain values, no key twice, `on` and `yes` as booleans."""
+"""Read and write YAML for the configuration: plain values, no duplicate keys, `on` and `yes` as booleans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError, YAMLWarning
 
 MAX_LINE_CHARS = 4_096
-"""Longer texts are wrapped when they are written."""
+"""Maximum line length; longer texts are wrapped when written."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -34,9 +34,9 @@ def format_yaml(value: Any) -> str:
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.allow_unicode = True
     writer.width = MAX_LINE_CHARS
-    written = io.StringIO()
-    writer.dump(value, written)
-    text = written.getvalue().removeprefix("%YAML 1.1\n---")
+    buffer = io.StringIO()
+    writer.dump(value, buffer)
+    text = buffer.getvalue().removeprefix("%YAML 1.1\n---")
     return text.strip().removesuffix("\n...")
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from everthread.conversation.given_messages import open_stubs
+from everthread.conversation.given_messages import make_stub_results
 from everthread.conversation.requests import PreparedRequest
 from everthread.conversation.state import ConversationState
 from everthread.core.caching.cache_diagnosis import with_diagnosis
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.message_repair import with_call_ids
 from everthread.core.messages import (
     Call,
     Message,
@@ -21,7 +22,7 @@ from everthread.core.messages import (
     without_native_value,
 )
 from everthread.core.types import Api, Reply
-from everthread.core.validation import is_empty, with_call_ids
+from everthread.core.validation import is_empty
 from everthread.errors import ModelError
 from everthread.store.records import NewMessage, new_id
 from everthread.thread.accounting import usage_of
@@ -75,8 +76,8 @@ def _as_json(value: Any) -> Any:
     return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
-def storable(message: Message) -> Message:
-    """Return the message; if needed, with a unique id for each call and with some content.
+def make_storable(message: Message) -> Message:
+    """Return the message; if needed, with a unique id for each call and with content.
 
     Some servers give calls no ids, or the same id to all of them, so results could not be matched to calls.
     """
@@ -84,16 +85,16 @@ def storable(message: Message) -> Message:
     if not ids:
         return (
             {**without_native_value(message), "content": ""}
-            if _is_silent(message)
+            if _is_empty_on_wire(message)
             else message
         )
     if all(ids) and len(set(ids)) == len(ids):
         return message
-    return with_call_ids(message, list(_unique_ids(ids)))
+    return with_call_ids(message, list(_make_unique_ids(ids)))
 
 
-def _is_silent(message: Message) -> bool:
-    """Return whether a message is empty, both here and in its wire form, which may hold reasoning.
+def _is_empty_on_wire(message: Message) -> bool:
+    """Return whether a message is empty, also in its wire form, which may contain reasoning.
 
     Providers refuse an empty block.
     """
@@ -102,138 +103,157 @@ def _is_silent(message: Message) -> bool:
     return is_empty(message) and is_empty({"role": "assistant", "content": content})
 
 
-def _unique_ids(ids: list[str]) -> Iterator[str]:
-    used: set[str] = set()
+def _make_unique_ids(ids: list[str]) -> Iterator[str]:
+    used_ids: set[str] = set()
     for call_id in ids:
-        yield call_id if call_id and call_id not in used else f"call_{new_id()}"
-        used.add(call_id)
+        yield call_id if call_id and call_id not in used_ids else f"call_{new_id()}"
+        used_ids.add(call_id)
 
 
-class Recorder:
+class AnswerRecorder:
     """Stores and accounts for the answers of one conversation."""
 
     def __init__(
         self,
-        live: ConversationState,
-        learn: Callable[[CanonicalUsage, Mapping[str, Any]], None],
+        conversation: ConversationState,
+        learn_usage: Callable[[CanonicalUsage, Mapping[str, Any]], None],
     ) -> None:
         """Set up recording.
 
-        `learn` receives the usage reported for the conversation's own model, and the request's parameters.
+        `learn_usage` receives the usage reported for the conversation's own model, and the request's parameters.
         """
-        self._live = live
-        self._learn = learn
-        self.sent: PreparedRequest | None = None
-        """The request that is under way."""
-        self._lost: list[Reply] = []
+        self._conversation = conversation
+        self._learn_usage = learn_usage
+        self.sent_request: PreparedRequest | None = None
+        """The request that has no answer yet."""
+        self._interrupted_replies: list[Reply] = []
         """Interrupted replies that the model's own wrappers requested again."""
 
     @property
-    def _under_way(self) -> tuple[Api, str, int]:
-        """Protocol, model and prompt tokens of the request under way: a model chosen since may be another."""
-        sent = self.sent
-        route = self._live.route
+    def _request_facts(self) -> tuple[Api, str, int]:
+        """Protocol, model and prompt tokens of the sent request; the model may have been changed since."""
+        sent_request = self.sent_request
+        route = self._conversation.route
         return (
-            (sent.api, sent.request.model, sent.tokens)
-            if sent
-            else (route.api, route.name, self._live.tokens)
+            (sent_request.api, sent_request.request.model, sent_request.tokens)
+            if sent_request
+            else (route.api, route.name, self._conversation.tokens)
         )
 
     @property
     def _answering_model(self) -> str:
-        """The model that answers the request under way."""
-        _, requested, _ = self._under_way
+        """The model that answers the sent request."""
+        _, requested, _ = self._request_facts
         return (
-            self._live.answering_model
-            if requested == self._live.route.name
+            self._conversation.answering_model
+            if requested == self._conversation.route.name
             else requested
         )
 
     def _decode(self, response: Any) -> Reply:
-        api, model, _ = self._under_way
+        api, model, _ = self._request_facts
         return decode_response(response, api=api, model=model)
 
-    def _usage_of(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
-        api, _, prompt = self._under_way
-        usage, estimated = usage_of(reply, prompt, api=api, counter=self._live.counter)
-        return with_diagnosis(usage, reply.raw), estimated
+    def _read_usage(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
+        api, _, prompt_tokens = self._request_facts
+        usage, is_estimated = usage_of(
+            reply, prompt_tokens, api=api, counter=self._conversation.counter
+        )
+        return with_diagnosis(usage, reply.raw), is_estimated
 
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer in any form."""
-        live = self._live
+        conversation = self._conversation
         reply = self._decode(response)
-        message = storable(reply.message)
-        usage, estimated = self._usage_of(reply)
-        answered = self._answering_model
-        own = answered == live.route.name
-        live.last_answer_id = reply.id if own else ""
-        if self.sent and not estimated and own:
-            live.state.calibration.observe(
-                answered, usage.prompt_tokens, self.sent.estimate
+        message = make_storable(reply.message)
+        usage, is_estimated = self._read_usage(reply)
+        model_name = self._answering_model
+        is_own_model = model_name == conversation.route.name
+        conversation.last_answer_id = reply.id if is_own_model else ""
+        if self.sent_request and not is_estimated and is_own_model:
+            conversation.state.calibration.observe(
+                model_name, usage.prompt_tokens, self.sent_request.estimate
             )
-        live.engine.update_from_response(usage)
-        if own and not estimated:
-            self._learn(usage, self.sent.request.params if self.sent else {})
-        new = [
-            *(NewMessage(stub) for stub in open_stubs(live.open_calls)),
+        conversation.engine.update_from_response(usage)
+        if is_own_model and not is_estimated:
+            self._learn_usage(
+                usage, self.sent_request.request.params if self.sent_request else {}
+            )
+        new_messages = [
+            *(NewMessage(stub) for stub in make_stub_results(conversation.open_calls)),
             NewMessage(message, event=new_id()),
         ]
-        stored, cost, _ = await asyncio.gather(
-            live.append(new),
-            self._account(usage, answered, estimated=estimated),
-            live.save(),
+        stored_messages, cost, _ = await asyncio.gather(
+            conversation.append(new_messages),
+            self._account(usage, model_name, is_estimated=is_estimated),
+            conversation.save(),
         )
-        await self.account_lost()
-        if own and not estimated:
+        await self.account_interrupted()
+        if is_own_model and not is_estimated:
             await self._learn_success(usage)
-        self.sent = None
-        return Answer(message, reply.stop, usage, cost, stored[-1].id)
+        self.sent_request = None
+        return Answer(message, reply.stop, usage, cost, stored_messages[-1].id)
 
     async def _account(
-        self, usage: CanonicalUsage, model: str, *, estimated: bool
+        self, usage: CanonicalUsage, model: str, *, is_estimated: bool
     ) -> Decimal | None:
-        live = self._live
-        provider = live.route.provider if model == live.route.name else "auto"
-        return await live.accounting.record(
-            live.session.id, model, usage, estimated=estimated, provider=provider
+        conversation = self._conversation
+        provider = (
+            conversation.route.provider if model == conversation.route.name else "auto"
+        )
+        return await conversation.accounting.record(
+            conversation.session.id,
+            model,
+            usage,
+            estimated=is_estimated,
+            provider=provider,
         )
 
     def note_partial_reply(self, error: ModelError) -> None:
         """Remember the partial reply of a failed call. Several wrappers may report it; its usage counts once."""
         if isinstance(error.partial, Reply) and not any(
-            error.partial is lost for lost in self._lost
+            error.partial is reply for reply in self._interrupted_replies
         ):
-            self._lost.append(error.partial)
+            self._interrupted_replies.append(error.partial)
 
-    async def account_lost(self) -> None:
-        lost = self._lost
-        self._lost = []
-        for reply in lost:
-            usage, estimated = self._usage_of(reply)
-            await self._account(usage, self._live.route.name, estimated=estimated)
+    async def account_interrupted(self) -> None:
+        replies = self._interrupted_replies
+        self._interrupted_replies = []
+        for reply in replies:
+            usage, is_estimated = self._read_usage(reply)
+            await self._account(
+                usage, self._conversation.route.name, is_estimated=is_estimated
+            )
 
     async def record_interrupted(self, text: str) -> None:
         """Store the text of a cancelled answer; its usage is estimated."""
-        live = self._live
+        conversation = self._conversation
         message: Message = {
             "role": "assistant",
             "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED,
         }
         usage = CanonicalUsage(
-            input_tokens=self._under_way[2], output_tokens=live.counter.text(text)
+            input_tokens=self._request_facts[2],
+            output_tokens=conversation.counter.text(text),
         )
-        accounted = self._account(usage, live.route.name, estimated=True)
-        await asyncio.gather(live.append([NewMessage(message)]), accounted)
+        accounting = self._account(usage, conversation.route.name, is_estimated=True)
+        await asyncio.gather(conversation.append([NewMessage(message)]), accounting)
 
     async def _learn_success(self, usage: CanonicalUsage) -> None:
         """Drop a learnt limit after the first success above it."""
-        live = self._live
-        if usage.prompt_tokens and await live.limits.succeed(
-            live.limit_key, usage.prompt_tokens
+        conversation = self._conversation
+        if usage.prompt_tokens and await conversation.limits.record_success(
+            conversation.limit_key, usage.prompt_tokens
         ):
-            live.fit(live.route.window)
-            name = live.route.name
-            why = "a larger prompt was accepted"
-            live.emit(
-                LimitLearnt(live.session.id, name, live.route.window, why, stored=True)
+            conversation.use_window(conversation.route.window)
+            name = conversation.route.name
+            reason = "a larger prompt was accepted"
+            conversation.emit(
+                LimitLearnt(
+                    conversation.session.id,
+                    name,
+                    conversation.route.window,
+                    reason,
+                    stored=True,
+                )
             )

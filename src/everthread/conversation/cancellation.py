@@ -1,4 +1,4 @@
-"""Work that is finished even if its caller is cancelled."""
+"""Finish work even if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
+async def finish_despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; let it finish even if the caller is cancelled, however often."""
     task = asyncio.ensure_future(work)
     try:

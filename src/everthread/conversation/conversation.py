@@ -10,21 +10,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.compaction.summary import Compaction
-from everthread.conversation.answers import Answer, Recorder
-from everthread.conversation.cancellation import finish
+from everthread.conversation.answers import Answer, AnswerRecorder
+from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.compaction import (
     ConversationContext,
-    FixedPartWatch,
+    FixedPromptWatch,
     compact_for_hygiene,
-    overflow_error,
+    make_overflow_error,
 )
 from everthread.conversation.given_messages import (
-    Given,
+    MessageInput,
     as_messages,
-    open_stubs,
+    make_stub_results,
     split_results,
 )
-from everthread.conversation.offered_tools import FIND, FoundTools, Toolbox
+from everthread.conversation.offered_tools import FIND_TOOLS, FoundTools, Toolbox
 from everthread.conversation.requests import (
     PreparedRequest,
     build_request,
@@ -36,11 +36,11 @@ from everthread.conversation.state import (
     find_tip,
     load_state,
 )
-from everthread.conversation.tool_results import READ_LIMIT, limit_results
+from everthread.conversation.tool_results import MAX_READ_CHARS, limit_results
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
-from everthread.providers.resilience import ModelEvent, closing
+from everthread.providers.resilience import ModelEvent, closing_stream
 from everthread.store.records import (
     NewMessage,
     NewSession,
@@ -55,7 +55,7 @@ from everthread.thread.managed import (
     CompactionOrder,
     ManagedThread,
     ProviderRefusal,
-    ThreadTools,
+    ThreadServices,
 )
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import RecoveryAttempts
@@ -65,18 +65,23 @@ from everthread.thread.summary_wait import SummaryWait
 class Conversation:
     """One thread with a model. Use `send` or `stream`; for your own loop, `prepare` and `record`."""
 
-    def __init__(self, live: ConversationState) -> None:
-        self._live = live
-        self._context = ConversationContext(live)
-        options = live.setup.options
-        tools = ThreadTools(live.policy, options, live.setup.wall, live.setup.timer)
+    def __init__(self, conversation: ConversationState) -> None:
+        self._state = conversation
+        self._context = ConversationContext(conversation)
+        options = conversation.setup.options
+        tools = ThreadServices(
+            conversation.policy,
+            options,
+            conversation.setup.wall_clock,
+            conversation.setup.timer,
+        )
         self._thread = ManagedThread(self._context, tools)
-        self._fixed_part = FixedPartWatch(live)
+        self._fixed_prompt_watch = FixedPromptWatch(conversation)
         self._recovery = RecoveryAttempts()
-        self._recorder = Recorder(live, self._thread.learn_from_usage)
+        self._recorder = AnswerRecorder(conversation, self._thread.learn_from_usage)
         self._injected: tuple[Message, ...] = ()
-        self._turn = asyncio.Lock()
-        self._ended = False
+        self._turn_lock = asyncio.Lock()
+        self._has_ended = False
 
     # Opening and closing
 
@@ -108,15 +113,17 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._live.setup.closing):
+            for close in reversed(self._state.setup.close_callbacks):
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
-            if not self._ended:  # end the engine with the conversation, even if the session continues elsewhere
-                self._ended = True
-                self._live.engine.on_session_end(self._live.session.id)
+            if not self._has_ended:  # end the engine with the conversation, even if the session continues elsewhere
+                self._has_ended = True
+                self._state.engine.on_session_end(self._state.session.id)
             if reason is not None:
-                await self._live.setup.store.end_session(self._live.session.id, reason)
+                await self._state.setup.store.end_session(
+                    self._state.session.id, reason
+                )
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,76 +140,76 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """The thread: stable for ever."""
-        return self._live.session.thread
+        """The thread's id, which never changes."""
+        return self._state.session.thread
 
     @property
     def session(self) -> Session:
-        """The session it is in now."""
-        return self._live.session
+        """The current session; a compaction begins another."""
+        return self._state.session
 
     @property
     def messages(self) -> list[Message]:
         """The messages that the model sees."""
-        return list(self._live.bodies)
+        return list(self._state.bodies)
 
     @property
     def stored(self) -> list[StoredMessage]:
-        """The same with their ids and kinds, as the store has them."""
-        return list(self._live.stored)
+        """The stored form of `messages`, with ids and kinds."""
+        return list(self._state.stored)
 
     @property
     def tokens(self) -> int:
         """The size of the next prompt."""
-        return self._live.tokens
+        return self._state.tokens
 
     @property
     def window(self) -> int:
-        return self._live.window
+        return self._state.window
 
     @property
     def threshold(self) -> int:
-        return self._live.budget.threshold
+        return self._state.budget.threshold
 
     @property
     def latest_compaction(self) -> int:
-        """The size up to which a compaction that is due may be put off to save money."""
-        if not self._live.setup.options.economics:
+        """The size up to which a due compaction may be delayed to save money."""
+        if not self._state.setup.options.economics:
             return self.threshold
-        return self._live.size.delay_limit
+        return self._state.size.delay_limit
 
     @property
     def is_full(self) -> bool:
         """Whether the next prompt leaves no room for an answer."""
-        return self._live.size.is_full
+        return self._state.size.is_full
 
     @property
     def route(self) -> Route:
-        return self._live.route
+        return self._state.route
 
     @property
     def store(self) -> Store:
         """The store that keeps the conversation."""
-        return self._live.setup.store
+        return self._state.setup.store
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The tools that the model is offered: those given and not left out, the engine's own, and `find_tools`."""
-        return list(self._live.tools)
+        return list(self._state.tools)
 
     @property
     def toolbox(self) -> Toolbox:
-        """The tools it was given, and which of them are left out because they press on the window."""
-        return self._live.toolbox
+        """All tools, and which of them are left out because they take too much of the window."""
+        return self._state.toolbox
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._live.setup.store.usage(self.id)
+        return await self._state.setup.store.usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
-        """Hold the conversation for one operation, without an idle compaction beside it."""
-        async with self._turn:
+        """Lock the conversation for one operation, and stop an idle compaction."""
+        async with self._turn_lock:
             await self._thread.cancel_idle_timer()
             yield
 
@@ -210,39 +217,47 @@ class Conversation:
 
     async def prepare(
         self,
-        message: Given = None,
+        message: MessageInput = None,
         *,
         event: str | None = None,
-        inject: Given = None,
+        inject: MessageInput = None,
         max_tokens: int | None = None,
     ) -> PreparedRequest:
         """Store the message, keep the context in bounds, and return the request to send.
 
         `event`: an event with the same id is stored only once. `inject`: messages that only this call sees.
         """
-        live = self._live
+        conversation = self._state
         await self._thread.cancel_idle_timer()
         self._recovery = RecoveryAttempts(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
-        full = live.reported and live.tokens >= live.budget.threshold
-        await self._store(as_messages(message), event)
-        if live.open_calls:
-            await live.append(
-                [NewMessage(stub) for stub in open_stubs(live.open_calls)]
+        was_full = (
+            conversation.has_report
+            and conversation.tokens >= conversation.budget.threshold
+        )
+        await self._store_messages(as_messages(message), event)
+        if conversation.open_calls:
+            await conversation.append(
+                [
+                    NewMessage(stub)
+                    for stub in make_stub_results(conversation.open_calls)
+                ]
             )
-        if not live.bodies:
+        if not conversation.bodies:
             raise InputError(
                 "there is nothing to send: the conversation has no message yet"
             )
-        await self._fixed_part.settle_tools()
-        live.report_size()
-        self._fixed_part.check()
+        await self._fixed_prompt_watch.choose_tools()
+        conversation.report_size()
+        self._fixed_prompt_watch.check()
         await self._thread.compact_if_needed(
-            reason="in-loop" if full or message is None else "preflight"
+            reason="in-loop" if was_full or message is None else "preflight"
         )
-        injected = (*await find_excerpts(live), *self._injected)
-        self._recorder.sent = build_request(live, injected, cap=self._recovery.cap)
-        return self._recorder.sent
+        injected = (*await find_excerpts(conversation), *self._injected)
+        self._recorder.sent_request = build_request(
+            conversation, injected, cap=self._recovery.cap
+        )
+        return self._recorder.sent_request
 
     async def record(self, response: Any) -> Answer:
         """Store and account for an answer: a client's response object, a list of stream chunks, or a `Reply`."""
@@ -252,7 +267,7 @@ class Conversation:
             self._thread.start_idle_timer()
         return answer
 
-    async def settle(self) -> None:
+    async def wait_for_idle_compaction(self) -> None:
         """Wait for a compaction that began while the conversation was idle."""
         await self._thread.finish_idle_work()
 
@@ -262,25 +277,25 @@ class Conversation:
             getattr(error, "status", None), getattr(error, "body", None), error
         )
         self._context.request = (
-            self._recorder.sent.request if self._recorder.sent else None
+            self._recorder.sent_request.request if self._recorder.sent_request else None
         )
         step = await self._thread.recover(self._recovery, refusal)
         if step is None:
             raise error
         if step.action == "give_up":
-            raise overflow_error(self._live, self._recovery, error) from error
-        self._recorder.sent = build_request(
-            self._live, self._injected, cap=self._recovery.cap
+            raise make_overflow_error(self._state, self._recovery, error) from error
+        self._recorder.sent_request = build_request(
+            self._state, self._injected, cap=self._recovery.cap
         )
-        return self._recorder.sent
+        return self._recorder.sent_request
 
     # Send and stream
 
     async def send(
         self,
-        message: Given = None,
+        message: MessageInput = None,
         *,
-        inject: Given = None,
+        inject: MessageInput = None,
         max_tokens: int | None = None,
     ) -> Answer:
         """Send a message, or continue after tool results. Return the answer."""
@@ -292,20 +307,22 @@ class Conversation:
                     reply = await model.complete(prepared.request)
                 except ModelError as error:
                     self._recorder.note_partial_reply(error)
-                    await self._recorder.account_lost()
+                    await self._recorder.account_interrupted()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await finish(self._recorder.record_interrupted(""))
+                    await finish_despite_cancellation(
+                        self._recorder.record_interrupted("")
+                    )
                     raise
                 else:
-                    return await finish(self.record(reply))
+                    return await finish_despite_cancellation(self.record(reply))
 
     async def stream(
         self,
-        message: Given = None,
+        message: MessageInput = None,
         *,
         event: str | None = None,
-        inject: Given = None,
+        inject: MessageInput = None,
         max_tokens: int | None = None,
     ) -> AsyncGenerator[StreamDelta | Answer, None]:
         """Yield the answer piece by piece, and at the end the whole `Answer`."""
@@ -316,70 +333,73 @@ class Conversation:
             )
             reply: Reply | None = None
             while reply is None:
-                spoken: list[str] = []
+                texts: list[str] = []
                 try:
-                    async with closing(model.stream(prepared.request)) as pieces:
+                    async with closing_stream(model.stream(prepared.request)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Reply):
                                 reply = piece
                             else:
-                                spoken.append(
-                                    piece.text if piece.kind == "text" else ""
-                                )
+                                texts.append(piece.text if piece.kind == "text" else "")
                                 yield piece
                 except ModelError as error:
                     self._recorder.note_partial_reply(error)
-                    await self._recorder.account_lost()
+                    await self._recorder.account_interrupted()
                     prepared = await self.recover(error)
                 except (asyncio.CancelledError, GeneratorExit):
-                    await finish(self._recorder.record_interrupted("".join(spoken)))
+                    await finish_despite_cancellation(
+                        self._recorder.record_interrupted("".join(texts))
+                    )
                     raise
-            yield await finish(self.record(reply))
+            yield await finish_despite_cancellation(self.record(reply))
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the last answer's tool calls; those that are too large outside the context."""
-        live = self._live
+        conversation = self._state
         results, other_messages = split_results(as_messages(messages))
         if other_messages:
             raise InputError(
                 f"add_results takes tool results only, not a message of role {other_messages[0]['role']!r}"
             )
-        answered = [
+        answered_ids = [
             result.call_id for message in results for result in results_of(message)
         ]
-        unknown = [
+        unknown_ids = [
             call_id or "(none given)"
-            for call_id in answered
-            if call_id not in live.open_calls
+            for call_id in answered_ids
+            if call_id not in conversation.open_calls
         ]
-        if unknown:
+        if unknown_ids:
             raise InputError(
-                f"no open call has the id {', '.join(unknown)}; open: {', '.join(live.open_calls) or 'none'}"
+                f"no open call has the id {', '.join(unknown_ids)}; "
+                f"open: {', '.join(conversation.open_calls) or 'none'}"
             )
-        twice = {call_id for call_id in answered if answered.count(call_id) > 1}
-        if twice:
+        duplicate_ids = {
+            call_id for call_id in answered_ids if answered_ids.count(call_id) > 1
+        }
+        if duplicate_ids:
             raise InputError(
-                f"a call has one result; there are several for {', '.join(sorted(twice))}"
+                f"a call has one result; there are several for {', '.join(sorted(duplicate_ids))}"
             )
-        fitting = await limit_results(live, results)
-        await live.append([NewMessage(message) for message in fitting])
-        return fitting
+        limited_results = await limit_results(conversation, results)
+        await conversation.append([NewMessage(message) for message in limited_results])
+        return limited_results
 
-    async def add(self, message: Given) -> None:
-        """Store a message without asking the model; it is in view from the next request on."""
+    async def add(self, message: MessageInput) -> None:
+        """Store a message without asking the model; the next request includes it."""
         async with self._hold_turn():
-            await self._store(as_messages(message), None)
+            await self._store_messages(as_messages(message), None)
 
     async def read_output(
-        self, cited: str, *, offset: int = 0, limit: int = READ_LIMIT
+        self, output_id: str, *, offset: int = 0, limit: int = MAX_READ_CHARS
     ) -> str:
         """Return a part of a stored tool output (`output:…`), and the offset of the next one."""
-        text = await self.store.output(cited, tenant=self.session.tenant)
+        text = await self.store.output(output_id, tenant=self.session.tenant)
         start = max(offset, 0)
-        part = text[start : start + max(1, min(limit, READ_LIMIT))]
+        part = text[start : start + max(1, min(limit, MAX_READ_CHARS))]
         end = start + len(part)
         if not part:
-            return f"[{cited} has {len(text):,} characters; there is nothing at offset {start}]"
+            return f"[{output_id} has {len(text):,} characters; there is nothing at offset {start}]"
         return (
             part
             if end >= len(text)
@@ -387,15 +407,15 @@ class Conversation:
         )
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one of the tools of `toolbox.own`; `KeyError` for an unknown name."""
-        if name == FIND and self.toolbox.out:
-            return await self.toolbox.answer(arguments)
-        return await self._live.engine.handle_tool_call(name, arguments)
+        """Run one of the tools of `toolbox.own_schemas`; `KeyError` for an unknown name."""
+        if name == FIND_TOOLS and self.toolbox.left_out:
+            return await self.toolbox.answer_call(arguments)
+        return await self._state.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
 
-        `now`: offer them at once. This loses the provider's cache; `toolbox.price()` returns the cost.
+        `now`: offer them at once. This loses the provider's cache; `toolbox.describe_price()` returns the cost.
         """
         return await self.toolbox.find(query, now=now)
 
@@ -403,76 +423,88 @@ class Conversation:
 
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
-        if not self._live.setup.options.enabled:
+        if not self._state.setup.options.enabled:
             raise ConfigError(
                 "compression is disabled (compression.enabled: false); nothing was changed"
             )
         async with self._hold_turn():
             self._forget_failures()
             order = CompactionOrder("manual", focus=focus, is_manual=True)
-            return await self._thread.compact_by_hand(order)
+            return await self._thread.compact_manually(order)
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
         order = CompactionOrder("preview", focus=focus, is_manual=True, is_preview=True)
-        drafted = await self._thread.context.draft(order, SummaryWait())
-        return drafted.compaction
+        draft = await self._thread.context.draft(order, SummaryWait())
+        return draft.compaction
 
-    async def hygiene(self) -> None:
+    async def compact_for_hygiene(self) -> None:
         """Compact if needed before a gateway takes an incoming message."""
         async with self._hold_turn():
-            await compact_for_hygiene(self._thread, self._live)
+            await compact_for_hygiene(self._thread, self._state)
 
     async def undo(self) -> Session:
-        """Take the last compaction back; messages since then stay."""
-        live = self._live
+        """Undo the last compaction; messages since then stay."""
+        conversation = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
-            session = await live.setup.store.undo(live.session.id)
-            live.show(session, await live.setup.store.messages(session.id))
-            live.compactions = max(0, live.compactions - 1)
-            live.marked = None
-            live.last_request = None
-            await live.restore()
-            live.state.calibration.reset()
+            session = await conversation.setup.store.undo(conversation.session.id)
+            conversation.show_session(
+                session, await conversation.setup.store.messages(session.id)
+            )
+            conversation.compaction_count = max(0, conversation.compaction_count - 1)
+            conversation.last_marked_index = None
+            conversation.last_request = None
+            await conversation.restore()
+            conversation.state.calibration.reset()
             self._forget_failures()
-            if live.tokens >= live.budget.threshold and not live.size.is_full:
-                live.state.fail(live.tokens)  # else the next call would compact again
-            live.notify("The last compaction was taken back.")
+            if (
+                conversation.tokens >= conversation.budget.threshold
+                and not conversation.size.is_full
+            ):
+                conversation.state.record_failure(
+                    conversation.tokens
+                )  # else the next call would compact again
+            conversation.notify("The last compaction was taken back.")
             return session
 
     async def branch(
         self, at_message: int | None = None, *, title: str = ""
     ) -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
-        live = self._live
-        if not live.stored:
+        conversation = self._state
+        if not conversation.stored:
             raise InputError(
                 "there is nothing to branch from: the conversation has no message yet"
             )
-        at = live.stored[-1].id if at_message is None else at_message
-        new = None
+        message_id = conversation.stored[-1].id if at_message is None else at_message
+        new_session = None
         if title:
-            old = live.session
-            new = NewSession(
-                tenant=old.tenant,
-                user=old.user,
-                platform=old.platform,
+            session = conversation.session
+            new_session = NewSession(
+                tenant=session.tenant,
+                user=session.user,
+                platform=session.platform,
                 kind="branch",
-                model=old.model,
+                model=session.model,
                 title=title,
-                system=old.system,
-                client=old.client,
-                client_session=old.client_session,
+                system=session.system,
+                client=session.client,
+                client_session=session.client_session,
             )
-        session = await live.setup.store.branch(live.session.id, at, new=new)
+        branch_session = await conversation.setup.store.branch(
+            conversation.session.id, message_id, new=new_session
+        )
         return Conversation(
             await load_state(
-                self._shared_setup(), session, live.toolbox.given, reason="branch"
+                self._shared_setup(),
+                branch_session,
+                conversation.toolbox.all_tools,
+                reason="branch",
             )
         )
 
-    async def another(
+    async def open_another(
         self,
         *,
         resume: str | None = None,
@@ -489,67 +521,71 @@ class Conversation:
         setup = replace(
             setup, system=system or setup.system, listener=listener or setup.listener
         )
-        offered = self._live.toolbox.given if tools is None else tools
-        return await Conversation.open(setup, resume=resume, new=new, tools=offered)
+        offered_tools = self._state.toolbox.all_tools if tools is None else tools
+        return await Conversation.open(
+            setup, resume=resume, new=new, tools=offered_tools
+        )
 
     async def use_model(self, route: Route) -> None:
         """Continue with another model. The next request is fitted to its window before it is sent."""
-        live = self._live
+        conversation = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("another model was chosen")
-            live.use(route)
-            await live.load_limits()
+            conversation.use_route(route)
+            await conversation.load_limits()
             self._forget_failures()
 
     def on_model_event(self, event: ModelEvent) -> None:
         """Emit the reports of the wrappers around the model: a retry, a fallback."""
-        self._live.notify(event.text, passing=event.kind == "retry")
+        self._state.notify(event.text, is_temporary=event.kind == "retry")
         if event.error is not None:
             self._recorder.note_partial_reply(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        """Offer other tools from the next request on. The provider's cache is lost by it."""
-        self._live.take_tools(tools)
+        """Offer other tools from the next request on. This loses the provider's cache."""
+        self._state.replace_tools(tools)
 
     # Helpers
 
     def _forget_failures(self) -> None:
-        """Try and report again at once, after another model, an undo or a compaction by hand."""
-        self._live.state.retry_above_tokens = 0
-        self._fixed_part.reset()
+        """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
+        self._state.state.retry_above_tokens = 0
+        self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:
         """Return the setup for another conversation of the same kind. This one still closes its own resources."""
         return replace(
-            self._live.setup,
-            route=self._live.route,
-            limits=self._live.limits,
-            closing=(),
+            self._state.setup,
+            route=self._state.route,
+            limits=self._state.limits,
+            close_callbacks=(),
         )
 
     @property
     def _model(self) -> StreamingModel:
-        model = self._live.route.model
+        model = self._state.route.model
         if model is None:
             raise InputError(
                 "this conversation has no model to send to: use prepare and record with your own client"
             )
         return model
 
-    async def _store(self, messages: list[Message], event: str | None) -> None:
-        live = self._live
+    async def _store_messages(self, messages: list[Message], event: str | None) -> None:
+        conversation = self._state
         results, messages = split_results(messages)
         if results:
             await self.add_results(results)
         if not messages:
             return
-        stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)]
-        names = (
+        stubs = [
+            NewMessage(stub) for stub in make_stub_results(conversation.open_calls)
+        ]
+        event_ids = (
             new_id() if event is None else f"{event}.{index}"
             for index in range(len(messages))
         )
-        new = [
-            NewMessage(message, event=name)
-            for message, name in zip(messages, names, strict=True)
+        new_messages = [
+            NewMessage(message, event=event_id)
+            for message, event_id in zip(messages, event_ids, strict=True)
         ]
-        await live.append([*stubs, *new])
+        await conversation.append([*stubs, *new_messages])

@@ -18,29 +18,29 @@ from everthread.core.messages import (
 from everthread.core.validation import is_empty
 from everthread.errors import InputError
 
-Given = str | Message | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+MessageInput = str | Message | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 """Text, content parts, a message, or several messages."""
 
 ROLES = ("user", "assistant", "tool")
-NEVER_RAN = "[No result: the turn ended before this tool finished.]"
+UNFINISHED_RESULT = "[No result: the turn ended before this tool finished.]"
 
 
-def as_messages(given: Given) -> list[Message]:
+def as_messages(value: MessageInput) -> list[Message]:
     """Return the input as a list of messages. Raise `InputError` if it is not valid."""
-    if given is None:
+    if value is None:
         return []
-    if isinstance(given, str):
-        if not given.strip():
+    if isinstance(value, str):
+        if not value.strip():
             raise InputError("the message is empty; nothing was stored")
-        return [{"role": "user", "content": given}]
-    if isinstance(given, Mapping):
-        return [_check_message(given)]
-    several: Any = given
-    if not isinstance(several, list | tuple):
+        return [{"role": "user", "content": value}]
+    if isinstance(value, Mapping):
+        return [_check_message(value)]
+    value_list: Any = value
+    if not isinstance(value_list, list | tuple):
         raise InputError(
-            f"a message is text or an object with a role, not {type(given).__name__}; nothing was stored"
+            f"a message is text or an object with a role, not {type(value).__name__}; nothing was stored"
         )
-    items: list[Any] = list(several)
+    items: list[Any] = list(value_list)
     if items and all(
         isinstance(item, Mapping) and "role" not in item and "type" in item
         for item in items
@@ -51,10 +51,10 @@ def as_messages(given: Given) -> list[Message]:
     return [_check_message(item) for item in items]
 
 
-def open_stubs(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
-    """Return results for calls that will never get one: providers refuse a history with open calls."""
+def make_stub_results(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
+    """Return results for calls that will never get one, because providers refuse a history with open calls."""
     return [
-        {"role": "tool", "tool_call_id": call_id, "content": NEVER_RAN}
+        {"role": "tool", "tool_call_id": call_id, "content": UNFINISHED_RESULT}
         for call_id in calls
     ]
 
@@ -97,11 +97,11 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
         results += [
             _result_message(part) for part in parts if kind_of(part) in RESULT_BLOCKS
         ]
-        rest = with_content(
+        other_parts = with_content(
             message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS]
         )
-        if not is_empty(rest):
-            others.append(rest)
+        if not is_empty(other_parts):
+            others.append(other_parts)
     return results, others
 
 

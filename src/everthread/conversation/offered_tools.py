@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from everthread.conversation.state import ConversationState
 from everthread.conversation.tool_selection import (
     ToolCard,
-    card_of,
+    choose_left_out,
+    compute_max_tool_tokens,
+    exceed_share,
     find_matching,
-    left_out,
-    name_of,
-    room_for,
-    take_too_much_room,
+    make_card,
+    tool_name,
 )
 
-FIND = "find_tools"
-FIND_SCHEMA: dict[str, Any] = {
+FIND_TOOLS = "find_tools"
+FIND_TOOLS_SCHEMA: dict[str, Any] = {
     "type": "function",
     "function": {
-        "name": FIND,
+        "name": FIND_TOOLS,
         "description": "More tools exist than are shown to you. Say what you need one for, and those that match are "
         "named; they are shown again from the next compaction on.",
         "parameters": {
@@ -56,7 +56,7 @@ FIND_SCHEMA: dict[str, Any] = {
 }
 MAX_LISTED_NAMES = 40
 """Maximum names to list if no tool matches."""
-QUERY_CHARS = 1_000
+MAX_QUERY_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class FoundTools:
     """The names of the other tools left out."""
     now: bool = False
     """Whether they are offered again from the next request on."""
-    refused: bool = False
+    was_refused: bool = False
     """`now` was requested and not allowed."""
 
     @property
     def text(self) -> str:
-        """As the model reads it."""
+        """The text for the model."""
         if not self.tools:
             names = ", ".join(self.others[:MAX_LISTED_NAMES])
             more = (
@@ -82,20 +82,24 @@ class FoundTools:
                 if len(self.others) > MAX_LISTED_NAMES
                 else ""
             )
-            rest = (
+            hint = (
                 f" These are left out: {names}{more}."
                 if names
                 else " No tool is left out: all are shown to you."
             )
-            return f"No tool that is left out matches {self.query!r}.{rest}"
+            return f"No tool that is left out matches {self.query!r}.{hint}"
         lines = [
-            f"- {card.name}: {card.about}" if card.about else f"- {card.name}"
+            f"- {card.name}: {card.description}"
+            if card.description
+            else f"- {card.name}"
             for card in self.tools
         ]
-        when = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
-        if self.refused and not self.now:
-            when = f"The user did not allow to show them at once. {when}"
-        return "\n".join([f"Tools that match {self.query!r}:", *lines, when])
+        availability = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
+        if self.was_refused and not self.now:
+            availability = (
+                f"The user did not allow to show them at once. {availability}"
+            )
+        return "\n".join([f"Tools that match {self.query!r}:", *lines, availability])
 
 
 TASK_MESSAGES = 3
@@ -108,257 +112,292 @@ class Toolbox:
     """The tools of one conversation, and which of them are left out."""
 
     def __init__(
-        self, live: ConversationState, given: Sequence[dict[str, Any]]
+        self, conversation: ConversationState, tools: Sequence[dict[str, Any]]
     ) -> None:
-        self._live = live
-        self.given = list(given)
-        self._names = frozenset(map(name_of, self.given))
-        self.out: tuple[str, ...] = ()
-        self.used: dict[str, None] = {}
-        """Every tool the thread has called, however long ago."""
-        self._back: dict[str, None] = {}
+        self._conversation = conversation
+        self.all_tools = list(tools)
+        self._names = frozenset(map(tool_name, self.all_tools))
+        self.left_out: tuple[str, ...] = ()
+        self.used_tools: dict[str, None] = {}
+        """Every tool that the thread has ever called."""
+        self._requested: dict[str, None] = {}
         """Tools requested since the last compaction."""
-        self._settled = ""
+        self._settled_key = ""
         """The model and tools of the last choice."""
-        self._mark = ""
+        self._tools_digest = ""
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """Return the offered tools: those given and not left out, the engine's own, and `find_tools`."""
-        return self._offer(self.out)
+        return self._offer(self.left_out)
 
     @property
-    def own(self) -> list[dict[str, Any]]:
+    def own_schemas(self) -> list[dict[str, Any]]:
         """The offered tools that the conversation answers itself."""
         return [
-            *self._live.engine.get_tool_schemas(),
-            *([FIND_SCHEMA] if self.out else []),
+            *self._conversation.engine.get_tool_schemas(),
+            *([FIND_TOOLS_SCHEMA] if self.left_out else []),
         ]
 
     @property
-    def to_come(self) -> list[dict[str, Any]]:
+    def next_schemas(self) -> list[dict[str, Any]]:
         """Return the tools that a compaction made now would offer."""
-        return self._offer(self.choice(self._live.system))
+        return self._offer(self.choose_left_out(self._conversation.system))
 
-    def _offer(self, out: Sequence[str]) -> list[dict[str, Any]]:
-        offered = (
-            [tool for tool in self.given if name_of(tool) not in out]
-            if out
-            else self.given
+    def _offer(self, left_out: Sequence[str]) -> list[dict[str, Any]]:
+        offered_tools = (
+            [tool for tool in self.all_tools if tool_name(tool) not in left_out]
+            if left_out
+            else self.all_tools
         )
         return [
-            *offered,
-            *self._live.engine.get_tool_schemas(),
-            *([FIND_SCHEMA] if out else []),
+            *offered_tools,
+            *self._conversation.engine.get_tool_schemas(),
+            *([FIND_TOOLS_SCHEMA] if left_out else []),
         ]
 
     @property
-    def saved(self) -> int:
-        """Tokens that every request is smaller by."""
-        counter = self._live.counter
-        all_tokens = counter.tools([*self.given, *self._live.engine.get_tool_schemas()])
-        return max(0, all_tokens - counter.tools(self.schemas)) if self.out else 0
+    def saved_tokens(self) -> int:
+        """Tokens that leaving out tools saves in every request."""
+        counter = self._conversation.counter
+        all_tokens = counter.tools(
+            [*self.all_tools, *self._conversation.engine.get_tool_schemas()]
+        )
+        return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def note_call(self, tool: str) -> None:
         """Record a call of a tool, which then counts as in use."""
         if tool in self._names:
-            self.used.setdefault(tool)
+            self.used_tools.setdefault(tool)
 
-    def take(self, given: Sequence[dict[str, Any]]) -> None:
+    def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Replace the given tools. Those to leave out are chosen before the next request."""
-        self.given = list(given)
-        self._mark = ""
-        self._names = frozenset(map(name_of, self.given))
-        self.out = tuple(name for name in self.out if name in self._names)
+        self.all_tools = list(tools)
+        self._tools_digest = ""
+        self._names = frozenset(map(tool_name, self.all_tools))
+        self.left_out = tuple(name for name in self.left_out if name in self._names)
 
     # Tools left out
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the tools to leave out are chosen, for this model and these tools."""
-        return self._settled == self._key()
+        return self._settled_key == self._selection_key()
 
-    def settle(self) -> None:
+    def choose_tools(self) -> None:
         """Choose the tools to leave out: at the start of a session, and after a change of model or tools."""
-        why = "another model or other tools" if self._settled else "the session begins"
-        self.use(self.choice(self._live.system), why)
+        reason = (
+            "another model or other tools"
+            if self._settled_key
+            else "the session begins"
+        )
+        self.leave_out(self.choose_left_out(self._conversation.system), reason)
 
-    def choice(self, system: System) -> tuple[str, ...]:
+    def choose_left_out(self, system: System) -> tuple[str, ...]:
         """Return the tools that a compaction should leave out, with this system prompt."""
-        live = self._live
-        if not live.setup.options.enabled or any(
-            name_of(tool) == FIND for tool in self.given
+        conversation = self._conversation
+        if not conversation.setup.options.enabled or any(
+            tool_name(tool) == FIND_TOOLS for tool in self.all_tools
         ):
             return ()
-        factor = live.state.calibration.factor(live.route.name)
-        threshold = round(live.nominal_budget.threshold / factor)
-        spoken = live.counter.system(system)
-        others = spoken + live.counter.tools(
-            [*live.engine.get_tool_schemas(), FIND_SCHEMA]
+        factor = conversation.state.calibration.factor(conversation.route.name)
+        threshold = round(conversation.nominal_budget.threshold / factor)
+        system_tokens = conversation.counter.system(system)
+        other_tokens = system_tokens + conversation.counter.tools(
+            [*conversation.engine.get_tool_schemas(), FIND_TOOLS_SCHEMA]
         )
-        cards = self._all()
-        share = live.setup.options.tools_share
-        if not take_too_much_room(
+        cards = self._make_cards()
+        share = conversation.setup.options.tools_share
+        if not exceed_share(
             sum(card.tokens for card in cards),
             threshold=threshold,
-            others=others,
+            other_tokens=other_tokens,
             share=share,
         ):
             return ()
-        used = self.used.keys() | self._back.keys()
-        room = room_for(threshold, others, share)
-        return left_out(
-            cards, room=room, used=used, wanted=self._task(), before=self.out
+        used_names = self.used_tools.keys() | self._requested.keys()
+        max_tokens = compute_max_tool_tokens(threshold, other_tokens, share)
+        return choose_left_out(
+            cards,
+            max_tokens=max_tokens,
+            used_names=used_names,
+            task_text=self._task_text(),
+            previously_left_out=self.left_out,
         )
 
-    def frees_enough_room(self) -> bool:
+    def can_free_enough(self) -> bool:
         """Return whether a new choice of tools brings system prompt and tools below the threshold."""
-        live = self._live
-        bare = live.counter.request((), system=live.system, tools=self.to_come)
+        conversation = self._conversation
+        fixed_tokens = conversation.counter.request(
+            (), system=conversation.system, tools=self.next_schemas
+        )
         return (
-            bare * live.state.calibration.factor(live.route.name)
-            < live.nominal_budget.threshold
+            fixed_tokens
+            * conversation.state.calibration.factor(conversation.route.name)
+            < conversation.nominal_budget.threshold
         )
 
-    def use(self, out: Sequence[str], why: str, *, now: bool = False) -> None:
+    def leave_out(
+        self, left_out: Sequence[str], reason: str, *, now: bool = False
+    ) -> None:
         """Leave these tools out, and emit an event if the choice changed."""
-        before = self.out
-        self.out = tuple(out)
-        self._settled = self._key()
+        previous = self.left_out
+        self.left_out = tuple(left_out)
+        self._settled_key = self._selection_key()
         if not now:
-            self._back = {name: None for name in self._back if name in self.out}
-        if self.out == before:
+            self._requested = {
+                name: None for name in self._requested if name in self.left_out
+            }
+        if self.left_out == previous:
             return
-        live = self._live
-        live.offer(self.schemas)
-        if live.last_request is not None:
-            live.state.changed = "other tools are offered"
-        gone = tuple(name for name in self.out if name not in before)
-        back = tuple(name for name in before if name not in self.out)
-        live.emit(
+        conversation = self._conversation
+        conversation.offer_tools(self.schemas)
+        if conversation.last_request is not None:
+            conversation.state.cache_change = "other tools are offered"
+        removed_names = tuple(name for name in self.left_out if name not in previous)
+        returned_names = tuple(name for name in previous if name not in self.left_out)
+        conversation.emit(
             ToolsChanged(
-                live.session.id,
-                self.out,
-                gone=gone,
-                back=back,
-                given=len(self.given),
-                tokens_saved=self.saved,
-                why=why,
+                conversation.session.id,
+                self.left_out,
+                gone=removed_names,
+                back=returned_names,
+                given=len(self.all_tools),
+                tokens_saved=self.saved_tokens,
+                why=reason,
                 now=now,
             )
         )
 
     # Search
 
-    async def answer(self, arguments: Mapping[str, Any]) -> str:
+    async def answer_call(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of an unapproved `find_tools` call: matches are offered after the next compaction."""
         query = arguments.get("query")
         return (
             await self.find(
                 query if isinstance(query, str) else "",
-                refused=arguments.get("now") is True,
+                was_refused=arguments.get("now") is True,
             )
         ).text
 
     async def find(
-        self, query: str, *, now: bool = False, refused: bool = False
+        self, query: str, *, now: bool = False, was_refused: bool = False
     ) -> FoundTools:
         """Find the left-out tools that match; offer them after the next compaction, or with `now` at once.
 
-        `refused`: `now` was requested and not allowed.
+        `was_refused`: `now` was requested and not allowed.
         """
         matches = self.search(query)
         names = [card.name for card in matches.tools]
-        self._back |= dict.fromkeys(names)
+        self._requested |= dict.fromkeys(names)
         if now and names:
-            self.use(
-                [name for name in self.out if name not in names],
+            self.leave_out(
+                [name for name in self.left_out if name not in names],
                 "somebody asked for tools",
                 now=True,
             )
         if names:
-            await self._live.save()
-        return replace(matches, now=now and bool(names), refused=refused)
+            await self._conversation.save()
+        return replace(matches, now=now and bool(names), was_refused=was_refused)
 
     def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""
-        wanted = " ".join(query.split())
-        if not wanted or len(wanted) > QUERY_CHARS:
+        query_text = " ".join(query.split())
+        if not query_text or len(query_text) > MAX_QUERY_CHARS:
             raise InputError(
-                f"say in up to {QUERY_CHARS:,} characters what the tool shall do, or its name"
+                f"say in up to {MAX_QUERY_CHARS:,} characters what the tool shall do, or its name"
             )
         cards = (
-            [card for card in self._all() if card.name in self.out] if self.out else []
+            [card for card in self._make_cards() if card.name in self.left_out]
+            if self.left_out
+            else []
         )
-        named = [card for card in cards if card.name == wanted] or find_matching(
-            cards, wanted
+        matches = [card for card in cards if card.name == query_text] or find_matching(
+            cards, query_text
         )[:MAX_FOUND_TOOLS]
-        chosen = {card.name for card in named}
+        match_names = {card.name for card in matches}
         return FoundTools(
-            wanted,
-            tuple(named),
-            tuple(card.name for card in cards if card.name not in chosen),
+            query_text,
+            tuple(matches),
+            tuple(card.name for card in cards if card.name not in match_names),
         )
 
-    def price(self) -> str:
+    def describe_price(self) -> str:
         """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
-        live = self._live
-        cold = live.cold
-        if cold:
-            return f"no cached prompt is lost by it: {cold}"
-        lost = live.policy.price_of_miss(live.size, live.state, live.prices)
-        what = f"the {live.tokens:,} tokens of the prompt have to be read anew instead of from the provider's cache"
+        conversation = self._conversation
+        cold_reason = conversation.cold_reason
+        if cold_reason:
+            return f"no cached prompt is lost by it: {cold_reason}"
+        miss_cost = conversation.policy.find_miss_cost(
+            conversation.size, conversation.state, conversation.prices
+        )
+        explanation = (
+            f"the {conversation.tokens:,} tokens of the prompt have to be read anew "
+            "instead of from the provider's cache"
+        )
         return (
-            f"{what}; what that costs is not known"
-            if lost is None
-            else f"about ${lost:.4f}: {what}"
+            f"{explanation}; what that costs is not known"
+            if miss_cost is None
+            else f"about ${miss_cost:.4f}: {explanation}"
         )
 
     # Saved state
 
     def dump(self) -> dict[str, Any]:
         return {
-            "for": self._settled,
-            "out": list(self.out),
-            "back": list(self._back),
-            "used": list(self.used),
+            "for": self._settled_key,
+            "out": list(self.left_out),
+            "back": list(self._requested),
+            "used": list(self.used_tools),
         }
 
-    def load(self, state: Any, *, out: Sequence[str] | None = None) -> None:
-        """Resume from a saved state. `out`: tools left out by the compaction that made this session."""
+    def load(self, state: Any, *, left_out: Sequence[str] | None = None) -> None:
+        """Resume from a saved state. `left_out`: tools left out by the compaction that made this session."""
         fields = state if isinstance(state, Mapping) else {}
-        self.used = dict.fromkeys([*self.used, *_names(fields, "used")])
-        self._back = {} if out is not None else dict.fromkeys(_names(fields, "back"))
-        self._settled = str(fields.get("for", ""))
-        names = _names(fields, "out") if out is None else out
-        self.out = tuple(name for name in names if name in self._names)
-        self._live.offer(self.schemas)
+        self.used_tools = dict.fromkeys(
+            [*self.used_tools, *_read_names(fields, "used")]
+        )
+        self._requested = (
+            {} if left_out is not None else dict.fromkeys(_read_names(fields, "back"))
+        )
+        self._settled_key = str(fields.get("for", ""))
+        names = _read_names(fields, "out") if left_out is None else left_out
+        self.left_out = tuple(name for name in names if name in self._names)
+        self._conversation.offer_tools(self.schemas)
 
     # Helpers
 
-    def _key(self) -> str:
-        if not self._mark and self.given:
-            self._mark = hashlib.blake2b(
-                json_text(self.given).encode("utf-8", "replace"), digest_size=8
+    def _selection_key(self) -> str:
+        if not self._tools_digest and self.all_tools:
+            self._tools_digest = hashlib.blake2b(
+                json_text(self.all_tools).encode("utf-8", "replace"), digest_size=8
             ).hexdigest()
-        return f"{self._live.route.name} {self._mark}" if self.given else ""
+        return (
+            f"{self._conversation.route.name} {self._tools_digest}"
+            if self.all_tools
+            else ""
+        )
 
-    def _all(self) -> list[ToolCard]:
+    def _make_cards(self) -> list[ToolCard]:
         """Return the cards of all tools, counted for the current model; its counter caches the counts."""
-        count = self._live.counter.tools
+        count = self._conversation.counter.tools
         # Without the tokens of the list around them.
         return [
-            card_of(tool, count([tool, tool]) - count([tool])) for tool in self.given
+            make_card(tool, count([tool, tool]) - count([tool]))
+            for tool in self.all_tools
         ]
 
-    def _task(self) -> str:
-        spoken = (
-            text for body in reversed(self._live.bodies) if (text := user_text(body))
+    def _task_text(self) -> str:
+        user_texts = (
+            text
+            for body in reversed(self._conversation.bodies)
+            if (text := user_text(body))
         )
-        return "\n".join(islice(spoken, TASK_MESSAGES))
+        return "\n".join(islice(user_texts, TASK_MESSAGES))
 
 
-def _names(state: Mapping[str, Any], key: str) -> list[str]:
+def _read_names(state: Mapping[str, Any], key: str) -> list[str]:
     names = state.get(key)
     return (
         [name for name in names if isinstance(name, str)]

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.conversation.state import ConversationState
-from everthread.conversation.summary_note import as_sent
+from everthread.conversation.summary_note import without_note_marks
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
+    find_last_marked_index,
     first_markable_index,
-    last_marker,
     mark_system,
 )
 from everthread.core.caching.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
-from everthread.providers.catalog import cap_field
+from everthread.providers.catalog import output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
-from everthread.thread.recovery import room_for_output
+from everthread.thread.recovery import compute_max_output
 from everthread.wire.anthropic.message_codec import EncodedHistory
 from everthread.wire.codecs import CODECS
 
@@ -35,7 +35,7 @@ class PreparedRequest:
     """Its prompt tokens, as estimated here."""
     tokens: int
     """The estimate, corrected by the provider's earlier counts."""
-    written: EncodedHistory = field(
+    encoded_history: EncodedHistory = field(
         default_factory=EncodedHistory, repr=False, compare=False
     )
     """The part of the conversation that is encoded already."""
@@ -50,93 +50,113 @@ class PreparedRequest:
 
         It may be extended; the messages in it are shared with later requests, so change a copy of one, or use `inject`.
         """
-        before = {"written": self.written} if self.api == "anthropic" else {}
-        return CODECS[self.api].encode_request(self.request, **before)
+        options = (
+            {"encoded_history": self.encoded_history} if self.api == "anthropic" else {}
+        )
+        return CODECS[self.api].encode_request(self.request, **options)
 
 
 def build_request(
-    live: ConversationState, injected: Sequence[Message] = (), *, cap: int | None = None
+    conversation: ConversationState,
+    injected: Sequence[Message] = (),
+    *,
+    cap: int | None = None,
 ) -> PreparedRequest:
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
-    route = live.route
-    options = live.setup.options
-    messages = live.bodies[:]
-    system = as_sent(live.system)
+    route = conversation.route
+    options = conversation.setup.options
+    messages = conversation.bodies[:]
+    system = without_note_marks(conversation.system)
     if route.caches_by_marks:
-        _mark_messages(live, messages)
+        _mark_messages(conversation, messages)
         system = mark_system(system, ttl=options.cache_ttl)
-    elif route.takes_breakpoints:
+    elif route.accepts_breakpoints:
         system = mark_system_breakpoint(system)
     messages += injected
-    extra = live.counter.messages(injected)
-    limit = _limit_output(live, cap or options.max_tokens, extra)
+    injected_tokens = conversation.counter.messages(injected)
+    limit = _limit_output(conversation, cap or options.max_tokens, injected_tokens)
     request = Request(
         model=route.name,
         messages=messages,
         system=system,
-        tools=live.tools,
+        tools=conversation.tools,
         params={
-            **({cap_field(route.api, route.base_url): limit} if limit else {}),
-            **route.ask_for_diagnosis(live.last_answer_id),
+            **({output_cap_field(route.api, route.base_url): limit} if limit else {}),
+            **route.ask_for_diagnosis(conversation.last_answer_id),
         },
     )
-    live.last_request = request
-    live.emit(RequestReady(live.session.id, request, len(injected)))
+    conversation.last_request = request
+    conversation.emit(RequestReady(conversation.session.id, request, len(injected)))
     return PreparedRequest(
-        request, route.api, live.estimate + extra, live.tokens + extra, live.written
+        request,
+        route.api,
+        conversation.estimate + injected_tokens,
+        conversation.tokens + injected_tokens,
+        conversation.encoded_history,
     )
 
 
-async def find_excerpts(live: ConversationState) -> list[Message]:
+async def find_excerpts(conversation: ConversationState) -> list[Message]:
     """Find excerpts of what left the context that the newest message is about, for this call only."""
-    finder = ExcerptFinder(live.setup.store, live.setup.options.recall, live.counter)
-    session = live.session
+    finder = ExcerptFinder(
+        conversation.setup.store,
+        conversation.setup.options.recall,
+        conversation.counter,
+    )
+    session = conversation.session
     view = ThreadView(
         session.tenant,
         session.thread,
         session=session.id,
-        messages=live.stored,
-        is_whole=not live.compactions
+        messages=conversation.stored,
+        is_whole=not conversation.compaction_count
         and session.kind not in ("branch", "continuation"),
     )
-    return await finder.find(view, finder.room(live.size), live.emit)
+    return await finder.find(
+        view, finder.find_max_tokens(conversation.size), conversation.emit
+    )
 
 
 def _limit_output(
-    live: ConversationState, asked: int | None, injected: int
+    conversation: ConversationState, requested_cap: int | None, injected_tokens: int
 ) -> int | None:
     """Lower the output cap to the model's maximum and to the room that the prompt leaves in a learnt window.
 
-    `injected`: tokens of the messages that only this call sees.
+    `injected_tokens`: tokens of the messages that only this call sees.
     """
-    if not asked:
+    if not requested_cap:
         return None
-    limits = [asked]
-    if live.output_cap:
-        limits.append(live.output_cap)
-    if live.learnt_window:
+    limits = [requested_cap]
+    if conversation.output_cap:
+        limits.append(conversation.output_cap)
+    if conversation.learnt_window:
         unreported = (
-            live.state.calibration.unreported(live.route.name, live.estimate) + injected
+            conversation.state.calibration.count_unreported_tokens(
+                conversation.route.name, conversation.estimate
+            )
+            + injected_tokens
         )
         limits.append(
-            room_for_output(
-                live.learnt_window, live.tokens + injected, unreported=unreported
+            compute_max_output(
+                conversation.learnt_window,
+                conversation.tokens + injected_tokens,
+                unreported=unreported,
             )
         )
     return min(limits)
 
 
-def _mark_messages(live: ConversationState, messages: list[Message]) -> None:
+def _mark_messages(conversation: ConversationState, messages: list[Message]) -> None:
     """Mark the last three messages, and the one the last request marked last if it is far back."""
-    previous = live.marked
-    start = first_markable_index(len(messages), previous)
-    near = apply_cache_control(
+    previous_index = conversation.last_marked_index
+    start = first_markable_index(len(messages), previous_index)
+    marked_messages = apply_cache_control(
         messages[start:],
-        ttl=live.setup.options.cache_ttl,
-        native_anthropic=live.route.api == "anthropic",
-        previous=None if previous is None else previous - start,
-        wordless_results=True,
+        ttl=conversation.setup.options.cache_ttl,
+        native_anthropic=conversation.route.api == "anthropic",
+        previous_index=None if previous_index is None else previous_index - start,
+        mark_tool_results=True,
     )
-    last = last_marker(near)
-    live.marked = None if last is None else start + last
-    messages[start:] = near
+    last_index = find_last_marked_index(marked_messages)
+    conversation.last_marked_index = None if last_index is None else start + last_index
+    messages[start:] = marked_messages

@@ -41,9 +41,9 @@ from everthread.thread.used_window import (
 )
 from everthread.wire.anthropic.message_codec import EncodedHistory
 
-ENGINE = "engine"
+ENGINE_KEY = "engine"
 TOOLS_KEY = "tools"
-LEFT_OUT = "tools_left_out"
+LEFT_OUT_TOOLS_KEY = "tools_left_out"
 """A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
 
 
@@ -64,29 +64,31 @@ class ConversationState:
         self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
         self.state = ContextState()
-        self.policy = CompactionPolicy(setup.options, setup.wall)
+        self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
-        self.accounting = Accounting(setup.store, setup.wall, setup.listener)
+        self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
         self.last_request: Request | None = None
-        self.marked: int | None = None
+        self.last_marked_index: int | None = None
         """The message with the last cache mark of the last request."""
         self.last_answer_id = ""
         """The provider's id of the last answer, to ask why the cache missed."""
-        self.written = EncodedHistory()
-        self.compactions = 0
+        self.encoded_history = EncodedHistory()
+        self.compaction_count = 0
         self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
         self.ids_in_view: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = self._make_summarizer()
-        self._report = report_in_loop(self.tell)
+        self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
             setup.engine(self._services()),
-            lambda text: self._report("notice", text=text),
+            lambda text: self._report_in_loop("notice", text=text),
         )
         self.tools = self.toolbox.schemas
-        self._total = self.counter.request((), system=self.system, tools=self.tools)
+        self._total_tokens = self.counter.request(
+            (), system=self.system, tools=self.tools
+        )
         self._fit_budget()
 
     @property
@@ -96,41 +98,43 @@ class ConversationState:
     def emit(self, event: events.Event) -> None:
         self.setup.listener(event)
 
-    def notify(self, text: str, *, passing: bool = False) -> None:
+    def notify(self, text: str, *, is_temporary: bool = False) -> None:
         """Emit a notice for the user."""
-        self.emit(events.Notice(self.session.id, text, passing))
+        self.emit(events.Notice(self.session.id, text, is_temporary))
 
     def report_size(self) -> None:
         """Emit how full the next request is."""
         size = self.size
-        estimated = events.Estimated(
+        event = events.Estimated(
             self.session.id,
             size.tokens,
             window=self.window,
             threshold=size.budget.threshold,
-            reported=self.reported,
+            reported=self.has_report,
         )
-        self.emit(estimated)
+        self.emit(event)
 
     def report_failure(self, error: object) -> None:
         """Report that a compaction failed; the conversation continues."""
         self.emit(events.CompactionFailed(self.session.id, str(error)))
 
-    def tell(self, kind: str, **details: Any) -> None:
+    def emit_report(self, kind: str, **details: Any) -> None:
         """Emit a report of an engine or a summariser as an event of the session."""
-        self.emit(events.engine_event(self.session.id, kind, details))
+        self.emit(events.make_engine_event(self.session.id, kind, details))
 
     # Messages in view
 
-    def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
-        """Take a session and its messages into view, instead of the present ones."""
+    def show_session(
+        self, session: Session, stored_messages: Sequence[StoredMessage]
+    ) -> None:
+        """Replace the session and the messages in view."""
         self.session = session
         self.stored = []
         self.bodies = []
         self.open_calls = {}
         self.ids_in_view.clear()
         self._recount()
-        for message in stored:
+        for message in stored_messages:
             self.add(message)
 
     def add(self, message: StoredMessage) -> None:
@@ -142,57 +146,62 @@ class ConversationState:
             if message.kind == "summary"
             else body
         )
-        self._total += self.counter.message(message.body)
+        self._total_tokens += self.counter.message(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
         for call in calls_of(message.body):
             self.open_calls[call.id] = call
             self.toolbox.note_call(call.name)
 
-    async def append(self, new: Sequence[NewMessage]) -> list[StoredMessage]:
-        """Store messages and take them into view, including those that other writers stored since."""
-        counted = [
-            replace(item, tokens=self.counter.message(item.body)) for item in new
+    async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
+        """Store messages and add them to the view, with those that other writers stored since."""
+        counted_messages = [
+            replace(item, tokens=self.counter.message(item.body))
+            for item in new_messages
         ]
-        stored = await self.setup.store.append(self.session.id, counted)
-        for message in stored:
+        stored_messages = await self.setup.store.append(
+            self.session.id, counted_messages
+        )
+        for message in stored_messages:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
             elif message.id not in self.ids_in_view:
                 await self.reload()
                 break
-        return stored
+        return stored_messages
 
     async def reload(self) -> None:
-        """Read the thread's tip again: another process wrote to it, or continued it, and then knows more."""
-        old = self.session.id
+        """Read the thread's tip again, because another process wrote to it or continued it."""
+        old_id = self.session.id
         await self.move_to_tip()
-        if self.session.id == old:
+        if self.session.id == old_id:
             await self.restore_tools()
             return
         records = await self.setup.store.compactions(self.session.thread)
-        self.compactions = sum(record.reverted is None for record in records)
+        self.compaction_count = sum(record.reverted is None for record in records)
         await self.restore()
         self.engine.on_session_start(
-            self.session.id, reason="compression", previous=old
+            self.session.id, reason="compression", previous=old_id
         )
 
     async def move_to_tip(self) -> None:
         """Show the thread's tip. In another session, forget the facts about the last request."""
         store = self.setup.store
         tip = await store.get_compression_tip(self.session.id)
-        session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
+        session, stored_messages = await asyncio.gather(
+            store.session(tip), store.messages(tip)
+        )
         if session.id != self.session.id:
             self.state.calibration.reset()
-            self.marked = None
+            self.last_marked_index = None
             self.last_request = None
-        self.show(session, stored)
+        self.show_session(session, stored_messages)
 
     # Sizes
 
     @property
     def estimate(self) -> int:
-        return self._total
+        return self._total_tokens
 
     @property
     def tokens(self) -> int:
@@ -200,9 +209,9 @@ class ConversationState:
         return self.state.calibration.project(self.route.name, self.estimate)
 
     @property
-    def reported(self) -> bool:
+    def has_report(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.state.calibration.reported(self.route.name)
+        return self.state.calibration.has_report(self.route.name)
 
     @property
     def answering_model(self) -> str:
@@ -210,19 +219,19 @@ class ConversationState:
         return self.route.name if self.route.model is None else self.route.model.name
 
     @property
-    def fixed(self) -> int:
-        """System prompt and tools, by the same measure."""
-        bare = self.counter.request((), system=self.system, tools=self.tools)
-        return round(bare * self.state.calibration.factor(self.route.name))
+    def fixed_tokens(self) -> int:
+        """Tokens of system prompt and tools, scaled like `tokens`."""
+        estimate = self.counter.request((), system=self.system, tools=self.tools)
+        return round(estimate * self.state.calibration.factor(self.route.name))
 
     @property
     def size(self) -> PromptSize:
         """The next prompt, for the policy."""
         return PromptSize(
             self.tokens,
-            self.fixed,
+            self.fixed_tokens,
             self.budget,
-            output=self.setup.options.max_tokens,
+            output_cap=self.setup.options.max_tokens,
             is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
         )
 
@@ -234,46 +243,48 @@ class ConversationState:
         )
 
     @property
-    def cold(self) -> str:
+    def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.cold(self.state)
+        return self.policy.find_cold_reason(self.state)
 
     @property
     def nominal_budget(self) -> Budget:
-        """As the settings say, whatever system prompt and tools take."""
+        """The budget by the settings, whatever the size of system prompt and tools."""
         return self.setup.options.for_model(self.route.name).budget(self.window)
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
         if self._fitting_budget() != self.budget:
-            self.fit(self.window)
+            self.use_window(self.window)
 
     def _fitting_budget(self) -> Budget:
         return self.setup.options.for_model(self.route.name).budget(
-            self.window, fixed=self.fixed
+            self.window, fixed_tokens=self.fixed_tokens
         )
 
     def _recount(self) -> None:
-        self._total = self.counter.request((), system=self.system, tools=self.tools)
+        self._total_tokens = self.counter.request(
+            (), system=self.system, tools=self.tools
+        )
         for body in self.bodies:
-            self._total += self.counter.message(body)
+            self._total_tokens += self.counter.message(body)
 
     # Model, engine and summariser
 
-    def use(self, route: Route) -> None:
+    def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.state.changed = f"the model is {route.name} now"
+        self.state.cache_change = f"the model is {route.name} now"
         self.state.pause.relieved = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self._make_summarizer()
-        self.marked = None
+        self.last_marked_index = None
         self.last_request = None
         self.state.calibration.reset()
         self._recount()
-        self.fit(route.window)
+        self.use_window(route.window)
 
-    def fit(self, window: int) -> None:
+    def use_window(self, window: int) -> None:
         """Apply another window."""
         self.window = window
         self.budget = self._fitting_budget()
@@ -291,22 +302,22 @@ class ConversationState:
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
-        window = await self.limits.window(self.limit_key, self.route.window)
+        window = await self.limits.find_window(self.limit_key, self.route.window)
         await self.load_caps()
         if window != self.window:
-            self.fit(window)
+            self.use_window(window)
 
     async def load_caps(self) -> None:
         """Load the output limits learnt from earlier refusals."""
         self.output_cap = await self.limits.output_cap(self.limit_key)
         self.learnt_window = await self.limits.learnt_window(self.limit_key)
 
-    def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.state.changed = "other tools are offered"
-        self.toolbox.take(tools)
-        self.offer(self.toolbox.schemas)
+    def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        self.state.cache_change = "other tools are offered"
+        self.toolbox.replace_tools(tools)
+        self.offer_tools(self.toolbox.schemas)
 
-    def offer(self, tools: list[dict[str, Any]]) -> None:
+    def offer_tools(self, tools: list[dict[str, Any]]) -> None:
         """Offer these tools to the model."""
         self.tools = tools
         self._recount()
@@ -321,12 +332,12 @@ class ConversationState:
         return SummarizerContext(
             self.route,
             self.counter,
-            live=lambda: self.last_request,
-            events=self.tell,
-            lost=lambda request: self.accounting.note_cancelled(
+            last_request=lambda: self.last_request,
+            events=self.emit_report,
+            report_abandoned=lambda request: self.accounting.note_cancelled(
                 self.session.id, request
             ),
-            warm=lambda: not self.cold,
+            is_warm=lambda: not self.cold_reason,
         )
 
     def _services(self) -> Services:
@@ -336,7 +347,7 @@ class ConversationState:
             self.counter,
             budget=self.budget,
             clock=self.setup.clock,
-            events=self._report,
+            events=self._report_in_loop,
             lookup=archive,
             archive=archive,
             is_stored=True,
@@ -346,29 +357,29 @@ class ConversationState:
     # Saved state
 
     async def save(self) -> None:
-        """Save engine, calibration, rhythm and tools with their session, so that an undo finds the parent's."""
+        """Save engine, calibration, call pattern and tools per session, so that an undo finds the parent's."""
         store = self.setup.store
         session = self.session.id
-        used = UsedWindow(
+        used_window = UsedWindow(
             self.route.name,
             self.window,
             threshold=self.budget.threshold,
             source=describe_window(self.window, self.route),
         )
-        measured = {**self.state.dump(), **used.dump()}
-        if self.toolbox.given:
-            measured[TOOLS_KEY] = self.toolbox.dump()
+        saved_state = {**self.state.dump(), **used_window.dump()}
+        if self.toolbox.all_tools:
+            saved_state[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
             self._save_engine(session),
-            store.put_state(session, CONVERSATION_STATE, measured),
+            store.put_state(session, CONVERSATION_STATE, saved_state),
         )
 
     async def _save_engine(self, session: str) -> None:
         state = {"name": self.engine.name, "state": self.engine.dump_state()}
         try:
-            await self.setup.store.put_state(session, ENGINE, state)
+            await self.setup.store.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
-            self.engine.failed("dump_state", error)
+            self.engine.report_method_failure("dump_state", error)
 
     async def restore(self) -> None:
         """Resume from the saved state; for a continuation without one, from its parent's.
@@ -378,7 +389,7 @@ class ConversationState:
         store = self.setup.store
         session = self.session
         engine, calibration = await asyncio.gather(
-            store.get_state(session.id, ENGINE),
+            store.get_state(session.id, ENGINE_KEY),
             store.get_state(session.id, CONVERSATION_STATE),
         )
         self.state = ContextState.load(calibration)
@@ -387,7 +398,7 @@ class ConversationState:
             and session.parent is not None
             and session.kind in ("continuation", "branch")
         ):
-            engine = await store.get_state(session.parent, ENGINE)
+            engine = await store.get_state(session.parent, ENGINE_KEY)
         if (
             calibration is None
             and session.parent is not None
@@ -403,38 +414,42 @@ class ConversationState:
 
     async def restore_tools(self) -> None:
         """Offer the tools that were saved with the session; without a save, those of its parent."""
-        if not self.toolbox.given:
+        if not self.toolbox.all_tools:
             return
         store = self.setup.store
         session = self.session
-        own = await store.get_state(session.id, CONVERSATION_STATE)
-        if own is None and self.toolbox.settled and session.kind != "continuation":
+        own_state = await store.get_state(session.id, CONVERSATION_STATE)
+        if (
+            own_state is None
+            and self.toolbox.is_settled
+            and session.kind != "continuation"
+        ):
             return  # no process has saved a state: keep the choice made here
         if (
-            own is not None
+            own_state is not None
             or session.parent is None
             or session.kind not in ("continuation", "branch")
         ):
-            self.toolbox.load(_tools_in(own))
+            self.toolbox.load(_read_tools(own_state))
             return
-        parents = await store.get_state(session.parent, CONVERSATION_STATE)
-        out = None
+        parent_state = await store.get_state(session.parent, CONVERSATION_STATE)
+        left_out = None
         if session.kind == "continuation":
             records = [
                 record
                 for record in await store.compactions(session.thread)
                 if record.session == session.id
             ]
-            out = [
+            left_out = [
                 name
                 for record in records
-                for name in record.record.figures.get(LEFT_OUT, ())
+                for name in record.record.figures.get(LEFT_OUT_TOOLS_KEY, ())
             ]
-        self.toolbox.load(_tools_in(parents), out=out)
+        self.toolbox.load(_read_tools(parent_state), left_out=left_out)
 
 
-def _tools_in(measured: Any) -> Any:
-    return measured.get(TOOLS_KEY) if isinstance(measured, dict) else None
+def _read_tools(saved_state: Any) -> Any:
+    return saved_state.get(TOOLS_KEY) if isinstance(saved_state, dict) else None
 
 
 # The store, for an engine
@@ -443,29 +458,41 @@ def _tools_in(measured: Any) -> Any:
 class SessionArchive(StoreLookup):
     """`Lookup` and `Archive` of one conversation, for its engine."""
 
-    def __init__(self, live: ConversationState) -> None:
+    def __init__(self, conversation: ConversationState) -> None:
         super().__init__(
-            live.setup.store, live.session.tenant, live.session.thread, reach="all"
+            conversation.setup.store,
+            conversation.session.tenant,
+            conversation.session.thread,
+            reach="all",
         )
-        self._live = live
+        self._conversation = conversation
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
         """Return the originals of these messages; messages in view are not read again.
 
-        For a message in a smaller form, return the message it replaces.
+        For a shortened message, return the message that it replaces.
         """
-        in_view = {stored.id: stored for stored in self._live.stored}
+        in_view = {
+            stored_message.id: stored_message
+            for stored_message in self._conversation.stored
+        }
         originals: list[Original] = []
-        for number in ids:
-            stored = in_view.get(number) or await self.load_message(number)
-            if stored is not None and stored.origin is not None:
-                stored = await self.load_message(stored.origin)
-            if stored is not None:
-                originals.append(Original(stored.id, stored.body, stored.created))
+        for message_id in ids:
+            stored_message = in_view.get(message_id) or await self.load_message(
+                message_id
+            )
+            if stored_message is not None and stored_message.origin is not None:
+                stored_message = await self.load_message(stored_message.origin)
+            if stored_message is not None:
+                originals.append(
+                    Original(
+                        stored_message.id, stored_message.body, stored_message.created
+                    )
+                )
         return originals
 
     async def covered(self) -> list[int]:
-        records = await self.store.compactions(self._live.session.thread)
+        records = await self.store.compactions(self._conversation.session.thread)
         return sorted(
             {
                 number
@@ -479,11 +506,13 @@ class SessionArchive(StoreLookup):
 # Opening
 
 
-async def create_session(setup: Setup, new: NewSession) -> Session:
+async def create_session(setup: Setup, new_session: NewSession) -> Session:
     """Create a session, with a system prompt written for it."""
-    model = new.model or setup.route.name
-    system = setup.written_system() if new.system is None else new.system
-    return await setup.store.create_session(replace(new, model=model, system=system))
+    model = new_session.model or setup.route.name
+    system = setup.build_system() if new_session.system is None else new_session.system
+    return await setup.store.create_session(
+        replace(new_session, model=model, system=system)
+    )
 
 
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
@@ -500,14 +529,16 @@ async def load_state(
     reason: StartReason,
 ) -> ConversationState:
     """Load a session: its messages, the engine's state, and the limits learnt of the model."""
-    live = ConversationState(setup, session, tools)
+    conversation = ConversationState(setup, session, tools)
     store = setup.store
     messages, records = await asyncio.gather(
         store.messages(session.id), store.compactions(session.thread)
     )
-    live.show(session, messages)
-    live.compactions = sum(record.reverted is None for record in records)
-    await live.restore()
-    await live.load_limits()
-    live.engine.on_session_start(session.id, reason=reason, previous=session.parent)
-    return live
+    conversation.show_session(session, messages)
+    conversation.compaction_count = sum(record.reverted is None for record in records)
+    await conversation.restore()
+    await conversation.load_limits()
+    conversation.engine.on_session_start(
+        session.id, reason=reason, previous=session.parent
+    )
+    return conversation

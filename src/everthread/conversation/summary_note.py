@@ -1,45 +1,47 @@
-"""The note that there are summaries, after the system prompt."""
+"""The note after the system prompt that the context contains summaries."""
 
 from __future__ import annotations
 
 from everthread.core.messages import Part
 from everthread.core.types import System
 
-_OURS = "_everthread_note"
+_NOTE_MARK = "_everthread_note"
 """Marks the note's block; removed before a request is sent."""
 
 
-def with_note(fresh: System, note: str) -> System:
+def with_note(prompt: System, note: str) -> System:
     """Return the prompt with the note after it; an empty prompt stays empty."""
-    if not note or not fresh:
-        return fresh
-    return [*_blocks(fresh), {"type": "text", "text": note, _OURS: True}]
+    if not note or not prompt:
+        return prompt
+    return [*_as_blocks(prompt), {"type": "text", "text": note, _NOTE_MARK: True}]
 
 
-def note_in(system: System) -> str:
+def find_note(system: System) -> str:
     return next(
-        (str(block["text"]) for block in _blocks(system) if block.get(_OURS)), ""
+        (str(block["text"]) for block in _as_blocks(system) if block.get(_NOTE_MARK)),
+        "",
     )
 
 
 def without_note(system: System) -> System:
     """Return the prompt without the note."""
-    if not note_in(system):
+    if not find_note(system):
         return system
-    rest = [block for block in _blocks(system) if not block.get(_OURS)]
-    plain = len(rest) == 1 and set(rest[0]) == {"type", "text"}
-    return str(rest[0]["text"]) if plain else rest
+    other_blocks = [block for block in _as_blocks(system) if not block.get(_NOTE_MARK)]
+    is_plain_text = len(other_blocks) == 1 and set(other_blocks[0]) == {"type", "text"}
+    return str(other_blocks[0]["text"]) if is_plain_text else other_blocks
 
 
-def as_sent(system: System) -> System:
+def without_note_marks(system: System) -> System:
     if not isinstance(system, list):
         return system
     return [
-        {key: value for key, value in block.items() if key != _OURS} for block in system
+        {key: value for key, value in block.items() if key != _NOTE_MARK}
+        for block in system
     ]
 
 
-def _blocks(system: System) -> list[Part]:
+def _as_blocks(system: System) -> list[Part]:
     return (
         [{"type": "text", "text": system}]
         if isinstance(system, str)

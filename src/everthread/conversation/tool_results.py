@@ -6,31 +6,37 @@ from collections.abc import Sequence
 
 from everthread.conversation.state import ConversationState
 from everthread.core.messages import Message
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.thread.events import OutputStored
 from everthread.thread.large_results import cite_large_results
 
-READ_LIMIT = 50_000
-"""Maximum characters per read of a stored output: too few to be stored again."""
+MAX_READ_CHARS = 50_000
+"""Maximum characters per read of a stored output, so that the result is not stored again."""
 
 
 async def limit_results(
-    live: ConversationState, messages: Sequence[Message]
+    conversation: ConversationState, messages: Sequence[Message]
 ) -> list[Message]:
     """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
-    own = {tool["function"]["name"] for tool in live.engine.get_tool_schemas()}
-    limits = live.setup.options.output_limits(live.budget)
-    fitting, large = cite_large_results(messages, live.open_calls, limits, lookups=own)
-    for one in large:
-        await store_output(live, one.output, tool=one.tool)
-    return fitting
+    own_tools = {
+        tool["function"]["name"] for tool in conversation.engine.get_tool_schemas()
+    }
+    limits = conversation.setup.options.output_limits(conversation.budget)
+    limited_results, large_outputs = cite_large_results(
+        messages, conversation.open_calls, limits, lookups=own_tools
+    )
+    for result in large_outputs:
+        await store_output(conversation, result.output, tool=result.tool)
+    return limited_results
 
 
 async def store_output(
-    live: ConversationState, item: ToStore, *, tool: str = ""
+    conversation: ConversationState, item: OutputToStore, *, tool: str = ""
 ) -> None:
-    """Store an output before anything cites it; the store reads it back before it says yes."""
-    await live.setup.store.put_output(
-        live.session.thread, item.text, call_id=item.call_id, tool=tool
+    """Store an output before it is cited; the store verifies it by reading it back."""
+    await conversation.setup.store.put_output(
+        conversation.session.thread, item.text, call_id=item.call_id, tool=tool
     )
-    live.emit(OutputStored(live.session.id, item.id, tool, len(item.text)))
+    conversation.emit(
+        OutputStored(conversation.session.id, item.id, tool, len(item.text))
+    )

@@ -1,4 +1,4 @@
-"""Which tools are left out if their schemas press on the window.
+"""Choose the tools to leave out if their schemas take too much of the window.
 
 A tool that is in use stays. The others are weighed by how well they match the user's last words: the words of a tool's
 name count twice, and a word that few tools have counts more. The best that fit are offered.
@@ -10,45 +10,41 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.core.messages import clip
 from everthread.core.search.terms import forms, stop_words, terms
 from everthread.thread.options import TOOLS_SHARE
 
-if TYPE_CHECKING:
-    pass
-
-
-CARD_CHARS = 160
-"""Characters of a tool's description if it is only named."""
-MIN_LEFT = 0.25
-"""Share of the threshold to leave to the conversation, if tools can be left out for it."""
+MAX_DESCRIPTION_CHARS = 160
+"""Characters of a tool's description in a list of tools."""
+MIN_CONVERSATION_SHARE = 0.25
+"""Share of the threshold to reserve for the conversation, if tools can be left out for it."""
 _NAME_WEIGHT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCard:
-    """The parts of a tool that the choice needs."""
+    """The facts about a tool that the choice needs."""
 
     name: str
-    about: str
+    description: str
     """Its description on one line."""
-    named: frozenset[str]
+    name_words: frozenset[str]
     words: frozenset[str]
     """The words of its name, its description and its parameters."""
     tokens: int = 0
 
 
-def name_of(tool: Mapping[str, Any]) -> str:
+def tool_name(tool: Mapping[str, Any]) -> str:
     """Return the name of a tool in OpenAI's or Anthropic's form; empty if it lacks a name."""
     name = _definition(tool).get("name")
     return name if isinstance(name, str) else ""
 
 
-def card_of(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
+def make_card(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     holder = _definition(tool)
-    name = name_of(tool)
+    name = tool_name(tool)
     raw_description = holder.get("description")
     description = raw_description if isinstance(raw_description, str) else ""
     schema = holder.get("parameters") or holder.get("input_schema")
@@ -58,88 +54,111 @@ def card_of(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
         if isinstance(properties, Mapping)
         else []
     )
-    about = clip(" ".join(description.split()), CARD_CHARS)
-    named = frozenset(terms(name))
+    short_description = clip(" ".join(description.split()), MAX_DESCRIPTION_CHARS)
+    name_words = frozenset(terms(name))
     return ToolCard(
         name,
-        about,
-        named,
-        named | frozenset(terms(" ".join((description, *parameters)))),
+        short_description,
+        name_words,
+        name_words | frozenset(terms(" ".join((description, *parameters)))),
         tokens,
     )
 
 
-def take_too_much_room(
-    tools: int, *, threshold: int, others: int, share: float = TOOLS_SHARE
+def exceed_share(
+    tool_tokens: int, *, threshold: int, other_tokens: int, share: float = TOOLS_SHARE
 ) -> bool:
-    """Return whether tools exceed their share, or leave nothing of the threshold beside `others`."""
-    return tools > share * threshold or tools + others >= threshold
+    """Return whether tools exceed their share, or leave nothing of the threshold beside `other_tokens`."""
+    return tool_tokens > share * threshold or tool_tokens + other_tokens >= threshold
 
 
-def room_for(threshold: int, system: int, share: float = TOOLS_SHARE) -> int:
+def compute_max_tool_tokens(
+    threshold: int, system_tokens: int, share: float = TOOLS_SHARE
+) -> int:
     """Return the tokens for tools: their share of the threshold, less if the system prompt needs most of it."""
     return max(
-        0, min(round(share * threshold), round((1 - MIN_LEFT) * threshold) - system)
+        0,
+        min(
+            round(share * threshold),
+            round((1 - MIN_CONVERSATION_SHARE) * threshold) - system_tokens,
+        ),
     )
 
 
-def left_out(
+def choose_left_out(
     cards: Sequence[ToolCard],
     *,
-    room: int,
-    used: Collection[str],
-    wanted: str,
-    before: Collection[str] = (),
+    max_tokens: int,
+    used_names: Collection[str],
+    task_text: str,
+    previously_left_out: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the names of the tools to leave out, in the order they were given.
 
-    Never leave out `used` tools or a tool without a name. `before`: the tools left out until now; if the others still
-    fit, keep that choice. `wanted`: the user's last message.
+    Never leave out a used tool or a tool without a name. Keep the previous choice if the other tools still fit.
+    `task_text`: the user's last messages.
     """
-    if sum(card.tokens for card in cards) <= room:
+    if sum(card.tokens for card in cards) <= max_tokens:
         return ()
-    fixed = {card.name for card in cards if card.name in used or not card.name}
-    same = [
-        card.name for card in cards if card.name in before and card.name not in fixed
+    required_names = {
+        card.name for card in cards if card.name in used_names or not card.name
+    }
+    same_choice = [
+        card.name
+        for card in cards
+        if card.name in previously_left_out and card.name not in required_names
     ]
-    if same and sum(card.tokens for card in cards if card.name not in same) <= room:
-        return tuple(same)
-    points = scores(cards, wanted)
-    free = [index for index, card in enumerate(cards) if card.name not in fixed]
-    spent = sum(card.tokens for card in cards if card.name in fixed)
-    gone: set[str] = set()
-    for index in sorted(
-        free, key=lambda index: (-points[index], cards[index].name in before, index)
+    if (
+        same_choice
+        and sum(card.tokens for card in cards if card.name not in same_choice)
+        <= max_tokens
     ):
-        if spent + cards[index].tokens <= room:
-            spent += cards[index].tokens
+        return tuple(same_choice)
+    points = score_cards(cards, task_text)
+    optional_indexes = [
+        index for index, card in enumerate(cards) if card.name not in required_names
+    ]
+    used_tokens = sum(card.tokens for card in cards if card.name in required_names)
+    left_out_names: set[str] = set()
+    for index in sorted(
+        optional_indexes,
+        key=lambda index: (
+            -points[index],
+            cards[index].name in previously_left_out,
+            index,
+        ),
+    ):
+        if used_tokens + cards[index].tokens <= max_tokens:
+            used_tokens += cards[index].tokens
         else:
-            gone.add(cards[index].name)
-    return tuple(card.name for card in cards if card.name in gone)
+            left_out_names.add(cards[index].name)
+    return tuple(card.name for card in cards if card.name in left_out_names)
 
 
 def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
     """Return the tools that share words with the query, the best first."""
-    points = scores(cards, query)
+    points = score_cards(cards, query)
     order = sorted(range(len(cards)), key=lambda index: (-points[index], index))
     return [cards[index] for index in order if points[index] > 0]
 
 
-def scores(cards: Sequence[ToolCard], text: str) -> list[float]:
+def score_cards(cards: Sequence[ToolCard], text: str) -> list[float]:
     """Score how well each tool matches a text, by the rarity of the words they share in any form."""
     words = dict.fromkeys(terms(text))
-    empty = stop_words(list(words))
-    common = Counter(word for card in cards for word in card.words)
+    ignored_words = stop_words(list(words))
+    word_counts = Counter(word for card in cards for word in card.words)
     points = [0.0] * len(cards)
     for word in words:
-        if word in empty or len(word) < 2:
+        if word in ignored_words or len(word) < 2:
             continue
-        alike = {form for form in forms(word) if form in common}
-        count = max((common[form] for form in alike), default=0)
+        matching_forms = {form for form in forms(word) if form in word_counts}
+        count = max((word_counts[form] for form in matching_forms), default=0)
         weight = math.log(1 + len(cards) / count) if count else 0.0
         for index, card in enumerate(cards):
-            if alike & card.words:
-                points[index] += weight * (_NAME_WEIGHT if alike & card.named else 1.0)
+            if matching_forms & card.words:
+                points[index] += weight * (
+                    _NAME_WEIGHT if matching_forms & card.name_words else 1.0
+                )
     return points
 
 

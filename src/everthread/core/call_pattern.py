@@ -17,11 +17,11 @@ _MIN_FURTHER_CALLS = 8
 _MAX_FURTHER_CALLS = 400
 _HOUR_SECONDS = 3_600.0
 _MAX_LIFETIME_SECONDS = 24 * _HOUR_SECONDS
-_SURVIVED_SHARE = 0.5
+_MIN_SURVIVED_READ_SHARE = 0.5
 """Share of the last prompt: the cache survived a pause if more was read after it."""
-_EXPIRED_SHARE = 0.1
+_MAX_EXPIRED_READ_SHARE = 0.1
 """Share of the last prompt: the cache had expired if less was read after a pause."""
-_FADE_WEIGHT = 0.9
+_OLD_AVERAGE_WEIGHT = 0.9
 """Weight of the earlier average beside the newest call."""
 
 
@@ -43,62 +43,69 @@ class CallPattern:
     lifetime: float = 0.0
     """Seconds that the provider keeps an unused prefix, learnt from calls; 0 if unknown."""
 
-    def after(self, usage: CanonicalUsage, at: float, *, ttl: float) -> CallPattern:
+    def add_call(
+        self, usage: CanonicalUsage, timestamp: float, *, ttl: float
+    ) -> CallPattern:
         """Return the pattern with one more call. `ttl`: the lifetime until one is learnt."""
         prompt = usage.prompt_tokens
         if not prompt:
             return self
-        lifetime = self._learn_lifetime(usage, at, ttl)
-        cold = replace(self, lifetime=lifetime).is_cold(at, ttl=ttl)
-        grown = self.growth
-        share = self.read_share
+        lifetime = self._learn_lifetime(usage, timestamp, ttl)
+        is_cold = replace(self, lifetime=lifetime).is_cold(timestamp, ttl=ttl)
+        growth = self.growth
+        read_share = self.read_share
         if self.prompt and prompt > self.prompt:
-            grown = (
-                _fade(self.growth, prompt - self.prompt)
+            growth = (
+                _fading_average(self.growth, prompt - self.prompt)
                 if self.growth
                 else float(prompt - self.prompt)
             )
-        if not cold and prompt >= self.prompt > 0:
-            share = _fade(
+        if not is_cold and prompt >= self.prompt > 0:
+            read_share = _fading_average(
                 self.read_share, min(1.0, usage.cache_read_tokens / self.prompt)
             )
         return CallPattern(
             calls=self.calls + 1,
-            last=at,
+            last=timestamp,
             prompt=prompt,
-            growth=grown,
-            read_share=share,
+            growth=growth,
+            read_share=read_share,
             since_rewrite=self.since_rewrite + 1,
             lifetime=lifetime,
         )
 
-    def _learn_lifetime(self, usage: CanonicalUsage, at: float, ttl: float) -> float:
+    def _learn_lifetime(
+        self, usage: CanonicalUsage, timestamp: float, ttl: float
+    ) -> float:
         """Return the cache's lifetime, from one-hour writes or from reads after a pause."""
         if usage.cache_write_1h_tokens:
             return max(self.lifetime, _HOUR_SECONDS)
-        known = max(self.lifetime, ttl)
+        known_lifetime = max(self.lifetime, ttl)
         if self.last is None or not 0 < self.prompt <= usage.prompt_tokens:
-            return known
-        pause = at - self.last
-        if pause >= known and usage.cache_read_tokens >= _SURVIVED_SHARE * self.prompt:
+            return known_lifetime
+        pause = timestamp - self.last
+        if (
+            pause >= known_lifetime
+            and usage.cache_read_tokens >= _MIN_SURVIVED_READ_SHARE * self.prompt
+        ):
             return min(pause + 1.0, _MAX_LIFETIME_SECONDS)
         if (
-            ttl < pause < known
-            and usage.cache_read_tokens < _EXPIRED_SHARE * self.prompt
+            ttl < pause < known_lifetime
+            and usage.cache_read_tokens < _MAX_EXPIRED_READ_SHARE * self.prompt
         ):
             return pause
-        return known
+        return known_lifetime
 
-    def is_cold(self, at: float, *, ttl: float) -> bool:
+    def is_cold(self, timestamp: float, *, ttl: float) -> bool:
         """Return whether the cached prefix has expired; True before the first call."""
-        return self.last is None or at - self.last >= (self.lifetime or ttl)
+        return self.last is None or timestamp - self.last >= (self.lifetime or ttl)
 
-    def rewritten(self) -> CallPattern:
+    def after_compaction(self) -> CallPattern:
         """Return the pattern after a compaction: the next prompt is compared with none."""
         return replace(self, prompt=0, since_rewrite=0)
 
     @property
-    def further(self) -> int:
+    def expected_calls(self) -> int:
         """Number of calls still expected."""
         return min(max(self.calls, _MIN_FURTHER_CALLS), _MAX_FURTHER_CALLS)
 
@@ -116,5 +123,5 @@ class CallPattern:
         )
 
 
-def _fade(before: float, now: float) -> float:
-    return _FADE_WEIGHT * before + (1 - _FADE_WEIGHT) * now
+def _fading_average(average: float, newest: float) -> float:
+    return _OLD_AVERAGE_WEIGHT * average + (1 - _OLD_AVERAGE_WEIGHT) * newest

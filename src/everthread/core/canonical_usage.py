@@ -50,7 +50,7 @@ class CanonicalUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _UsageFieldNames:
     """The field names of a provider's figures: lower case, no underscores, dots for nesting.
 
     Several names of `prompt` and `output` are added up. Of the other figures the largest
@@ -59,23 +59,23 @@ class _Shape:
 
     prompt: tuple[str, ...]
     output: tuple[str, ...]
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
+    cache_read: tuple[str, ...] = ()
+    cache_write: tuple[str, ...] = ()
     reasoning: tuple[str, ...] = ()
     includes_cache: bool = True
     prompt_parts: tuple[str, ...] = ()
     """Figures that add up to the prompt if its own figure is missing."""
-    output_else: tuple[str, ...] = ()
+    fallback_output: tuple[str, ...] = ()
     """Used if the output's own figure is missing: some dialects mix the names of two APIs."""
 
 
-_WRITTEN_1H = ("cachecreation.ephemeral1hinputtokens", "cachewrite1htokens")
-_WRITTEN_5M = ("cachecreation.ephemeral5minputtokens",)
-_ANTHROPIC = _Shape(
+_CACHE_WRITE_1H_NAMES = ("cachecreation.ephemeral1hinputtokens", "cachewrite1htokens")
+_CACHE_WRITE_5M_NAMES = ("cachecreation.ephemeral5minputtokens",)
+_ANTHROPIC_NAMES = _UsageFieldNames(
     prompt=("inputtokens",),
     output=("outputtokens",),
-    read=("cachereadinputtokens", "cachereadtokens", "cachereadinputtokencount"),
-    write=(
+    cache_read=("cachereadinputtokens", "cachereadtokens", "cachereadinputtokencount"),
+    cache_write=(
         "cachecreationinputtokens",
         "cachewriteinputtokens",
         "cachewritetokens",
@@ -84,10 +84,10 @@ _ANTHROPIC = _Shape(
     reasoning=("outputtokensdetails.thinkingtokens", "reasoningtokens"),
     includes_cache=False,
 )
-_CHAT = _Shape(
+_CHAT_NAMES = _UsageFieldNames(
     prompt=("prompttokens",),
     output=("completiontokens",),
-    read=(
+    cache_read=(
         "prompttokensdetails.cachedtokens",
         "inputtokensdetails.cachedtokens",
         "cachedtokens",
@@ -95,7 +95,7 @@ _CHAT = _Shape(
         "cachereadinputtokens",
         "cachereadtokens",
     ),
-    write=(
+    cache_write=(
         "prompttokensdetails.cachewritetokens",
         "prompttokensdetails.cachecreationtokens",
         "cachecreationinputtokens",
@@ -107,81 +107,96 @@ _CHAT = _Shape(
         "reasoningtokens",
     ),
     prompt_parts=("promptcachehittokens", "promptcachemisstokens"),
-    output_else=("outputtokens",),
+    fallback_output=("outputtokens",),
 )
-_RESPONSES = _Shape(
+_RESPONSES_NAMES = _UsageFieldNames(
     prompt=("inputtokens",),
     output=("outputtokens",),
-    read=(
+    cache_read=(
         "inputtokensdetails.cachedtokens",
         "prompttokensdetails.cachedtokens",
         "cachedinputtokens",
         "cachedtokens",
         "cachereadinputtokens",
     ),
-    write=(
+    cache_write=(
         "inputtokensdetails.cachecreationtokens",
         "inputtokensdetails.cachewritetokens",
         "cachecreationinputtokens",
     ),
     reasoning=("outputtokensdetails.reasoningtokens", "reasoningtokens"),
 )
-_GEMINI = _Shape(
+_GEMINI_NAMES = _UsageFieldNames(
     prompt=("prompttokencount", "tooluseprompttokencount"),
     output=("candidatestokencount", "thoughtstokencount"),
-    read=("cachedcontenttokencount",),
+    cache_read=("cachedcontenttokencount",),
     reasoning=("thoughtstokencount",),
 )
-_OLLAMA = _Shape(prompt=("promptevalcount",), output=("evalcount",))
-_SHORT = _Shape(
+_OLLAMA_NAMES = _UsageFieldNames(prompt=("promptevalcount",), output=("evalcount",))
+_SHORT_NAMES = _UsageFieldNames(
     prompt=("input",),
     output=("output",),
-    read=("cacheread",),
-    write=("cachewrite",),
+    cache_read=("cacheread",),
+    cache_write=("cachewrite",),
     includes_cache=False,
 )
-_LLAMA = _Shape(
-    prompt=("promptn",), output=("predictedn",), read=("cachen",), includes_cache=False
+_LLAMA_NAMES = _UsageFieldNames(
+    prompt=("promptn",),
+    output=("predictedn",),
+    cache_read=("cachen",),
+    includes_cache=False,
 )
 
-_BY_API = {
-    "responses": (_RESPONSES,),
-    "anthropic": (_ANTHROPIC,),
-    "gemini": (_GEMINI,),
-    "chat": (_CHAT,),
-    "openai": (_CHAT, _RESPONSES),
+_NAMES_BY_API = {
+    "responses": (_RESPONSES_NAMES,),
+    "anthropic": (_ANTHROPIC_NAMES,),
+    "gemini": (_GEMINI_NAMES,),
+    "chat": (_CHAT_NAMES,),
+    "openai": (_CHAT_NAMES, _RESPONSES_NAMES),
 }
-"""The forms of an API by a word of its name (`openai_chat`, `chat_completions`, `anthropic_messages` …)."""
-_OPENAI_ONLY = frozenset(
+"""Field names of an API, by a word of the API's name (`openai_chat`, `anthropic_messages` …)."""
+_OPENAI_ONLY_FIELDS = frozenset(
     {"inputtokensdetails", "cachedinputtokens", "cachedtokens", "prompttokensdetails"}
 )
-"""Names that show that `input_tokens` is OpenAI's, which includes the cache."""
-_BY_FIELDS = (_CHAT, _GEMINI, _OLLAMA, _LLAMA, _ANTHROPIC, _SHORT)
+"""Fields that show that `input_tokens` is OpenAI's, which includes the cache."""
+_DETECTION_ORDER = (
+    _CHAT_NAMES,
+    _GEMINI_NAMES,
+    _OLLAMA_NAMES,
+    _LLAMA_NAMES,
+    _ANTHROPIC_NAMES,
+    _SHORT_NAMES,
+)
 """Tried in this order: a prompt figure that includes the cache wins over Anthropic's."""
-_ENVELOPES = ("usage", "usagemetadata", "tokens", "timings")
-_KNOWN = frozenset(
+_ENVELOPE_FIELDS = ("usage", "usagemetadata", "tokens", "timings")
+_KNOWN_FIELDS = frozenset(
     part
-    for shape in (*_BY_FIELDS, _RESPONSES)
+    for shape in (*_DETECTION_ORDER, _RESPONSES_NAMES)
     for names in (
         shape.prompt,
         shape.output,
-        shape.read,
-        shape.write,
+        shape.cache_read,
+        shape.cache_write,
         shape.reasoning,
         shape.prompt_parts,
     )
-    for name in (*names, *_WRITTEN_1H, *_WRITTEN_5M, *_ENVELOPES)
+    for name in (
+        *names,
+        *_CACHE_WRITE_1H_NAMES,
+        *_CACHE_WRITE_5M_NAMES,
+        *_ENVELOPE_FIELDS,
+    )
     for part in name.split(".")
 )
-_NESTED = frozenset(
+_NESTED_FIELDS = frozenset(
     name.partition(".")[0]
-    for shape in (*_BY_FIELDS, _RESPONSES)
+    for shape in (*_DETECTION_ORDER, _RESPONSES_NAMES)
     for name in (
-        *shape.read,
-        *shape.write,
+        *shape.cache_read,
+        *shape.cache_write,
         *shape.reasoning,
-        *_WRITTEN_1H,
-        *_WRITTEN_5M,
+        *_CACHE_WRITE_1H_NAMES,
+        *_CACHE_WRITE_5M_NAMES,
     )
     if "." in name
 )
@@ -195,74 +210,86 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     """
     if isinstance(raw, CanonicalUsage):
         return raw
-    named = _fields_by_name(raw)
-    counts = _read_counts(named)
-    shape = _shape(named, counts, api)
-    if shape is None:
-        named = next(
-            (_fields_by_name(named[key]) for key in _ENVELOPES if key in named), named
+    fields_by_name = _fields_by_name(raw)
+    counts = _read_counts(fields_by_name)
+    names = _detect_names(fields_by_name, counts, api)
+    if names is None:
+        fields_by_name = next(
+            (
+                _fields_by_name(fields_by_name[key])
+                for key in _ENVELOPE_FIELDS
+                if key in fields_by_name
+            ),
+            fields_by_name,
         )
-        counts = _read_counts(named)
-        shape = _shape(named, counts, api) or _ANTHROPIC
-    read = _largest(counts, shape.read)
-    write = _largest(counts, shape.write)
-    hour = _largest(counts, _WRITTEN_1H)
-    write = max(write, hour + _largest(counts, _WRITTEN_5M))
-    prompt = _sum(counts, shape.prompt, shape.prompt_parts)
-    if shape.includes_cache and prompt is not None:
+        counts = _read_counts(fields_by_name)
+        names = _detect_names(fields_by_name, counts, api) or _ANTHROPIC_NAMES
+    read = _largest_count(counts, names.cache_read)
+    write = _largest_count(counts, names.cache_write)
+    write_1h = _largest_count(counts, _CACHE_WRITE_1H_NAMES)
+    write = max(write, write_1h + _largest_count(counts, _CACHE_WRITE_5M_NAMES))
+    prompt = _sum_counts(counts, names.prompt, names.prompt_parts)
+    if names.includes_cache and prompt is not None:
         read = min(read, prompt)
         write = min(write, prompt - read)
         prompt -= read + write
     return CanonicalUsage(
         input_tokens=prompt or 0,
-        output_tokens=_sum(counts, shape.output, shape.output_else) or 0,
+        output_tokens=_sum_counts(counts, names.output, names.fallback_output) or 0,
         cache_read_tokens=read,
         cache_write_tokens=write,
-        reasoning_tokens=_largest(counts, shape.reasoning),
-        cache_write_1h_tokens=min(hour, write),
+        reasoning_tokens=_largest_count(counts, names.reasoning),
+        cache_write_1h_tokens=min(write_1h, write),
         raw=raw,
     )
 
 
-def _shape(
-    named: Mapping[str, Any], counts: Mapping[str, int], api: str | None
-) -> _Shape | None:
-    """Return the API's own shape if it has figures, else the first shape that has."""
-    name = api.lower() if isinstance(api, str) else ""
-    stated = next((shapes for word, shapes in _BY_API.items() if word in name), ())
-    for shape in (*stated, *_BY_FIELDS):
-        if any(map(counts.get, (*shape.prompt, *shape.output, *shape.prompt_parts))):
+def _detect_names(
+    fields_by_name: Mapping[str, Any], counts: Mapping[str, int], api: str | None
+) -> _UsageFieldNames | None:
+    """Return the API's own names if they occur, else the first names that do."""
+    api_name = api.lower() if isinstance(api, str) else ""
+    api_names = next(
+        (candidates for word, candidates in _NAMES_BY_API.items() if word in api_name),
+        (),
+    )
+    for names in (*api_names, *_DETECTION_ORDER):
+        if any(map(counts.get, (*names.prompt, *names.output, *names.prompt_parts))):
             is_openai = (
-                shape is _ANTHROPIC
-                and shape not in stated
-                and not _OPENAI_ONLY.isdisjoint(named)
+                names is _ANTHROPIC_NAMES
+                and names not in api_names
+                and not _OPENAI_ONLY_FIELDS.isdisjoint(fields_by_name)
             )
-            return _RESPONSES if is_openai else shape
+            return _RESPONSES_NAMES if is_openai else names
     return None
 
 
-def _sum(
-    counts: Mapping[str, int], names: Iterable[str], otherwise: Iterable[str]
+def _sum_counts(
+    counts: Mapping[str, int], names: Iterable[str], fallback_names: Iterable[str]
 ) -> int | None:
-    stated = [counts[name] for name in names if name in counts] or [
-        counts[n] for n in otherwise if n in counts
+    values = [counts[name] for name in names if name in counts] or [
+        counts[n] for n in fallback_names if n in counts
     ]
-    return sum(stated) if stated else None
+    return sum(values) if values else None
 
 
-def _largest(counts: Mapping[str, int], names: Iterable[str]) -> int:
+def _largest_count(counts: Mapping[str, int], names: Iterable[str]) -> int:
     return max((counts[name] for name in names if name in counts), default=0)
 
 
-def _read_counts(named: Mapping[str, Any]) -> dict[str, int]:
+def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
     """Return the counts by name, nested ones as `outer.inner`; skip other values."""
-    flat = {name: value for name, value in named.items() if name not in _NESTED}
-    for name in _NESTED.intersection(named):
-        flat |= {
+    flat_fields = {
+        name: value
+        for name, value in fields_by_name.items()
+        if name not in _NESTED_FIELDS
+    }
+    for name in _NESTED_FIELDS.intersection(fields_by_name):
+        flat_fields |= {
             f"{name}.{inner}": value
-            for inner, value in _fields_by_name(named[name]).items()
+            for inner, value in _fields_by_name(fields_by_name[name]).items()
         }
-    return {name: int(value) for name, value in flat.items() if _is_count(value)}
+    return {name: int(value) for name, value in flat_fields.items() if _is_count(value)}
 
 
 def _is_count(value: Any) -> bool:
@@ -286,7 +313,7 @@ _TYPES_WITHOUT_FIELDS = (type(None), str, int, float, list, tuple, Mapping)
 
 
 def _fields_by_name(raw: Any) -> dict[str, Any]:
-    """Return the fields of a mapping or an object by bare name; none for other values."""
+    """Return the fields of a mapping or an object by normalized name; empty for other values."""
     items: dict[Any, Any] = {}
     # A foreign object may fail in any way; it then reports nothing.
     with contextlib.suppress(Exception):
@@ -297,15 +324,15 @@ def _fields_by_name(raw: Any) -> dict[str, Any]:
     if not items and not isinstance(raw, _TYPES_WITHOUT_FIELDS):
         for name in dir(raw):
             with contextlib.suppress(Exception):  # as above
-                if _bare(name) in _KNOWN:
+                if _normalize_name(name) in _KNOWN_FIELDS:
                     items[name] = getattr(raw, name)
     return {
-        _bare(key): item
+        _normalize_name(key): item
         for key, item in items.items()
         if isinstance(key, str) and item is not None
     }
 
 
 @functools.lru_cache(maxsize=1_000)
-def _bare(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -11,7 +11,7 @@ from everthread.core.prices import Prices
 
 MIN_THRESHOLD_SHARE = 0.5
 """Share of the threshold below which even a cold cache does not trigger a compaction."""
-TURN_DELAY = 1.25
+MAX_TURN_DELAY_FACTOR = 1.25
 """A compaction that is due during a turn waits for its end, until at most this many times the threshold."""
 
 Action = Literal["now", "later"]
@@ -29,28 +29,34 @@ class Rates:
     """Written to the cache; the same as `input` if writing is free."""
 
     @classmethod
-    def of(
-        cls, prices: Prices | None, *, ttl: str = "5m", marked: bool = True
+    def from_prices(
+        cls, prices: Prices | None, *, ttl: str = "5m", bills_cache_writes: bool = True
     ) -> Rates | None:
         """Return the rates of a model; None if its prices are unknown.
 
-        `marked`: cache writes have a price of their own.
+        `bills_cache_writes`: whether cache writes have a price of their own.
         """
         if prices is None or prices.input is None or prices.output is None:
             return None
-        written = prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
-        writing = prices.input if written is None or not marked else written
-        reading = prices.input if prices.cache_read is None else prices.cache_read
-        dollars = (prices.input, prices.output, reading, writing)
+        listed_write_price = (
+            prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
+        )
+        write_price = (
+            prices.input
+            if listed_write_price is None or not bills_cache_writes
+            else listed_write_price
+        )
+        read_price = prices.input if prices.cache_read is None else prices.cache_read
+        dollars = (prices.input, prices.output, read_price, write_price)
         return cls(*(float(value) / 1_000_000 for value in dollars))
 
     @property
-    def caches(self) -> bool:
+    def has_cache_discount(self) -> bool:
         return self.read < self.input
 
-    def miss(self, tokens: int) -> float:
+    def miss_cost(self, tokens: int) -> float:
         """Return the extra dollars for a prompt that is not read from the cache."""
-        return tokens * (self.write - self.read) if self.caches else 0.0
+        return tokens * (self.write - self.read) if self.has_cache_discount else 0.0
 
     def at_read_share(self, share: float) -> Rates:
         """Return the rates if only this share of the cached tokens is read."""
@@ -64,119 +70,127 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class CompactionCase:
-    """The figures on which a decision before a call is based."""
+    """The figures for the decision whether to compact before a call."""
 
     tokens: int
     """Size of the prompt."""
-    after: int
+    tokens_after: int
     """Size of the prompt after a compaction."""
-    fixed: int
+    fixed_tokens: int
     """Size of the system prompt and tools, which a compaction does not change."""
     threshold: int
     limit: int
     """A compaction cannot be delayed from this size on."""
-    summary: float
+    summary_cost: float
     """Dollars for the summary, written by the cheapest summarizer available."""
     rates: Rates
-    rhythm: CallPattern
-    cold: str = ""
+    call_pattern: CallPattern
+    cold_reason: str = ""
     """Why the cache does not hold this prompt; empty if it may."""
     is_mid_turn: bool = False
     """Whether the call hands tool results to the model, in the middle of a turn."""
 
     @property
-    def gain(self) -> int:
-        """Tokens that a compaction takes out."""
-        return self.tokens - self.after
+    def removed_tokens(self) -> int:
+        """Tokens that a compaction would remove."""
+        return self.tokens - self.tokens_after
 
     @property
     def turn_limit(self) -> int:
         """Up to this size a compaction waits for the end of the turn."""
-        return min(self.limit, int(TURN_DELAY * self.threshold))
+        return min(self.limit, int(MAX_TURN_DELAY_FACTOR * self.threshold))
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CompactionDecision:
     """Compact now or later, with its figures and a line for people."""
 
     action: Action
-    why: str
+    reason: str
     cost: Decimal = Decimal(0)
-    saves: Decimal = Decimal(0)
-    calls: int = 0
+    savings: Decimal = Decimal(0)
+    cheaper_calls: int = 0
     """Number of calls over which it saves."""
 
     def __str__(self) -> str:
-        return f"{self.action}: {self.why}"
+        return f"{self.action}: {self.reason}"
 
 
-def weigh(case: CompactionCase) -> Decision:
+def decide_compaction(case: CompactionCase) -> CompactionDecision:
     """Decide whether to compact before this call.
 
     A cold cache lets a compaction come early, because the prompt is written anyway. A warm one lets it wait for the
     end of the turn, because nearly all pauses that outlive a cache are between turns.
     """
     if case.tokens >= case.limit:
-        return Decision(
+        return CompactionDecision(
             "now",
             f"{case.tokens:,} tokens are at the limit of {case.limit:,}; nothing can wait",
         )
-    if case.gain <= 0:
-        return Decision("later", "a compaction would take nothing out")
-    rates = case.rates.at_read_share(case.rhythm.read_share)
-    is_cold = bool(case.cold) and rates.caches
+    if case.removed_tokens <= 0:
+        return CompactionDecision("later", "a compaction would take nothing out")
+    rates = case.rates.at_read_share(case.call_pattern.read_share)
+    is_cold = bool(case.cold_reason) and rates.has_cache_discount
     if case.tokens < case.threshold:
         if is_cold and case.tokens >= MIN_THRESHOLD_SHARE * case.threshold:
-            return _weigh_early(case, rates)
-        return Decision(
+            return _decide_early(case, rates)
+        return CompactionDecision(
             "later",
             f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}",
         )
     if is_cold:
-        return _decide("now", case, rates, because=f"the cache is cold: {case.cold}")
-    if case.is_mid_turn and rates.caches and case.tokens < case.turn_limit:
+        return _make_decision(
+            "now", case, rates, note=f"the cache is cold: {case.cold_reason}"
+        )
+    if case.is_mid_turn and rates.has_cache_discount and case.tokens < case.turn_limit:
         wait = f"it waits for the end of the turn or {case.turn_limit:,} tokens"
-        return _decide("later", case, rates, because=wait)
-    return _decide("now", case, rates)
+        return _make_decision("later", case, rates, note=wait)
+    return _make_decision("now", case, rates)
 
 
-def _weigh_early(case: CompactionCase, rates: Rates) -> Decision:
-    """Decide about a prompt below the threshold that the cache does not hold: its summary must pay."""
-    decision = _decide("now", case, rates, because=f"the cache is cold: {case.cold}")
-    if decision.saves > decision.cost:
+def _decide_early(case: CompactionCase, rates: Rates) -> CompactionDecision:
+    """Decide about an uncached prompt below the threshold: compact only if the summary pays."""
+    decision = _make_decision(
+        "now", case, rates, note=f"the cache is cold: {case.cold_reason}"
+    )
+    if decision.savings > decision.cost:
         return decision
-    return _decide("later", case, rates, because="not worth it yet")
+    return _make_decision("later", case, rates, note="not worth it yet")
 
 
-def _decide(
-    action: Action, case: CompactionCase, rates: Rates, *, because: str = ""
-) -> Decision:
+def _make_decision(
+    action: Action, case: CompactionCase, rates: Rates, *, note: str = ""
+) -> CompactionDecision:
     """Return the decision with the dollars of a compaction and of the calls it makes cheaper."""
-    rewritten = rates.write - rates.read if rates.caches else 0.0
-    lost = 0.0 if case.cold else max(0, case.after - case.fixed) * rewritten
-    unwritten = case.gain * rewritten if case.cold else 0.0
-    cost = case.summary + lost
+    write_surcharge = rates.write - rates.read if rates.has_cache_discount else 0.0
+    cache_loss = (
+        0.0
+        if case.cold_reason
+        else max(0, case.tokens_after - case.fixed_tokens) * write_surcharge
+    )
+    saved_writes = case.removed_tokens * write_surcharge if case.cold_reason else 0.0
+    cost = case.summary_cost + cache_loss
     calls = _count_cheaper_calls(case)
-    saves = calls * case.gain * rates.read + unwritten
-    why = (
-        f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"
+    savings = calls * case.removed_tokens * rates.read + saved_writes
+    reason = (
+        f"it costs ${cost:.4f} (summary ${case.summary_cost:.4f}, cache ${cache_loss:.4f}) and saves ${savings:.4f}"
         f" in about {calls} calls"
     )
-    return Decision(
+    return CompactionDecision(
         action,
-        f"{why}; {because}" if because else why,
-        cost=_dollars(cost),
-        saves=_dollars(saves),
-        calls=calls,
+        f"{reason}; {note}" if note else reason,
+        cost=_to_dollars(cost),
+        savings=_to_dollars(savings),
+        cheaper_calls=calls,
     )
 
 
 def _count_cheaper_calls(case: CompactionCase) -> int:
     """Return how many calls are expected until the prompt would have to be compacted anyway."""
-    end = case.threshold if case.tokens < case.threshold else case.limit
-    until = (end - case.tokens) / max(case.rhythm.growth, 1.0)
-    return max(1, min(case.rhythm.further, int(until)))
+    limit = case.threshold if case.tokens < case.threshold else case.limit
+    calls_until_limit = (limit - case.tokens) / max(case.call_pattern.growth, 1.0)
+    return max(1, min(case.call_pattern.expected_calls, int(calls_until_limit)))
 
 
-def _dollars(amount: float) -> Decimal:
+def _to_dollars(amount: float) -> Decimal:
     return Decimal(f"{amount:.6f}")

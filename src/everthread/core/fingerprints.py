@@ -1,8 +1,8 @@
 """Two forms in which messages are compared.
 
-The *canonical* form is identity: is this the same conversation, whatever the client did to its looks? Cache markers,
-key order, surrounding whitespace, reminders that clients inject for the moment, our own `_` keys and empty optional
-fields do not count, and a string is one text block. A message with nothing left still counts, by its role and ids.
+The *canonical* form identifies a conversation, however the client formats it. It ignores cache markers, key order,
+surrounding whitespace, reminders that clients inject into one request, Everthread's own `_` keys and empty optional
+fields, and a string equals one text block. An otherwise empty message is identified by its role and ids.
 
 The *byte* form is the view of a provider's prefix cache: key order and every character count. Only cache markers do not
 (they mark the end of the cached prefix and are not part of it), nor Everthread's own `_` keys (they are never sent),
@@ -23,7 +23,7 @@ from typing import Any
 from everthread.core.messages import json_value, strip_surroundings
 
 OPAQUE_FIELDS = frozenset({"input", "arguments", "parameters", "input_schema"})
-"""Fields that hold a tool's data or schema, not protocol: a `cache_control` or `_id` in there is content."""
+"""Fields with a tool's data or schema, in which a `cache_control` or `_id` is content, not protocol."""
 
 CACHE_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 """Fields that mark the end of a cached prefix and are not part of its content."""
@@ -32,7 +32,7 @@ _MAX_DEPTH = 64
 """Deeper nesting is hashed by its size only, so that no input exhausts the stack."""
 
 _DROPPED: Any = object()
-_Field = Callable[[str, Any, int], Any]
+_FieldConverter = Callable[[str, Any, int], Any]
 
 
 def chain_digest(digest: str, fingerprint: str) -> str:
@@ -46,25 +46,25 @@ def message_fingerprint(message: Any) -> str:
 
 
 def canonical_form(message: Any) -> Any:
-    """Return the parts of a message that make its identity. The assistant's own words are only trimmed."""
+    """Return the parts of a message that identify it. The assistant's texts are only trimmed."""
     role = message.get("role") if isinstance(message, dict) else None
-    clean = str.strip if role == "assistant" else strip_surroundings
-    return _rebuild(message, functools.partial(_canonical_field, clean), 0)
+    clean_text = str.strip if role == "assistant" else strip_surroundings
+    return _rebuild(message, functools.partial(_convert_canonical_field, clean_text), 0)
 
 
 def byte_form(value: Any) -> Any:
     """Return a message, block or tool as a prefix cache sees it."""
-    return _rebuild(value, _byte_field, 0)
+    return _rebuild(value, _convert_byte_field, 0)
 
 
-def byte_text(form: Any) -> str:
+def byte_form_text(form: Any) -> str:
     """JSON text of a byte form, its keys in their own order."""
     return _JSON.encode(form)
 
 
-def _hash(text: str, person: bytes) -> str:
+def _hash(text: str, purpose: bytes) -> str:
     return blake2b(
-        text.encode("utf-8", "surrogatepass"), digest_size=20, person=person
+        text.encode("utf-8", "surrogatepass"), digest_size=20, person=purpose
     ).hexdigest()
 
 
@@ -76,61 +76,67 @@ _JSON, _SORTED_JSON = (
 )
 
 
-def _rebuild(value: Any, field: _Field, depth: int) -> Any:
-    """Return a copy in which `field(key, value, depth)` says what each field of a dict becomes, or that it is gone."""
+def _rebuild(value: Any, convert_field: _FieldConverter, depth: int) -> Any:
+    """Return a copy in which `convert_field(key, value, depth)` converts or drops each field of a dict."""
     if not isinstance(value, (dict, list, tuple)):
         return value
     if depth > _MAX_DEPTH:
         return f"{len(value)} items"
     if not isinstance(value, dict):
-        return [_rebuild(item, field, depth + 1) for item in value]
+        return [_rebuild(item, convert_field, depth + 1) for item in value]
     fields = {}
     for key, old in value.items():
-        new = field(str(key), old, depth + 1)
+        new = convert_field(str(key), old, depth + 1)
         if new is not _DROPPED:
             fields[str(key)] = new
     return fields
 
 
-def _data_field(_key: str, value: Any, depth: int) -> Any:
-    return _rebuild(value, _data_field, depth)
+def _convert_data_field(_key: str, value: Any, depth: int) -> Any:
+    return _rebuild(value, _convert_data_field, depth)
 
 
-def _byte_field(key: str, value: Any, depth: int) -> Any:
-    if _is_ours(key):
+def _convert_byte_field(key: str, value: Any, depth: int) -> Any:
+    if _is_ignored_key(key):
         return _DROPPED
     if key in OPAQUE_FIELDS:
-        return _rebuild(value, _data_field, depth)
+        return _rebuild(value, _convert_data_field, depth)
     if key == "content" and isinstance(value, str):
         return [{"type": "text", "text": value}]
-    return _rebuild(value, _byte_field, depth)
+    return _rebuild(value, _convert_byte_field, depth)
 
 
-def _canonical_field(
-    clean: Callable[[str], str], key: str, value: Any, depth: int
+def _convert_canonical_field(
+    clean_text: Callable[[str], str], key: str, value: Any, depth: int
 ) -> Any:
-    if _is_ours(key):
+    if _is_ignored_key(key):
         return _DROPPED
     if key in OPAQUE_FIELDS:
         # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
-        spelt = (
+        parsed_arguments = (
             json_value(value) if key == "arguments" and isinstance(value, str) else None
         )
-        return _rebuild(spelt if isinstance(spelt, dict) else value, _data_field, depth)
+        return _rebuild(
+            parsed_arguments if isinstance(parsed_arguments, dict) else value,
+            _convert_data_field,
+            depth,
+        )
     if key == "content":
-        value = _canonical_parts(clean, value)
+        value = _canonical_parts(clean_text, value)
     if isinstance(value, str):
         return value or _DROPPED
-    form = _rebuild(value, functools.partial(_canonical_field, clean), depth)
-    return _DROPPED if form in (None, "", [], {}) else form
+    canonical_value = _rebuild(
+        value, functools.partial(_convert_canonical_field, clean_text), depth
+    )
+    return _DROPPED if canonical_value in (None, "", [], {}) else canonical_value
 
 
-def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
+def _canonical_parts(clean_text: Callable[[str], str], content: Any) -> Any:
     """Return the content with every text cleaned, without empty parts."""
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         return content
-    canonical: list[Any] = []
+    canonical_parts: list[Any] = []
     for part in parts:
         block = {"type": "text", "text": part} if isinstance(part, str) else part
         if not (
@@ -138,11 +144,11 @@ def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
             and block.get("type") == "text"
             and isinstance(block.get("text"), str)
         ):
-            canonical.append(block)
-        elif text := clean(block["text"]):
-            canonical.append({**block, "text": text})
-    return canonical
+            canonical_parts.append(block)
+        elif text := clean_text(block["text"]):
+            canonical_parts.append({**block, "text": text})
+    return canonical_parts
 
 
-def _is_ours(key: str) -> bool:
+def _is_ignored_key(key: str) -> bool:
     return key in CACHE_MARKS or key.startswith("_")

@@ -121,7 +121,7 @@ def kind_of(part: Any) -> str:
 
 
 def part_text(part: Any) -> str:
-    """Return the words in one part; reasoning, calls, results and media have none of their own."""
+    """Return the text of one part; empty for reasoning, calls, results and media."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
@@ -233,12 +233,12 @@ def message_key(message: Any) -> Hashable:
 
 
 def _part_key(part: Any) -> str | None:
-    named = (
+    key_text = (
         (part.get("text") or part.get("id") or part.get("tool_use_id"))
         if isinstance(part, dict)
         else part
     )
-    return named if isinstance(named, str) else None
+    return key_text if isinstance(key_text, str) else None
 
 
 def as_text(value: Any) -> str:
@@ -250,24 +250,24 @@ def simplify_parts(parts: list[Part]) -> Content:
     """Return the parts as plain text if they are one text; None if there are none."""
     if not parts:
         return None
-    only = parts[0]
+    part = parts[0]
     return (
-        only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
+        part["text"] if len(parts) == 1 and part.keys() == {"type", "text"} else parts
     )
 
 
 def json_value(text: str) -> Any:
     """Parse JSON text; None if it is not JSON. Accepts line breaks in strings, which models write."""
     try:
-        return _DECODER.decode(text)
+        return _LENIENT_DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
 
 
-_DECODER = json.JSONDecoder(strict=False)
+_LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
-def strings_in(value: Any, *, keys: bool = False) -> Iterator[str]:
+def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
     """Yield every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
     pending = [value]
     while pending:
@@ -320,27 +320,27 @@ def edit_results(
     parts = message.get("content")
     if not isinstance(parts, list):
         return message
-    edited = [_edit_block(part, edit) for part in parts]
-    same = all(new is old for new, old in zip(edited, parts, strict=True))
-    return message if same else with_content(message, edited)
+    edited_parts = [_edit_block(part, edit) for part in parts]
+    is_unchanged = all(new is old for new, old in zip(edited_parts, parts, strict=True))
+    return message if is_unchanged else with_content(message, edited_parts)
 
 
 def with_text(content: Any, text: str) -> Content:
-    """Return the content saying `text` instead: its first part with words carries it, parts without words stay."""
+    """Return the content with its text replaced: the first text part gets `text`, other parts without text stay."""
     if not isinstance(content, list):
         return text
     parts: list[Any] = []
-    placed = False
+    is_placed = False
     for part in content:
         if not part_text(part):
             parts.append(part)
-        elif not placed:
-            other = part.items() if isinstance(part, dict) else ()
+        elif not is_placed:
+            items = part.items() if isinstance(part, dict) else ()
             fields = {
-                key: value for key, value in other if key not in ("text", "refusal")
+                key: value for key, value in items if key not in ("text", "refusal")
             }
             parts.append({**fields, "type": "text", "text": text})
-            placed = True
+            is_placed = True
     return parts
 
 
@@ -352,7 +352,7 @@ def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> 
     return part if content is result.content else {**part, "content": content}
 
 
-def images_in(content: Any) -> Iterator[Part]:
+def iterate_images(content: Any) -> Iterator[Part]:
     """Yield every image part of a content value, tool results' included."""
     for part in content if isinstance(content, list) else []:
         if not isinstance(part, dict):
@@ -360,14 +360,14 @@ def images_in(content: Any) -> Iterator[Part]:
         if kind_of(part) in IMAGE_BLOCKS:
             yield part
         elif kind_of(part) in RESULT_BLOCKS:
-            yield from images_in(part.get("content"))
+            yield from iterate_images(part.get("content"))
 
 
 def user_words_in(texts: Sequence[str]) -> list[str]:
     """Return the user's own words in each text of one message."""
-    enclosed = [inner for text in texts for inner in _read_envelopes(text)]
-    spoken = enclosed or _without_expansion(texts)
-    return [words for text in spoken if (words := strip_injected(text))]
+    envelope_texts = [inner for text in texts for inner in _read_envelopes(text)]
+    user_texts = envelope_texts or _without_expansion(texts)
+    return [words for text in user_texts if (words := strip_injected(text))]
 
 
 def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
@@ -376,37 +376,41 @@ def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
     A command that the client answers itself adds none: texts after it are the user's.
     """
     patterns = _client_patterns()
-    at = (
+    index = (
         next(
-            (at for at, text in enumerate(texts) if patterns.commands.search(text)),
+            (
+                index
+                for index, text in enumerate(texts)
+                if patterns.commands.search(text)
+            ),
             None,
         )
         if len(texts) > 1
         else None
     )
-    if at is None or any(map(patterns.local.search, texts)):
+    if index is None or any(map(patterns.local_commands.search, texts)):
         return texts
-    return texts[: at + 1]
+    return texts[: index + 1]
 
 
-def typed_words(result: str, tool: str, *, failed: bool) -> str:
-    """Return what the user typed into a call: when refusing it, or as the answer to a question. Empty if nothing."""
+def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
+    """Return the user's words in a tool result: with a refusal, or as the answer to a question; else empty."""
     patterns = _client_patterns()
     words = ""
     if failed and (refusal := patterns.find_refusal(result)):
         words = result.partition(refusal.line)[2]
-    for asks, beginning in patterns.answered:
-        if tool == asks and result.startswith(beginning):
+    for question_tool, beginning in patterns.question_tools:
+        if tool == question_tool and result.startswith(beginning):
             words = result.removeprefix(beginning)
     if not words:
         return ""
-    for note in patterns.no_words:
+    for note in patterns.notes_without_words:
         words = f"\n{words.lstrip()}".partition(f"\n{note}")[0]
     return strip_injected(words)
 
 
 def is_refused_call(result: str) -> bool:
-    """Return whether a result says, as a client writes it, that the user refused the call."""
+    """Return whether a tool result is a client's text for a call that the user refused."""
     return _client_patterns().find_refusal(result) is not None
 
 
@@ -415,15 +419,18 @@ def strip_injected(text: str) -> str:
     patterns = _client_patterns()
     text = _unwrap_queued(text)
     if patterns.beginning.match(text.lstrip()):
-        spoken = [
+        speech_texts = [
             text[element.inner : element.close]
-            for element in _elements(text, patterns.speech)
+            for element in _find_elements(text, patterns.speech)
         ]
         text = "\n".join(
-            [*spoken, *(text.partition(mark)[2] for mark in patterns.after)]
+            [
+                *speech_texts,
+                *(text.partition(mark)[2] for mark in patterns.marks_before_words),
+            ]
         )
     return _remove_elements(
-        _remove_elements(text, patterns.injected), patterns.speech, content=False
+        _remove_elements(text, patterns.injected), patterns.speech, remove_content=False
     ).strip()
 
 
@@ -433,18 +440,24 @@ def strip_surroundings(text: str) -> str:
 
 
 def _unwrap_queued(text: str) -> str:
-    """Return the text with words typed while the agent worked freed from the client's note around them."""
+    """Return the text without the client's notes around words that were typed while the agent worked."""
     patterns = _client_patterns()
-    for note in patterns.queued:
+    for note in patterns.queued_notes:
         match = note.opening.search(text) if note.line in text else None
         while match:
             inner = match.end()
-            ends = [place for end in note.ends if (place := text.find(end, inner)) >= 0]
+            end_positions = [
+                position
+                for end in note.ends
+                if (position := text.find(end, inner)) >= 0
+            ]
             tag = match[1]
             close = text.find(f"</{tag}>", inner) if tag else -1
-            stop = close + len(tag) + 3 if close >= 0 else len(text)
-            words = text[inner : min([*ends, close if close >= 0 else stop])]
-            text = f"{text[: match.start()]}{words}{text[stop:]}"
+            note_end = close + len(tag) + 3 if close >= 0 else len(text)
+            words = text[
+                inner : min([*end_positions, close if close >= 0 else note_end])
+            ]
+            text = f"{text[: match.start()]}{words}{text[note_end:]}"
             match = note.opening.search(text, match.start() + len(words))
     return text
 
@@ -459,50 +472,50 @@ class _Element(NamedTuple):
 
 
 def _remove_elements(
-    text: str, opening: re.Pattern[str], *, content: bool = True
+    text: str, opening: re.Pattern[str], *, remove_content: bool = True
 ) -> str:
     """Return the text without these elements; or only without their tags, with their content kept."""
     parts: list[str] = []
     position = 0
-    for element in _elements(text, opening):
+    for element in _find_elements(text, opening):
         parts.append(text[position : element.start])
-        if not content:
+        if not remove_content:
             parts.append(text[element.inner : element.close].strip())
         position = element.end
     return "".join((*parts, text[position:]))
 
 
-def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
-    """Closed elements, the outermost of each, in one pass however many are never closed."""
+def _find_elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
+    """Yield the outermost closed elements, in one pass."""
     unclosed: set[str] = set()
     match = opening.search(text) if "<" in text else None
     while match:
         tag = match[1]
-        after = match.end()
-        close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
+        position = match.end()
+        close = -1 if tag in unclosed else text.find(f"</{tag}>", position)
         if close < 0:
             unclosed.add(tag)
         else:
-            after = close + len(tag) + 3
-            yield _Element(match.start(), match.end(), close, after)
-        match = opening.search(text, after)
+            position = close + len(tag) + 3
+            yield _Element(match.start(), match.end(), close, position)
+        match = opening.search(text, position)
 
 
 def _read_envelopes(text: str) -> Iterator[str]:
     """Yield the texts inside envelopes. One without an end reaches to the end of the text."""
     for start, end in _client_patterns().envelopes:
-        at = text.find(start)
-        while at >= 0:
-            inner = at + len(start)
-            close = text.find(end, inner) if end else len(text)
+        position = text.find(start)
+        while position >= 0:
+            content_start = position + len(start)
+            close = text.find(end, content_start) if end else len(text)
             if close < 0:
                 break
-            yield text[inner:close]
-            at = text.find(start, close)
+            yield text[content_start:close]
+            position = text.find(start, close)
 
 
 class _Refusal(NamedTuple):
-    """How the result of a refused call begins, and the line before the user's words in it."""
+    """Start of a refused call's result, and the line in it that precedes the user's words."""
 
     beginning: str
     line: str
@@ -517,7 +530,7 @@ class _QueuedNote(NamedTuple):
 
 
 class _ClientPatterns:
-    """What all clients write around the user's words (`data/clients.json`)."""
+    """Patterns of the texts that clients write around the user's words (`data/clients.json`)."""
 
     def __init__(self) -> None:
         data = json.loads(
@@ -526,35 +539,40 @@ class _ClientPatterns:
             .read_text("utf-8")
         )
         self._clients: list[dict[str, list[Any]]] = list(data["clients"].values())
-        self.envelopes: list[tuple[str, str]] = self._all("envelopes")
-        self.speech = _opening_pattern(self._all("speech"))
-        self.surroundings = _opening_pattern(self._all("surroundings"))
+        self.envelopes: list[tuple[str, str]] = self._collect("envelopes")
+        self.speech = _opening_pattern(self._collect("speech"))
+        self.surroundings = _opening_pattern(self._collect("surroundings"))
         self.injected = _opening_pattern(
-            [*self._all("surroundings"), *self._all("records")]
+            [*self._collect("surroundings"), *self._collect("records")]
         )
-        self.beginning = re.compile("|".join(self._all("beginnings")))
-        self.after: list[str] = self._all("after")
-        self.commands = _opening_pattern(self._all("commands"))
-        self.local = _opening_pattern(self._all("local"))
-        self.answered: list[tuple[str, str]] = self._all("answered")
-        self.no_words = tuple(self._all("no_words"))
-        self.queued = [
+        self.beginning = re.compile("|".join(self._collect("beginnings")))
+        self.marks_before_words: list[str] = self._collect("after")
+        self.commands = _opening_pattern(self._collect("commands"))
+        self.local_commands = _opening_pattern(self._collect("local"))
+        self.question_tools: list[tuple[str, str]] = self._collect("answered")
+        self.notes_without_words = tuple(self._collect("no_words"))
+        self.queued_notes = [
             _QueuedNote(
                 line,
                 re.compile(rf"(?:<([\w-]{{1,40}})>\s*)?{re.escape(line)}"),
                 tuple(ends),
             )
-            for line, ends in self._all("queued")
+            for line, ends in self._collect("queued")
         ]
-        self._refusals = [_Refusal(*pair) for pair in self._all("rejected")]
+        self._refusals = [_Refusal(*pair) for pair in self._collect("rejected")]
 
-    def _all(self, name: str) -> list[Any]:
+    def _collect(self, name: str) -> list[Any]:
         return [item for client in self._clients for item in client.get(name, ())]
 
     def find_refusal(self, result: str) -> _Refusal | None:
         start = result[:200].lstrip()
         return next(
-            (one for one in self._refusals if start.startswith(one.beginning)), None
+            (
+                refusal
+                for refusal in self._refusals
+                if start.startswith(refusal.beginning)
+            ),
+            None,
         )
 
 
@@ -582,11 +600,11 @@ def one_line(text: str) -> str:
     )
 
 
-def clip(text: str, room: int) -> str:
-    """Return the text in at most `room` characters."""
-    if len(text) <= room:
+def clip(text: str, max_chars: int) -> str:
+    """Return the text in at most `max_chars` characters."""
+    if len(text) <= max_chars:
         return text
-    return text[: room - 1].rstrip() + "…" if room > 0 else ""
+    return text[: max_chars - 1].rstrip() + "…" if max_chars > 0 else ""
 
 
 def count_noun(count: int, noun: str) -> str:

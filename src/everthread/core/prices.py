@@ -42,15 +42,15 @@ class Prices:
     cache_write_1h: Decimal | None = None
 
 
-def cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
+def compute_cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
     """Return the dollars for this usage; None if a used bucket has no price."""
-    written_5m = usage.cache_write_tokens - usage.cache_write_1h_tokens
+    write_5m_tokens = usage.cache_write_tokens - usage.cache_write_1h_tokens
     total = Decimal(0)
     for tokens, price in (
         (usage.input_tokens, prices.input),
         (usage.output_tokens, prices.output),
         (usage.cache_read_tokens, prices.cache_read),
-        (written_5m, prices.cache_write_5m),
+        (write_5m_tokens, prices.cache_write_5m),
         (usage.cache_write_1h_tokens, prices.cache_write_1h),
     ):
         if tokens and price is None:
@@ -59,24 +59,24 @@ def cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
     return total / _MILLION
 
 
-def cost_of(
-    usage: CanonicalUsage, model: str, *, at: datetime, provider: str | None = None
+def compute_call_cost(
+    usage: CanonicalUsage, model: str, *, time: datetime, provider: str | None = None
 ) -> Decimal | None:
     """Return the dollars for one call; None if a price that it needs is unknown.
 
     A model on this machine costs nothing, unless the configuration gives it a price.
     """
     is_local = provider == "local" or model in LOCAL_MODELS
-    if is_local and find_own_prices(model) is None:
+    if is_local and find_configured_prices(model) is None:
         return Decimal(0)
     prices = prices_for(
-        model, at=at, provider=provider, prompt_tokens=usage.prompt_tokens
+        model, time=time, provider=provider, prompt_tokens=usage.prompt_tokens
     )
-    return None if prices is None else cost(usage, prices)
+    return None if prices is None else compute_cost(usage, prices)
 
 
 def prices_for(
-    model: str, *, at: datetime, provider: str | None = None, prompt_tokens: int = 0
+    model: str, *, time: datetime, provider: str | None = None, prompt_tokens: int = 0
 ) -> Prices | None:
     """Return a model's prices for a call with a prompt of this size.
 
@@ -84,54 +84,60 @@ def prices_for(
     model's name and its prefixes (`openrouter/anthropic/…`) decide. A model that the first
     table lacks is looked up in the second.
     """
-    own = find_own_prices(model)
-    if own is not None:
-        return own
-    listed = find_listed_prices(
-        model, at=at, provider=provider, prompt_tokens=prompt_tokens
+    configured_prices = find_configured_prices(model)
+    if configured_prices is not None:
+        return configured_prices
+    listed_prices = find_listed_prices(
+        model, time=time, provider=provider, prompt_tokens=prompt_tokens
     )
-    if listed is not None:
-        return listed
-    more = find_more(model)
-    return None if more is None else more.prices
+    if listed_prices is not None:
+        return listed_prices
+    entry = find_in_second_table(model)
+    return None if entry is None else entry.prices
 
 
 def find_listed_prices(
-    model: str, *, at: datetime, provider: str | None = None, prompt_tokens: int = 0
+    model: str, *, time: datetime, provider: str | None = None, prompt_tokens: int = 0
 ) -> Prices | None:
     """Return the prices of `genai-prices`; None if it does not have the model."""
     entry = _find_model(model, provider)
     if entry is None:
         return None
-    table = entry.get_prices(at)
+    table = entry.get_prices(time)
     return Prices(
-        input=_price(table, prompt_tokens, "input_mtok"),
-        output=_price(table, prompt_tokens, "output_mtok"),
-        cache_read=_price(table, prompt_tokens, "cache_read_mtok"),
-        cache_write_5m=_price(
+        input=_read_price(table, prompt_tokens, "input_mtok"),
+        output=_read_price(table, prompt_tokens, "output_mtok"),
+        cache_read=_read_price(table, prompt_tokens, "cache_read_mtok"),
+        cache_write_5m=_read_price(
             table, prompt_tokens, "cache_write_5m_mtok", "cache_write_mtok"
         ),
-        cache_write_1h=_price(table, prompt_tokens, "cache_write_1h_mtok"),
+        cache_write_1h=_read_price(table, prompt_tokens, "cache_write_1h_mtok"),
     )
 
 
-_own_prices: dict[str, Prices] = {}
+_configured_prices: dict[str, Prices] = {}
 
 
-def use_own_prices(prices: Mapping[str, Prices]) -> None:
+def configure_prices(prices: Mapping[str, Prices]) -> None:
     """Use these prices before those of the tables, in this process, by name or glob."""
-    _own_prices.clear()
-    _own_prices.update(prices)
+    _configured_prices.clear()
+    _configured_prices.update(prices)
 
 
-def find_own_prices(model: str) -> Prices | None:
+def find_configured_prices(model: str) -> Prices | None:
     """Return the configured prices of a model: under its name, else its longest glob."""
-    fitting = [pattern for pattern in _own_prices if fnmatchcase(model, pattern)]
-    chosen = model if model in _own_prices else max(fitting, key=len, default="")
-    return _own_prices.get(chosen)
+    matching_patterns = [
+        pattern for pattern in _configured_prices if fnmatchcase(model, pattern)
+    ]
+    best_pattern = (
+        model
+        if model in _configured_prices
+        else max(matching_patterns, key=len, default="")
+    )
+    return _configured_prices.get(best_pattern)
 
 
-def unpriced_text(model: str) -> str:
+def missing_price_notice(model: str) -> str:
     """Return the notice about a model without a known price."""
     return (
         f"No price is known for {model}: costs are not shown, and compactions are decided "
@@ -140,23 +146,25 @@ def unpriced_text(model: str) -> str:
     )
 
 
-def stated_window(model: str, *, provider: str | None = None) -> int | None:
+def find_listed_window(model: str, *, provider: str | None = None) -> int | None:
     """Return the window that a price table states for a model; None if none does."""
     entry = _find_model(model, provider)
     if entry is not None:
         return entry.context_window
-    more = find_more(model)
-    return None if more is None else more.window
+    second_entry = find_in_second_table(model)
+    return None if second_entry is None else second_entry.window
 
 
-def price_source(model: str, *, at: datetime, provider: str | None = None) -> str:
+def describe_price_source(
+    model: str, *, time: datetime, provider: str | None = None
+) -> str:
     """Return which table the prices of a model are from; empty if they are unknown."""
-    if find_own_prices(model) is not None:
+    if find_configured_prices(model) is not None:
         return "the configuration (prices)"
-    if find_listed_prices(model, at=at, provider=provider) is not None:
+    if find_listed_prices(model, time=time, provider=provider) is not None:
         return "genai-prices"
-    more = find_more(model)
-    return "" if more is None else f"{more.source}, {_load_more_models()[0]}"
+    entry = find_in_second_table(model)
+    return "" if entry is None else f"{entry.source}, {_load_second_table()[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +177,12 @@ class ListedModel:
     max_output: int | None = None
 
 
-def find_more(model: str) -> ListedModel | None:
+def find_in_second_table(model: str) -> ListedModel | None:
     """Return a model's entry in the second table, or that of its preview."""
     if len(model) > MAX_MODEL_NAME_CHARS:
         return None
     name = model.lower().rpartition("/")[2]
-    models = _load_more_models()[1]
+    models = _load_second_table()[1]
     entry = models.get(name) or models.get(f"{name}-preview")
     if entry is None:
         return None
@@ -185,7 +193,7 @@ def find_more(model: str) -> ListedModel | None:
 
 
 @functools.cache
-def _load_more_models() -> tuple[str, dict[str, Any]]:
+def _load_second_table() -> tuple[str, dict[str, Any]]:
     """Return the date of the second table and its models.
 
     `docs/refresh_models.py` writes the table.
@@ -198,15 +206,15 @@ def _load_more_models() -> tuple[str, dict[str, Any]]:
     return table["date"], table["models"]
 
 
-def _price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
+def _read_price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
     """Return the first of these prices that is set; of a tiered one, the prompt's tier."""
     value = None
     for key in keys:
         value = getattr(table, key) if value is None else value
     if value is None or isinstance(value, Decimal):
         return value
-    reached = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
-    price: Decimal = reached[-1] if reached else value.base
+    reached_prices = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
+    price: Decimal = reached_prices[-1] if reached_prices else value.base
     return price
 
 
@@ -222,18 +230,20 @@ def _look_up_model(model: str, provider: str | None) -> ModelInfo | None:
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 1.5 MB of tables, loaded when asked for
 
     snapshot = get_snapshot()
-    for name, host in (
-        *_readings(model, provider),
-        *_readings(f"{model}-preview", provider),
+    for name, provider_name in (
+        *_possible_names(model, provider),
+        *_possible_names(f"{model}-preview", provider),
     ):
         try:
-            return snapshot.find_provider_model(name, None, host, None)[1]
+            return snapshot.find_provider_model(name, None, provider_name, None)[1]
         except LookupError:
             continue
     return None
 
 
-def _readings(model: str, provider: str | None) -> Iterator[tuple[str, str | None]]:
+def _possible_names(
+    model: str, provider: str | None
+) -> Iterator[tuple[str, str | None]]:
     """Yield the possible readings of a name: the whole, then each prefix as provider."""
     yield model, provider
     for _ in range(MAX_MODEL_PREFIXES):
@@ -249,8 +259,8 @@ def format_dollars(amount: Decimal | float | None) -> str:
     """Format dollars, sums under a dollar with four digits; `unknown` for None."""
     if amount is None:
         return "unknown"
-    size = abs(float(amount))
+    absolute = abs(float(amount))
     sign = "−" if amount < 0 else ""
-    if 0 < size < 0.0001:
+    if 0 < absolute < 0.0001:
         return "< $0.0001"
-    return f"{sign}${size:,.4f}" if 0 < size < 1 else f"{sign}${size:,.2f}"
+    return f"{sign}${absolute:,.4f}" if 0 < absolute < 1 else f"{sign}${absolute:,.2f}"

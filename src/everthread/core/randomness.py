@@ -16,14 +16,14 @@ from math import log2
 MAX_JUDGED_CHARS = 128
 """Characters of a string that are judged; more would cost time and add nothing."""
 
-_PAIRS = (
+_COMMON_PAIR_LIST = (
     "er in re te on at le en ti st es nt de or se co ar al ed et li ri ta tr ra me ro io an ng it ex ec ma nd ge di pe "
     "ne is ns as ac ct el pr ca pa ve la lo to ce ic si fi ea ch ll un ol ss na rs il rt th ad ou am ts no ur pl mp em "
     "nc im po he om id ut od mm op sc ha ab ep ke ap sp oc ck da ig bl os ot so ty fo mo pt mi cl xe sh ef ni rr va ie "
     "tt su us ul ag cr ho ba ee rc ia rm ir eg yp um ow gr up ip ls hi tc ev be do if ai sa qu ff vi xt lu rd ry tu lt "
     "ci cu iv sl ui gi nv nf"
 )
-_COMMON_PAIRS = frozenset(_PAIRS.split())
+_COMMON_PAIRS = frozenset(_COMMON_PAIR_LIST.split())
 """The 160 letter pairs that make up four fifths of the words in code and its prose, but a quarter of random letters."""
 
 ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
@@ -31,7 +31,7 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 
 
 def shannon_entropy(text: str) -> float:
-    """Bits per character, from the text's own character counts; 0.0 for an empty text."""
+    """Return the bits per character, from the text's own character counts; 0.0 for an empty text."""
     size = len(text)
     return sum(-n / size * log2(n / size) for n in Counter(text).values())
 
@@ -46,29 +46,31 @@ def is_sequence(text: str) -> bool:
 def is_random(text: str) -> bool:
     """Return whether a string of eight characters or more looks random: most pairs of its letters are unusual.
 
-    Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
+    Letters alone count as random only from sixteen in a row, digits alone never: they are counts, dates and ids.
     """
     text = text[:MAX_JUDGED_CHARS]
     parts: list[str] = ALPHANUMERIC.findall(text)
-    joined = "".join(parts)
+    characters = "".join(parts)
     if (
         len(text) < 8
-        or not joined
-        or joined.isdigit()
+        or not characters
+        or characters.isdigit()
         or shannon_entropy(text) < 2.6
         or is_sequence(text)
     ):
         return False
-    if joined.isalpha():
+    if characters.isalpha():
         if max(map(len, parts)) < 16:
             return False
-    elif _HEX.fullmatch(joined):
+    elif _HEX.fullmatch(characters):
         return True
-    pairs = odd = 0
+    pair_count = unusual_count = 0
     for part in parts:
-        lower = part.lower()
-        for a, b in pairwise(lower):
+        lower_part = part.lower()
+        for a, b in pairwise(lower_part):
             if a.isalpha() or b.isalpha():
-                pairs += 1
-                odd += a.isdigit() or b.isdigit() or a + b not in _COMMON_PAIRS
-    return odd >= 4 and odd * 2 > pairs
+                pair_count += 1
+                unusual_count += (
+                    a.isdigit() or b.isdigit() or a + b not in _COMMON_PAIRS
+                )
+    return unusual_count >= 4 and unusual_count * 2 > pair_count

@@ -1,9 +1,9 @@
 """The parts of a list of messages: groups, turns, user messages, Everthread's summaries, lookups of earlier messages.
 
-A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
-`recognize` sets it for lists that come from outside, if a tag made with the home's key proves the text. Without a key
-the tag is a plain content hash: it distinguishes a summary from text that quotes one, and gives no protection. A proved
-tag is the value of `_summary`: by it the summary is found among words that look like one.
+A message that is, or contains, a summary carries the private key `_summary`; every other function trusts that key
+alone. `recognize_summaries` sets it for lists from outside, if a tag made with the home's key proves the text.
+Without a key the tag is a plain content hash: it distinguishes a summary from text that quotes one, and gives no
+protection. A proved tag is the value of `_summary`, by which the summary is found among similar text.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from everthread.core.messages import (
 )
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
-"""How the first line of a summary begins; the rest of that line is for the reader."""
+"""Start of a summary's first line; the rest of that line is for the reader."""
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
-"""How its last line begins; a tag and a bracket follow."""
+"""Start of a summary's last line; a tag and a bracket follow."""
 
 _END_LINE = re.compile(
     r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$",
@@ -45,11 +45,11 @@ _SUMMARY_MARK = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 def seal_summary(text: str, key: bytes = b"") -> str:
     """Return the summary with its last line, which carries a tag over everything before it."""
-    return f"{text}\n\n{SUMMARY_END} {_tag(text, key)}]"
+    return f"{text}\n\n{SUMMARY_END} {_make_tag(text, key)}]"
 
 
-def defuse(text: str) -> str:
-    """Return the text without anything that could pass for the first or last line of a summary."""
+def neutralize_summary_marks(text: str) -> str:
+    """Return the text with everything changed that looks like the first or last line of a summary."""
     return _SUMMARY_MARK.sub("(", text)
 
 
@@ -59,36 +59,36 @@ def is_summary(message: Mapping[str, Any]) -> bool:
 
 
 def mark_summary(message: Message, key: bytes | None = None) -> Message:
-    """Return the message marked as holding an Everthread summary; with `key`, only one that the key proves."""
-    texts = _texts(message) if key is not None else []
+    """Return the message marked as containing a summary; with `key`, the mark is the tag that the key proves."""
+    texts = _text_parts(message) if key is not None else []
     tags = (
-        _tag_in(text[slice(*span)])
+        _read_tag(text[slice(*span)])
         for text in texts
-        for span in _spans(text)
-        if _is_ours(text, span, key or b"")
+        for span in _find_summary_spans(text)
+        if _has_valid_tag(text, span, key or b"")
     )
     return cast("Message", {**message, "_summary": next(filter(None, tags), True)})
 
 
 def summary_text(message: Mapping[str, Any]) -> str:
     """Return the summary in a message, markers included; empty if there is none."""
-    place = _find(message) if is_summary(message) else None
-    return _texts(message)[place[0]][slice(*place[1])] if place else ""
+    location = _locate_summary(message) if is_summary(message) else None
+    return _text_parts(message)[location[0]][slice(*location[1])] if location else ""
 
 
 def is_unproven(summary: str) -> bool:
     """Return whether a summary has no tag. Its text is used as background only."""
-    last = _END_LINE.search(summary)
-    return last is None or last[1] is None
+    end_line = _END_LINE.search(summary)
+    return end_line is None or end_line[1] is None
 
 
-def summary_leads(message: Mapping[str, Any]) -> bool:
+def is_summary_first(message: Mapping[str, Any]) -> bool:
     """Return whether the summary comes before the rest of the message."""
-    place = _find(message)
+    location = _locate_summary(message)
     return (
-        place is not None
-        and place[0] == 0
-        and not _texts(message)[0][: place[1][0]].strip()
+        location is not None
+        and location[0] == 0
+        and not _text_parts(message)[0][: location[1][0]].strip()
     )
 
 
@@ -96,41 +96,43 @@ def without_summary(message: Message) -> Message | None:
     """Return the message without its summary; None if nothing else is left."""
     if not is_summary(message):
         return message
-    plain = cast(
+    unmarked_message = cast(
         "Message", {key: value for key, value in message.items() if key != "_summary"}
     )
-    place = _find(message)
-    if place is None:
-        return plain
-    number, (start, end) = place
-    text = _texts(message)[number]
-    rest: Any = f"{text[:start]}{text[end:]}".strip()
+    location = _locate_summary(message)
+    if location is None:
+        return unmarked_message
+    text_index, (start, end) = location
+    text = _text_parts(message)[text_index]
+    remaining: Any = f"{text[:start]}{text[end:]}".strip()
     content: Any = message.get("content")
     if isinstance(content, list):
-        at = [index for index, part in enumerate(content) if kind_of(part) == "text"][
-            number
-        ]
-        rest = [
-            *content[:at],
-            *([{**content[at], "text": rest}] if rest else []),
-            *content[at + 1 :],
+        part_index = [
+            index for index, part in enumerate(content) if kind_of(part) == "text"
+        ][text_index]
+        remaining = [
+            *content[:part_index],
+            *([{**content[part_index], "text": remaining}] if remaining else []),
+            *content[part_index + 1 :],
         ]
     return (
-        with_content(plain, rest or None) if rest or message.get("tool_calls") else None
+        with_content(unmarked_message, remaining or None)
+        if remaining or message.get("tool_calls")
+        else None
     )
 
 
-def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
+def recognize_summaries(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
     """Mark our summaries among messages from outside, by their tags.
 
-    Marks that came along are dropped, and a tool's result is never a summary. If there is a key, a content hash proves
-    nothing: a whole message with one loses its tag, and is used as background only.
+    Existing marks are dropped, and a tool result is never a summary. If there is a key, a content hash proves nothing:
+    a message that is only such a summary loses its tag and is used as background only.
     """
-    return [_recognize(message, key) for message in messages]
+    return [_recognize_summary(message, key) for message in messages]
 
 
-def strip_marks(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without private marks, as other programs are given them."""
+def strip_summary_marks(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages without private marks, for other programs."""
     return [
         cast(
             "Message",
@@ -142,21 +144,21 @@ def strip_marks(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _recognize(message: Message, key: bytes) -> Message:
+def _recognize_summary(message: Message, key: bytes) -> Message:
     if "_summary" in message:
-        message = strip_marks([message])[0]
+        message = strip_summary_marks([message])[0]
     if message.get("role") not in ("user", "assistant"):
         return message
-    texts = _texts(message)
+    texts = _text_parts(message)
     for text in texts:
-        for span in _spans(text) if SUMMARY_START in text else ():
-            if _is_ours(text, span, key):
+        for span in _find_summary_spans(text) if SUMMARY_START in text else ():
+            if _has_valid_tag(text, span, key):
                 return mark_summary(message, key)
             if (
                 key
                 and len(texts) == 1
-                and _is_whole(text, span)
-                and _is_ours(text, span, b"")
+                and _is_whole_text(text, span)
+                and _has_valid_tag(text, span, b"")
             ):
                 return mark_summary(
                     with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text))
@@ -164,27 +166,27 @@ def _recognize(message: Message, key: bytes) -> Message:
     return message
 
 
-def _is_ours(text: str, span: tuple[int, int], key: bytes) -> bool:
+def _has_valid_tag(text: str, span: tuple[int, int], key: bytes) -> bool:
     summary = text[slice(*span)]
-    last = _END_LINE.search(summary)
-    if last is None or last[1] is None:
+    end_line = _END_LINE.search(summary)
+    if end_line is None or end_line[1] is None:
         return False
     return hmac.compare_digest(
-        last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key)
+        end_line[1], _make_tag(summary[: end_line.start()].removesuffix("\n\n"), key)
     )
 
 
-def _tag_in(summary: str) -> str:
+def _read_tag(summary: str) -> str:
     """Return the tag in the last line of a summary; empty if there is none."""
-    last = _END_LINE.search(summary)
-    return (last[1] or "") if last else ""
+    end_line = _END_LINE.search(summary)
+    return (end_line[1] or "") if end_line else ""
 
 
-def _is_whole(text: str, span: tuple[int, int]) -> bool:
+def _is_whole_text(text: str, span: tuple[int, int]) -> bool:
     return text.strip() == text[slice(*span)].strip()
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def _text_parts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
         return [content]
@@ -195,63 +197,65 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _spans(text: str) -> list[tuple[int, int]]:
+def _find_summary_spans(text: str) -> list[tuple[int, int]]:
     """Find where a summary may be in a text: at its beginning, or at its end after other words."""
     spans: list[tuple[int, int]] = []
-    begin = len(text) - len(text.lstrip())
-    if text.startswith(SUMMARY_START, begin):
-        last = _END_LINE.search(text, begin)
-        spans.append((begin, last.end() if last else len(text)))
+    text_start = len(text) - len(text.lstrip())
+    if text.startswith(SUMMARY_START, text_start):
+        end_line = _END_LINE.search(text, text_start)
+        spans.append((text_start, end_line.end() if end_line else len(text)))
     start = text.rfind(f"\n{SUMMARY_START}") + 1
-    last = _END_LINE.search(text, start) if start > begin else None
-    if last and not text[last.end() :].strip():
-        spans.append((start, last.end()))
+    end_line = _END_LINE.search(text, start) if start > text_start else None
+    if end_line and not text[end_line.end() :].strip():
+        spans.append((start, end_line.end()))
     return spans
 
 
-def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
+def _locate_summary(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
     """Return the place of the summary in a marked message: the number of the text, and the span in it."""
-    texts = _texts(message)
-    places = [
-        (number, span) for number, text in enumerate(texts) for span in _spans(text)
+    texts = _text_parts(message)
+    locations = [
+        (text_index, span)
+        for text_index, text in enumerate(texts)
+        for span in _find_summary_spans(text)
     ]
-    if len(places) < 2:
-        return places[0] if places else None
+    if len(locations) < 2:
+        return locations[0] if locations else None
     mark = message.get("_summary")
 
-    def fit(place: tuple[int, tuple[int, int]]) -> int:
-        summary = texts[place[0]][slice(*place[1])]
-        tag = _tag_in(summary)
+    def rate_location(location: tuple[int, tuple[int, int]]) -> int:
+        summary = texts[location[0]][slice(*location[1])]
+        tag = _read_tag(summary)
         if not tag or f"\n{SUMMARY_START}" in summary:
             return 0
         return 2 if tag == mark else 1
 
-    return max(places, key=fit)
+    return max(locations, key=rate_location)
 
 
-def _tag(text: str, key: bytes) -> str:
+def _make_tag(text: str, key: bytes) -> str:
     return hmac.new(
         key, text.encode("utf-8", "surrogatepass"), hashlib.sha256
     ).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CallGroup:
     """An assistant message with tool calls and the results that answer it.
 
-    `results` are the indices of the messages that hold a first answer to one of its calls, in list order;
-    `missing` the ids of calls that nothing answers.
+    `result_indexes` are the indices of the messages that hold a first answer to one of its calls, in list order;
+    `unanswered_ids` the ids of calls that nothing answers.
     """
 
-    assistant: int
+    assistant_index: int
     call_ids: tuple[str, ...]
-    results: tuple[int, ...]
-    missing: tuple[str, ...]
+    result_indexes: tuple[int, ...]
+    unanswered_ids: tuple[str, ...]
 
     @property
     def end(self) -> int:
         """One past the last message of the group."""
-        return max((self.assistant, *self.results)) + 1
+        return max((self.assistant_index, *self.result_indexes)) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,46 +271,46 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """A user message and everything up to the next one. `user` is None for the messages before the first."""
+    """A user message and everything up to the next one. `user_index` is None for the messages before the first."""
 
     start: int
     end: int
-    user: int | None
+    user_index: int | None
 
 
-def groups(messages: Messages) -> list[Group]:
-    """Return every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
-    waiting: dict[str, list[int]] = {}
-    answered: dict[int, list[int]] = {}
-    pending: dict[int, list[str]] = {}
-    called: dict[int, tuple[str, ...]] = {}
+def find_call_groups(messages: Messages) -> list[CallGroup]:
+    """Return every group, in order. A result belongs to the latest earlier call of its id; a second result to none."""
+    open_calls: dict[str, list[int]] = {}
+    result_indexes: dict[int, list[int]] = {}
+    unanswered_ids: dict[int, list[str]] = {}
+    call_ids: dict[int, tuple[str, ...]] = {}
     for index, message in enumerate(messages):
         if calls := calls_of(message):
-            called[index] = tuple(call.id for call in calls)
-            pending[index] = list(called[index])
-            answered[index] = []
-            waiting |= {call.id: [] for call in calls}
+            call_ids[index] = tuple(call.id for call in calls)
+            unanswered_ids[index] = list(call_ids[index])
+            result_indexes[index] = []
+            open_calls |= {call.id: [] for call in calls}
             for call in calls:
-                waiting[call.id].append(index)
+                open_calls[call.id].append(index)
         for result in results_of(message):
-            owners = waiting.get(result.call_id)
+            owners = open_calls.get(result.call_id)
             if owners:
                 owner = owners.pop()
-                pending[owner].remove(result.call_id)
-                if index not in answered[owner]:
-                    answered[owner].append(index)
+                unanswered_ids[owner].remove(result.call_id)
+                if index not in result_indexes[owner]:
+                    result_indexes[owner].append(index)
     return [
-        Group(i, ids, tuple(answered[i]), tuple(pending[i]))
-        for i, ids in called.items()
+        CallGroup(i, ids, tuple(result_indexes[i]), tuple(unanswered_ids[i]))
+        for i, ids in call_ids.items()
     ]
 
 
 def spans(messages: Messages) -> list[Span]:
-    """Cut the list into pieces that must not be split: a group is one piece, any other message its own.
+    """Split the list into spans that must not be divided: each group, and each message outside the groups.
 
-    Messages between a call and its late result belong to the piece too.
+    Messages between a call and its late result belong to the same span.
     """
-    ends = {group.assistant: group.end for group in groups(messages)}
+    ends = {group.assistant_index: group.end for group in find_call_groups(messages)}
     pieces: list[Span] = []
     index = 0
     while index < len(messages):
@@ -323,20 +327,22 @@ def user_text(message: Mapping[str, Any]) -> str:
     """Return the user's own words in this message; empty if there are none."""
     if message.get("role") != "user":
         return ""
-    rest = without_summary(cast("Message", message))
+    remaining = without_summary(cast("Message", message))
     return (
         ""
-        if rest is None
-        else "\n".join(user_words_in([content_text([part]) for part in parts_of(rest)]))
+        if remaining is None
+        else "\n".join(
+            user_words_in([content_text([part]) for part in parts_of(remaining)])
+        )
     )
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
-    """Return whether a person speaks here: words of their own, or an image, a file or a recording without words."""
+    """Return whether the message is from a person: it has words of their own, an image, a file or a recording."""
     if message.get("role") != "user":
         return False
     return bool(user_text(message)) or any(
-        kind_of(part) in _MEDIA for part in parts_of(message)
+        kind_of(part) in _MEDIA_KINDS for part in parts_of(message)
     )
 
 
@@ -348,37 +354,39 @@ def latest_user_index(messages: Messages) -> int | None:
     return None
 
 
-def turns(messages: Messages) -> list[TurnSpan]:
+def split_into_turns(messages: Messages) -> list[TurnSpan]:
     """Return the list as turns. Messages before the first user message form a turn without a user."""
     starts = [
         index for index, message in enumerate(messages) if is_user_message(message)
     ]
     bounds = [*starts, len(messages)]
-    spans = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
+    turn_spans = [
+        TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)
+    ]
     if messages and (not starts or starts[0] > 0):
-        spans.insert(0, TurnSpan(0, bounds[0], None))
-    return spans
+        turn_spans.insert(0, TurnSpan(0, bounds[0], None))
+    return turn_spans
 
 
-def head_length(messages: Messages) -> int:
+def count_head_messages(messages: Messages) -> int:
     """Return how many messages are protected at the start (`protect_first_n`, fixed at 3).
 
-    The system prompt and the first exchange. If the system prompt is kept apart: everything through the first user
-    message, plus the assistant message after it if that made no calls. Work without a request in this list (the request
-    was lost, or is in a summary of the client's) is not a first exchange, however late a user speaks.
+    These are the system prompt and the first exchange: everything through the first user message, plus the assistant
+    message after it if that made no calls. If calls come before the first user message, the request is missing from
+    the list (lost, or in a client's summary), and only the system messages are protected.
     """
-    first = next(
+    first_user = next(
         (index for index, message in enumerate(messages) if is_user_message(message)),
         None,
     )
-    if first is None or any(map(calls_of, messages[:first])):
-        others = (
+    if first_user is None or any(map(calls_of, messages[:first_user])):
+        other_indexes = (
             index
             for index, message in enumerate(messages)
             if message.get("role") not in SYSTEM_ROLES
         )
-        return next(others, len(messages))
-    end = first + 1
+        return next(other_indexes, len(messages))
+    end = first_user + 1
     if (
         end < len(messages)
         and messages[end].get("role") == "assistant"
@@ -388,7 +396,7 @@ def head_length(messages: Messages) -> int:
     return end
 
 
-_MEDIA = frozenset(
+_MEDIA_KINDS = frozenset(
     {
         "image_url",
         "image",
@@ -404,34 +412,36 @@ _MEDIA = frozenset(
 _LOOKUP_TOOL = re.compile(
     r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
 )
-GIST_CHARS = 200
-"""Characters kept of an old answer."""
+ANSWER_GIST_CHARS = 200
+"""Characters to keep of an old answer."""
 MAX_ANSWER_CHARS = 21_000
-"""Our answers are shorter; a longer one comes from another tool of the same name."""
+"""Everthread's answers are shorter; a longer one comes from another tool of the same name."""
 
 
-def is_lookup(tool: str) -> bool:
+def is_lookup_tool(tool: str) -> bool:
     """Return whether a tool only looks up earlier messages: its arguments and answers are not findings."""
     return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
 
 
-def is_answer(tool: str, text: str) -> bool:
+def is_lookup_answer(tool: str, text: str) -> bool:
     """Return whether a result answers a lookup. Such a result is never stored and cited."""
-    return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
+    return len(text) <= MAX_ANSWER_CHARS and is_lookup_tool(tool)
 
 
-def gist(answer: str, limit: int = GIST_CHARS) -> str:
-    """Return the first line of an old answer, which names the question and the ids."""
+def shorten_answer(answer: str, limit: int = ANSWER_GIST_CHARS) -> str:
+    """Return the start of an old answer's first line, which contains the question and the ids."""
     return clip(answer.lstrip().partition("\n")[0].rstrip(), limit)
 
 
-def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the tools with which a client can search and read here, without `lcm_…`."""
-    ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
+def find_lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the tools with which a client can search and read earlier messages, without `lcm_…`."""
+    own_tools = (
+        name for name in names if is_lookup_tool(name) and "lcm_" not in name.lower()
+    )
     return tuple(
         sorted(
             name
-            for name in ours
+            for name in own_tools
             if name.lower().endswith(("search", "expand", "recall"))
         )
     )

@@ -49,10 +49,10 @@ DeltaKind = Literal["text", "reasoning", "refusal", "call", "usage", "stop", "er
 
 @dataclass(frozen=True, slots=True)
 class StreamDelta:
-    """One thing a stream said, the same for every API.
+    """One event of a stream, in the same form for every API.
 
-    `text` holds the words of text, reasoning and refusal, the message of an error, and our name of the reason for
-    a stop; `raw` the provider's own object for usage, stop and error.
+    `text` is the text, reasoning or refusal, the message of an error, or the core name of a stop reason; `raw` is the
+    provider's own object for usage, stop and error.
     """
 
     kind: DeltaKind
@@ -74,33 +74,33 @@ class Model(Protocol):
 
     @property
     def window(self) -> int:
-        """The most tokens of one request, its answer included."""
+        """Maximum tokens of a request and its answer together."""
         ...
 
     async def complete(self, request: Request) -> Reply: ...
 
 
 Api = Literal["openai_chat", "openai_responses", "anthropic", "gemini"]
-"""The protocols that are spoken, each named for its codec."""
+"""The supported protocols, named after their codecs."""
 MAX_MODEL_NAME_CHARS = 300
 """Longer model names are refused by the gateway and have no price."""
 
 
 class StreamingModel(Model, Protocol):
-    """A model as a conversation needs it: its answer also piece by piece."""
+    """A model that can also stream its answer, as conversations need."""
 
     @property
     def api(self) -> Api: ...
 
     @property
     def base_url(self) -> str:
-        """Where it is reached; a learnt limit is kept for this address."""
+        """Address of the API; learnt limits are stored per address."""
         ...
 
     def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
         """Yield the pieces as they come, then the whole `Reply`, once and last.
 
-        A stream that breaks off raises `ModelError`, whose `partial` is what had been said.
+        A stream that breaks off raises `ModelError`, whose `partial` is the answer so far.
         """
         ...
 

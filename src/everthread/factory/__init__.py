@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from everthread.factory.agent import open_agent
     from everthread.factory.compression import acompress, compress, run_sync
-    from everthread.factory.conversations import open_conversation, session_options
-    from everthread.factory.model_setup import refit
+    from everthread.factory.conversations import make_session_options, open_conversation
+    from everthread.factory.model_setup import fit_request
     from everthread.factory.stores import (
         STORE_FILE,
         migrate_store,
@@ -25,13 +25,13 @@ __all__ = [
     "STORE_FILE",
     "acompress",
     "compress",
+    "fit_request",
+    "make_session_options",
     "migrate_store",
     "open_agent",
     "open_conversation",
     "open_store",
-    "refit",
     "run_sync",
-    "session_options",
     "store_file",
     "store_url",
 ]
@@ -44,9 +44,9 @@ _MODULES = {
     "open_agent": "agent",
     "open_conversation": "conversations",
     "open_store": "stores",
-    "refit": "model_setup",
+    "fit_request": "model_setup",
     "run_sync": "compression",
-    "session_options": "conversations",
+    "make_session_options": "conversations",
     "store_file": "stores",
     "store_url": "stores",
 }

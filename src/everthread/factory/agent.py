@@ -12,15 +12,23 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversations import ensure_store, open_conversation, opener
-from everthread.factory.model_setup import Closing, closing_of, route_to
+from everthread.factory.conversations import (
+    ensure_store,
+    open_conversation,
+    returns_opener,
+)
+from everthread.factory.model_setup import (
+    CloseCallback,
+    find_route,
+    make_close_callback,
+)
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.builder import AgentBuilder
     from everthread.agent.commands.dispatch import CommandResult
-    from everthread.agent.loop import Agent, Routes
+    from everthread.agent.loop import Agent, FindRoute
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from everthread.thread.options import Route
 
 
-@opener
+@returns_opener
 async def open_agent(
     config: Config | None = None,
     *,
@@ -63,7 +71,7 @@ async def open_agent(
 
     _check_tools(tools, builtin_tools)
     settings = config or load_config()
-    async with ensure_store(store, settings) as (opened_store, opened):
+    async with ensure_store(store, settings) as (opened_store, close_callbacks):
         builder = AgentBuilder(
             store=opened_store,
             workspace=_resolve_workspace(workspace),
@@ -71,8 +79,8 @@ async def open_agent(
             approve=_choose_approver(approve, yes=yes),
             instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
-            builtin=tools is None if builtin_tools is None else builtin_tools,
-            is_talk_only=talks,
+            has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
+            is_chat_only=talks,
         )
         conversation = await open_conversation(
             model,
@@ -91,7 +99,7 @@ async def open_agent(
             model_events=builder.on_model_event,
             on_route=builder.use_route,
         )
-    return _make_agent(builder, conversation, settings, listener, opened)
+    return _make_agent(builder, conversation, settings, listener, close_callbacks)
 
 
 def _make_agent(
@@ -99,16 +107,16 @@ def _make_agent(
     conversation: Conversation,
     config: Config,
     listener: Listener | None,
-    opened: list[Closing],
+    close_callbacks: list[CloseCallback],
 ) -> Agent:
-    """Build the agent of an open conversation; `opened` gets the callback that ends its processes."""
+    """Build the agent of an open conversation; `close_callbacks` gets the callback that ends its processes."""
     from everthread.agent.loop import Agent
     from everthread.agent.processes import ProcessFamily, child_environment
     from everthread.agent.tool_interface import ToolContext
     from everthread.agent.turn_events import CauseLog
 
     children = ProcessFamily(child_environment(os.environ, _list_key_variables(config)))
-    opened.insert(0, children.end)
+    close_callbacks.insert(0, children.end)
     builder.agent = Agent(
         conversation,
         builder.tools,
@@ -124,19 +132,19 @@ def _make_agent(
         listener=listener,
         journal=CauseLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
-        routes=_find_routes(config, builder, opened),
-        closing=opened,
+        routes=_make_route_finder(config, builder, close_callbacks),
+        closing=close_callbacks,
     )
     return builder.agent
 
 
-def _find_routes(
-    config: Config, builder: AgentBuilder, opened: list[Closing]
-) -> Routes:
-    """Return a function that finds the route to a model; `opened` gets the callback that closes it."""
+def _make_route_finder(
+    config: Config, builder: AgentBuilder, close_callbacks: list[CloseCallback]
+) -> FindRoute:
+    """Return a function that finds the route to a model; `close_callbacks` gets the callback that closes it."""
 
-    async def routes(name: str) -> Route:
-        route = await route_to(
+    async def find_named_route(name: str) -> Route:
+        route = await find_route(
             name,
             config,
             api=None,
@@ -145,10 +153,10 @@ def _find_routes(
             events=builder.on_model_event,
         )
         if route.model is not None:
-            opened.insert(0, closing_of(route.model))
+            close_callbacks.insert(0, make_close_callback(route.model))
         return route
 
-    return routes
+    return find_named_route
 
 
 def _check_tools(tools: Any, builtin_tools: Any) -> None:
@@ -157,18 +165,19 @@ def _check_tools(tools: Any, builtin_tools: Any) -> None:
         raise InputError(
             f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`"
         )
-    parts = ("name", "schema", "needs", "call")
-    bad = next(
+    attributes = ("name", "schema", "needs", "call")
+    invalid_tool = next(
         (
             tool
             for tool in tools or ()
-            if not all(hasattr(tool, part) for part in parts)
+            if not all(hasattr(tool, attribute) for attribute in attributes)
         ),
         None,
     )
-    if bad is not None:
+    if invalid_tool is not None:
         raise InputError(
-            f"a tool is an object with {', '.join(parts)} (everthread.agent.tool_interface.Tool), not {bad!r:.80}"
+            f"a tool is an object with {', '.join(attributes)} (everthread.agent.tool_interface.Tool), "
+            f"not {invalid_tool!r:.80}"
         )
 
 
@@ -184,7 +193,7 @@ def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
     from everthread.agent.approval import Approvals, read_rules
 
     if yes:
-        return Approvals(everything=True)
+        return Approvals(allow_everything=True)
     return approve or Approvals(read_rules(home_directory()))
 
 
@@ -218,10 +227,10 @@ def _list_key_variables(config: Config) -> list[str]:
     return names
 
 
-def native_app(
-    config: Config, store: Store, limits: Limits, *, keyless: bool
+def make_native_app(
+    config: Config, store: Store, limits: Limits, *, has_no_keys: bool
 ) -> NativeApp:
-    """Build the threads API. `keyless`: clients have no key, so the configuration alone decides on tools."""
+    """Build the threads API. `has_no_keys`: clients have no key, so the configuration alone decides on tools."""
     from everthread.gateway.api import QueueOptions
     from everthread.gateway.api.queue import TurnQueue
     from everthread.gateway.api.threads_api import NativeApp
@@ -230,17 +239,17 @@ def native_app(
     options = native.model_dump(
         exclude={"enabled", "tools", "workspace", "heartbeat_seconds"}
     )
-    queue = TurnQueue(store, agent_opener(config), QueueOptions(**options))
+    queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
     return NativeApp(
         queue,
-        preview=preview_maker(config),
+        preview=make_preview_function(config),
         limits=limits,
-        tools=keyless and native.tools,
+        tools=has_no_keys and native.tools,
         heartbeat_seconds=native.heartbeat_seconds,
     )
 
 
-def agent_opener(
+def make_agent_opener(
     config: Config, fixed_model: StreamingModel | None = None
 ) -> OpenAgent:
     """Return a function that opens agents as configured. `fixed_model`: one model for every thread."""
@@ -258,7 +267,7 @@ def agent_opener(
         session: NewSession | None = None,
     ) -> Agent:
         folder = memory_folder(home_directory(), tenant)
-        talk_tools: list[Tool] | None = (
+        chat_tools: list[Tool] | None = (
             None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         )
         return await open_agent(
@@ -269,42 +278,42 @@ def agent_opener(
             store=store,
             listener=listener,
             workspace=_make_tenant_workspace(config, folder),
-            tools=talk_tools,
+            tools=chat_tools,
             talks=not tools,
         )
 
     return open_thread_agent
 
 
-def preview_maker(config: Config) -> PreviewThread:
-    """Return a function that previews a thread from the store alone: its model need not be configured here."""
+def make_preview_function(config: Config) -> PreviewThread:
+    """Return a function that previews the compaction of a stored thread, whose model need not be configured here."""
     from everthread.agent.commands.context_commands import describe_preview
     from everthread.thread.used_window import load_caller_window
 
     async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
-        used = await load_caller_window(store, thread)
-        opened = open_conversation(
-            used.model if used else (await store.session(thread)).model,
+        used_window = await load_caller_window(store, thread)
+        conversation_opener = open_conversation(
+            used_window.model if used_window else (await store.session(thread)).model,
             config=config,
-            window=used.tokens if used else None,
+            window=used_window.tokens if used_window else None,
             store=store,
             resume=thread,
             own_client=True,
             summarizer="journal",
         )
-        async with opened as conversation:
-            made = await conversation.preview(focus)
+        async with conversation_opener as conversation:
+            compaction = await conversation.preview(focus)
             advice = "The client's requests are compacted when that is due."
-            return describe_preview(made, conversation.messages, advice=advice)
+            return describe_preview(compaction, conversation.messages, advice=advice)
 
     return preview
 
 
 def _make_tenant_workspace(config: Config, folder: Path) -> Path:
-    """Return the workspace of a tenant's tools: a folder of its own, unless one is configured."""
-    configured = config.gateway.native.workspace
-    if configured is not None:
-        return Path(configured).expanduser()
-    default = folder / "workspace"
-    default.mkdir(parents=True, exist_ok=True)
-    return default
+    """Return the workspace of a tenant's tools: the configured one, or a folder of the tenant."""
+    configured_path = config.gateway.native.workspace
+    if configured_path is not None:
+        return Path(configured_path).expanduser()
+    default_path = folder / "workspace"
+    default_path.mkdir(parents=True, exist_ok=True)
+    return default_path

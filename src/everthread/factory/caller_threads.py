@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config
 from everthread.core.types import Api
-from everthread.factory.conversations import session_options
+from everthread.factory.conversations import make_session_options
 from everthread.factory.model_setup import EngineChoice
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.store.store import Store
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from everthread.thread.options import SummarizerContext
 
 
-async def caller_setup(
+async def make_caller_setup(
     config: Config,
     store: Store,
     *,
@@ -32,7 +32,7 @@ async def caller_setup(
     """Return what the threads of callers need, with the configured engine in a thread of this process."""
     from everthread.thread.caller.caller_setup import CallerSetup
 
-    engine = EngineChoice.of(config)
+    engine = EngineChoice.from_config(config)
     engine.check()
     return CallerSetup(
         store,
@@ -40,7 +40,7 @@ async def caller_setup(
         engine_key=f"{engine.name} {_settings_digest(config, engine)}",
         summarizer=summarizer,
         window=window,
-        options=session_options(config),
+        options=make_session_options(config),
         listener=listener,
         summary_key=await store.shared_secret(SUMMARY_KEY),
     )

@@ -1,4 +1,4 @@
-"""`compress`: one compaction by itself, without a store or a conversation.
+"""`compress`: a single compaction, without a store or a conversation.
 
 Without a configuration it loads neither `config` nor the store, so that a script starts quickly.
 """
@@ -21,7 +21,7 @@ from everthread.compaction.summary import Compaction, Summarizer, TemplateName
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize, strip_marks
+from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.core.types import System
 from everthread.errors import InputError, NoStoreError
 from everthread.thread.policy import ContextOptions
@@ -33,22 +33,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def run_sync(work: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run async work from a script, or from inside a running event loop (then in a thread)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return asyncio.run(coroutine)
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
+        return pool.submit(asyncio.run, coroutine).result()
 
 
-def sync_form(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make a function without `await` from an async one."""
+def make_sync(async_function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a synchronous version of an async function."""
 
-    @functools.wraps(work)
+    @functools.wraps(async_function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run_sync(work(*args, **kwargs))
+        return run_sync(async_function(*args, **kwargs))
 
     return run
 
@@ -85,30 +85,32 @@ async def acompress(
     of its store, if it has one.
     """
     _check_arguments(messages, template)
-    check_window(window, least=1)
+    check_window(window, min_tokens=1)
     counter = TokenCounter(model)
-    fixed = counter.request((), system=system, tools=list(tools or ()))
+    fixed_tokens = counter.request((), system=system, tools=list(tools or ()))
     settings = (
         _default_settings(template)
         if config is None
         else _configured_settings(config, model, template)
     )
-    budget = settings.budget(window, fixed)
-    size = fixed + counter.messages(messages)
-    if size < budget.threshold and not (force or preview):
-        return _unchanged(messages, size, budget)
-    key = b"" if config is None else await _load_summary_key(config)
+    budget = settings.budget(window, fixed_tokens)
+    total_tokens = fixed_tokens + counter.messages(messages)
+    if total_tokens < budget.threshold and not (force or preview):
+        return _make_unchanged(messages, total_tokens, budget)
+    summary_key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
     async with AsyncExitStack() as stack:
         if config is not None and summarizer == "auto" and not preview:
-            writer = _configured_summarizer(
+            chosen_summarizer = _make_configured_summarizer(
                 config, model, window, counter=counter, notices=notices, stack=stack
             )
         else:
-            writer = named_summarizer(summarizer, counter)
-        services = Services(writer, counter, budget, time.monotonic, summary_key=key)
+            chosen_summarizer = find_summarizer(summarizer, counter)
+        services = Services(
+            chosen_summarizer, counter, budget, time.monotonic, summary_key=summary_key
+        )
         compaction = await settings.make_engine(services).compress(
-            recognize(messages, key),
+            recognize_summaries(messages, summary_key),
             focus_topic=focus,
             system=system,
             tools=tools,
@@ -117,16 +119,18 @@ async def acompress(
         )
     warnings = (*notices, *compaction.warnings)
     return replace(
-        compaction, messages=strip_marks(compaction.messages), warnings=warnings
+        compaction, messages=strip_summary_marks(compaction.messages), warnings=warnings
     )
 
 
-compress = sync_form(acompress)
+compress = make_sync(acompress)
 
 
 def _default_settings(template: TemplateName | None) -> CompressSettings:
     return CompressSettings(
-        budget=lambda window, fixed: ContextOptions().budget(window, fixed=fixed),
+        budget=lambda window, fixed: ContextOptions().budget(
+            window, fixed_tokens=fixed
+        ),
         make_engine=lambda services: ContextCompressor(
             services, template=template or "handoff"
         ),
@@ -136,15 +140,15 @@ def _default_settings(template: TemplateName | None) -> CompressSettings:
 def _configured_settings(
     config: Config, model: str | None, template: TemplateName | None
 ) -> CompressSettings:
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversations import make_session_options
     from everthread.factory.model_setup import EngineChoice
 
     if template is not None:
         config = _with_template(config, template)
-    options = session_options(config).for_model(model or "")
+    options = make_session_options(config).for_model(model or "")
     return CompressSettings(
-        budget=lambda window, fixed: options.budget(window, fixed=fixed),
-        make_engine=EngineChoice.of(config),
+        budget=lambda window, fixed: options.budget(window, fixed_tokens=fixed),
+        make_engine=EngineChoice.from_config(config),
     )
 
 
@@ -160,7 +164,7 @@ def _with_template(config: Config, template: TemplateName) -> Config:
     )
 
 
-def _configured_summarizer(
+def _make_configured_summarizer(
     config: Config,
     model: str | None,
     window: int,
@@ -170,7 +174,7 @@ def _configured_summarizer(
     stack: AsyncExitStack,
 ) -> Summarizer:
     """Return the configured summariser. Its notices are added to the list, its client is closed with the stack."""
-    from everthread.factory.model_setup import summarizer_maker
+    from everthread.factory.model_setup import make_summarizer_factory
     from everthread.thread.options import Route, SummarizerContext
 
     def report(kind: str, **details: Any) -> None:
@@ -181,24 +185,26 @@ def _configured_summarizer(
     context = SummarizerContext(
         route,
         counter,
-        live=lambda: None,
+        last_request=lambda: None,
         events=report,
-        lost=lambda _request: None,
+        report_abandoned=lambda _request: None,
     )
-    return summarizer_maker(config, stack.push_async_callback)(context)
+    return make_summarizer_factory(config, stack.push_async_callback)(context)
 
 
-def _unchanged(messages: Sequence[Message], size: int, budget: Budget) -> Compaction:
+def _make_unchanged(
+    messages: Sequence[Message], tokens: int, budget: Budget
+) -> Compaction:
     """Return a compaction that did nothing, because the history is small enough."""
-    why = f"{size:,} tokens are below the threshold of {budget.threshold:,}; force=True compacts anyway"
+    reason = f"{tokens:,} tokens are below the threshold of {budget.threshold:,}; force=True compacts anyway"
     return Compaction(
         messages=list(messages),
         summary="",
-        tokens_before=size,
-        tokens_after=size,
+        tokens_before=tokens,
+        tokens_after=tokens,
         kept=tuple(range(len(messages))),
         changed=False,
-        reason=why,
+        reason=reason,
     )
 
 
@@ -210,13 +216,17 @@ def _check_arguments(messages: Any, template: Any) -> None:
             "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
             f"not a {type(messages).__name__}"
         )
-    bad = next(
-        (one for one in messages if not isinstance(one, Mapping) or "role" not in one),
+    invalid_message = next(
+        (
+            message
+            for message in messages
+            if not isinstance(message, Mapping) or "role" not in message
+        ),
         None,
     )
-    if bad is not None:
+    if invalid_message is not None:
         raise InputError(
-            f"every message must be an object with a role, not {str(bad)[:60]!r}"
+            f"every message must be an object with a role, not {str(invalid_message)[:60]!r}"
         )
     if template not in (None, "handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
@@ -225,11 +235,11 @@ def _check_arguments(messages: Any, template: Any) -> None:
 MIN_WINDOW = 1_000
 
 
-def check_window(window: Any, *, least: int = MIN_WINDOW) -> None:
+def check_window(window: Any, *, min_tokens: int = MIN_WINDOW) -> None:
     """Refuse a window that is not a number of tokens."""
-    if not isinstance(window, int) or isinstance(window, bool) or window < least:
+    if not isinstance(window, int) or isinstance(window, bool) or window < min_tokens:
         raise InputError(
-            f"window={window!r} is not allowed; give the model's window in tokens, at least {least:,}"
+            f"window={window!r} is not allowed; give the model's window in tokens, at least {min_tokens:,}"
         )
 
 
@@ -253,8 +263,8 @@ async def _load_summary_key(config: Config) -> bytes:
     return _summary_keys[url]
 
 
-def named_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
-    """Return the summariser of a name, or your own; if that fails, the journal writes."""
+def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
+    """Return the named summariser, or the caller's own with the journal as fallback."""
     if isinstance(summarizer, JournalWriter):
         return summarizer
     if isinstance(summarizer, str):

@@ -1,4 +1,4 @@
-"""Build a conversation from a configuration; also its form without `await`."""
+"""Build a conversation from a configuration, also for callers without `await`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.types import Api, StreamingModel, System
-from everthread.factory.compression import check_window, named_summarizer
+from everthread.factory.compression import check_window, find_summarizer
 from everthread.factory.model_setup import (
-    Closing,
+    CloseCallback,
     EngineChoice,
-    closing_of,
-    route_to,
-    summarizer_maker,
+    find_route,
+    make_close_callback,
+    make_summarizer_factory,
 )
 from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
 from everthread.store.records import NewSession
@@ -56,27 +56,27 @@ Result = TypeVar("Result")
 class Opener(Generic[T]):
     """Opens an object when it is awaited or entered, with or without `async`."""
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._begin = begin
-        self._opened: T | None = None
+    def __init__(self, open_object: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._open_object = open_object
+        self._object: T | None = None
         self._loop: LoopThread | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._begin().__await__()
+        return self._open_object().__await__()
 
     async def __aenter__(self) -> T:
-        self._opened = await self._begin()
-        await self._opened.__aenter__()
-        return self._opened
+        self._object = await self._open_object()
+        await self._object.__aenter__()
+        return self._object
 
     async def __aexit__(self, *error: Any) -> None:
-        if self._opened is not None:
-            await self._opened.__aexit__(*error)
+        if self._object is not None:
+            await self._object.__aexit__(*error)
 
-    def __enter__(self) -> SyncForm:
+    def __enter__(self) -> SyncProxy:
         self._loop = LoopThread()
         try:
-            return SyncForm(self._loop.run(self.__aenter__()), self._loop)
+            return SyncProxy(self._loop.run(self.__aenter__()), self._loop)
         except BaseException:
             self._loop.stop()
             raise
@@ -99,12 +99,12 @@ class LoopThread:
         )
         self._thread.start()
 
-    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Start the work; its future can be awaited in any loop or thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = self.submit(work)
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
@@ -117,17 +117,17 @@ class LoopThread:
         self._loop.close()
 
 
-class SyncForm:
+class SyncProxy:
     """A conversation or an agent without `await`: async methods return their result, async generators iterate."""
 
     def __init__(self, target: Any, loop: LoopThread) -> None:
         self._target = target
-        self._thread = loop
+        self._loop_thread = loop
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
         if inspect.iscoroutinefunction(value):
-            return lambda *args, **kwargs: self._thread.run(value(*args, **kwargs))
+            return lambda *args, **kwargs: self._loop_thread.run(value(*args, **kwargs))
         if inspect.isasyncgenfunction(value):
             return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))
         return value
@@ -136,21 +136,23 @@ class SyncForm:
         return repr(self._target)
 
     def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
-        done = object()
+        end_marker = object()
 
         async def next_item() -> Any:
-            return await anext(items, done)
+            return await anext(items, end_marker)
 
-        while (item := self._thread.run(next_item())) is not done:
+        while (item := self._loop_thread.run(next_item())) is not end_marker:
             yield item
 
 
-def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]:
+def returns_opener(
+    open_function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Opener[T]]:
     """Decorate a coroutine function that opens an object: its result is an `Opener`."""
 
-    @functools.wraps(begin)
+    @functools.wraps(open_function)
     def make_opener(*args: P.args, **kwargs: P.kwargs) -> Opener[T]:
-        return Opener(lambda: begin(*args, **kwargs))
+        return Opener(lambda: open_function(*args, **kwargs))
 
     return make_opener
 
@@ -158,25 +160,25 @@ def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]
 @asynccontextmanager
 async def ensure_store(
     store: Store | str | Path | None, settings: Config
-) -> AsyncIterator[tuple[Store, list[Closing]]]:
+) -> AsyncIterator[tuple[Store, list[CloseCallback]]]:
     """Yield the store and a list of callbacks, which close it if it was opened here.
 
-    The block adds those of what it opens; all are called if it fails.
+    The block adds callbacks for everything it opens; all are called if it fails.
     """
-    closing: list[Closing] = []
+    close_callbacks: list[CloseCallback] = []
     if store is None or isinstance(store, str | Path):
         url = store_url(settings) if store is None else store
         store = await asyncio.to_thread(open_store, url)
-        closing.append(store.close)
+        close_callbacks.append(store.close)
     try:
-        yield store, closing
+        yield store, close_callbacks
     except BaseException:
-        for close in closing:
+        for close in close_callbacks:
             await close()
         raise
 
 
-@opener
+@returns_opener
 async def open_conversation(
     model: str | StreamingModel | None = None,
     *,
@@ -210,10 +212,10 @@ async def open_conversation(
     settings = config or load_config()
     if window is not None:
         check_window(window)
-    EngineChoice.of(settings).check()  # before an empty thread is stored
+    EngineChoice.from_config(settings).check()  # before an empty thread is stored
     relay = ModelEventRelay()
-    async with ensure_store(store, settings) as (opened_store, opened):
-        route = await route_to(
+    async with ensure_store(store, settings) as (opened_store, close_callbacks):
+        route = await find_route(
             model,
             settings,
             api=api,
@@ -223,10 +225,12 @@ async def open_conversation(
             window=window,
         )
         if route.model is not model and route.model is not None:
-            opened.insert(0, closing_of(route.model))
+            close_callbacks.insert(0, make_close_callback(route.model))
         if on_route is not None:
             on_route(route)
-        setup = await _configure(opened_store, route, settings, summarizer, opened)
+        setup = await _make_setup(
+            opened_store, route, settings, summarizer, close_callbacks
+        )
         setup = replace(
             setup,
             system=system,
@@ -249,12 +253,12 @@ class ModelEventRelay:
             self.conversation.on_model_event(event)
 
 
-async def _configure(
+async def _make_setup(
     store: Store,
     route: Route,
     config: Config,
     summarizer: str | Summarizer,
-    opened: list[Closing],
+    close_callbacks: list[CloseCallback],
 ) -> Setup:
     """Return the setup of a conversation as configured."""
     from everthread.thread.options import Setup
@@ -262,46 +266,48 @@ async def _configure(
     return Setup(
         store,
         route,
-        engine=EngineChoice.of(config),
-        summarizer=make_summarizers(summarizer, config, opened.append),
-        options=session_options(config),
-        closing=opened,
+        engine=EngineChoice.from_config(config),
+        summarizer=make_summarizers(summarizer, config, close_callbacks.append),
+        options=make_session_options(config),
+        close_callbacks=close_callbacks,
         summary_key=await store.shared_secret(SUMMARY_KEY),
     )
 
 
 def make_summarizers(
-    summarizer: str | Summarizer, config: Config, on_open: Callable[[Closing], object]
+    summarizer: str | Summarizer,
+    config: Config,
+    on_open: Callable[[CloseCallback], object],
 ) -> Callable[[SummarizerContext], Summarizer]:
     """Return a function that makes summarisers: `auto`: as configured; else the named or given one."""
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":
-        return summarizer_maker(config, on_open, floor=DeferredJournal())
-    return lambda context: named_summarizer(summarizer, context.counter)
+        return make_summarizer_factory(config, on_open, floor=DeferredJournal())
+    return lambda context: find_summarizer(summarizer, context.counter)
 
 
-def session_options(config: Config) -> SessionOptions:
-    """Return the options of a conversation; make the configured prices known."""
+def make_session_options(config: Config) -> SessionOptions:
+    """Return the options of a conversation, and apply the configured prices."""
     from everthread.factory.prices import apply_prices
     from everthread.thread.options import RecallOptions, SessionOptions
 
     apply_prices(config)
 
     compression = config.compression.model_dump(exclude={"template", "models"})
-    own = {
-        name: one.model_dump(exclude_none=True)
-        for name, one in config.compression.models.items()
+    options_by_model = {
+        name: model_options.model_dump(exclude_none=True)
+        for name, model_options in config.compression.models.items()
     }
-    output = config.tool_output.model_dump()
+    tool_output = config.tool_output.model_dump()
     ttl = config.prompt_caching.cache_ttl
-    cap = config.model.max_tokens
+    max_tokens = config.model.max_tokens
     recall = RecallOptions(**config.recall.model_dump())
     return SessionOptions(
         **compression,
-        **output,
+        **tool_output,
         cache_ttl=ttl,
-        max_tokens=cap,
+        max_tokens=max_tokens,
         recall=recall,
-        models=own,
+        models=options_by_model,
     )

@@ -1,4 +1,4 @@
-"""Build a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+"""Build a gateway from a configuration, and the dashboard, as a part of it or alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
-from everthread.factory.agent import native_app
-from everthread.factory.caller_threads import caller_setup
-from everthread.factory.conversations import session_options
-from everthread.factory.model_setup import EngineChoice, summarizer_maker
+from everthread.factory.agent import make_native_app
+from everthread.factory.caller_threads import make_caller_setup
+from everthread.factory.conversations import make_session_options
+from everthread.factory.model_setup import EngineChoice, make_summarizer_factory
 from everthread.factory.stores import open_store, store_url
 from everthread.gateway.contracts import Auth, Mode
 from everthread.store.store import Store
@@ -85,7 +85,7 @@ async def make_dashboard(
     )
     compression = config.compression
     settings = PageSettings(compression.threshold, compression.target_ratio)
-    reader = page_reader(config, store)
+    reader = make_page_reader(config, store)
     return Dashboard(
         reader,
         access,
@@ -96,39 +96,43 @@ async def make_dashboard(
     )
 
 
-def page_reader(config: Config, store: Store) -> PageReader:
+def make_page_reader(config: Config, store: Store) -> PageReader:
     """Return the reader of the data that the pages show."""
     from everthread.gateway.dashboard.page_data import PageReader
 
     return PageReader(
-        store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]
+        store,
+        make_window_source(config),
+        ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl],
     )
 
 
-def window_source(config: Config) -> WindowSource:
+def make_window_source(config: Config) -> WindowSource:
     """Return a function for a model's window and threshold, without network calls: configured, learnt or catalogued."""
     from everthread.gateway.dashboard.views import WindowSize
-    from everthread.providers.catalog import catalogue_window
+    from everthread.providers.catalog import find_catalogue_window
 
-    options = session_options(config)
+    options = make_session_options(config)
 
     @functools.cache
-    def window(model: str, learnt: int | None) -> WindowSize:
+    def find_window(model: str, learnt_limit: int | None) -> WindowSize:
         setting = config.model.context_length if model == config.model.default else None
-        catalogue = catalogue_window(model)
+        catalogue = find_catalogue_window(model)
         tokens = min(
-            size for size in (setting or catalogue.tokens, learnt) if size is not None
+            size
+            for size in (setting or catalogue.tokens, learnt_limit)
+            if size is not None
         )
         source = (
             "learnt from the provider"
-            if tokens == learnt
+            if tokens == learnt_limit
             else "as configured"
             if setting
             else str(catalogue)
         )
         return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
 
-    return window
+    return find_window
 
 
 @asynccontextmanager
@@ -141,13 +145,13 @@ async def open_dashboard(
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
-    from everthread.core.prices import stated_window
+    from everthread.core.prices import find_listed_window
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import LoopServer, listen
 
     host = "127.0.0.1"
     pages = await make_dashboard(
-        _override(config, auth="none"),
+        _override_gateway(config, auth="none"),
         store,
         sites=SitePolicy(),
         trial=trial,
@@ -160,7 +164,7 @@ async def open_dashboard(
     )
     await server.start()
     # Load the table of windows now; the first page would wait for it.
-    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))
+    loading = asyncio.create_task(asyncio.to_thread(find_listed_window, "gpt-4o"))
     try:
         yield address, pages
     finally:
@@ -182,16 +186,16 @@ def _read_operator_key(config: Config) -> str | None:
     return key
 
 
-_STORE_SECONDS = 1.0
+_STORE_CHECK_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
-"""How long a request waits for an unresponsive database before it continues without it."""
+"""Seconds that a request waits for an unresponsive database before it continues without it."""
 STORE_END_SECONDS = 10.0
-"""How long a gateway that ends waits for a database that does not answer."""
+"""Seconds that a gateway waits at its end for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
 INDEX_NICENESS = 10
-"""Lower priority than compactions: no caller waits for the index in the background."""
-COMPACTION_SHARE = 0.75
-SUMMARY_SHARE = 0.5
+"""Lower priority than compactions, because no caller waits for the background index."""
+COMPACTION_SECONDS_SHARE = 0.75
+SUMMARY_SECONDS_SHARE = 0.5
 """Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
 
 
@@ -208,29 +212,33 @@ async def open_gateway(
     trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
     worker: WorkerPlace | None = None,
-    warm: bool = False,
+    is_gateway_process: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
 
     `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
-    one of several processes; `warm`: the process is only a gateway, so that the process for compactions starts at
-    once and a process of its own indexes.
+    one of several processes; `is_gateway_process`: the process runs nothing else, so the process for compactions starts
+    at once, and a separate process indexes.
     """
     from everthread.gateway.server import Gateway
 
-    settings = _override(config or load_config(), host=host, port=port, auth=auth)
+    settings = _override_gateway(
+        config or load_config(), host=host, port=port, auth=auth
+    )
     options = settings.gateway
-    routes = list(upstreams) if upstreams is not None else upstreams_of(settings)
+    routes = list(upstreams) if upstreams is not None else list_upstreams(settings)
     if worker is None:  # the supervisor did it for its workers
-        routes = with_keys(routes, options.auth)
-    ending = asyncio.Event()
+        routes = add_keys(routes, options.auth)
+    end_event = asyncio.Event()
     async with AsyncExitStack() as stack:
-        routes = await with_local(routes, settings, stack)
+        routes = await start_local_models(routes, settings, stack)
         store = store or await _open_own_store(
-            settings, stack, ending, indexes_aside=warm
+            settings, stack, end_event, index_in_process=is_gateway_process
         )
         if authenticator is None:
-            authenticator = await _open_access(options.auth, store, options.host, stack)
+            authenticator = await _open_authenticator(
+                options.auth, store, options.host, stack
+            )
         manager, service = await _open_service(
             settings,
             store,
@@ -248,30 +256,34 @@ async def open_gateway(
             listener=worker.listener if worker else None,
         )
         gateway = await stack.enter_async_context(server)
-        stack.callback(ending.set)
-        if warm:
+        stack.callback(end_event.set)
+        if is_gateway_process:
             manager.warm()
-            settling = asyncio.create_task(preload())
-            stack.callback(settling.cancel)
+            preload_task = asyncio.create_task(preload())
+            stack.callback(preload_task.cancel)
         if service.pages is not None:
             service.pages.settings = replace(service.pages.settings, base=gateway.url)
         yield gateway
 
 
-def _override(config: Config, **given: Any) -> Config:
+def _override_gateway(config: Config, **overrides: Any) -> Config:
     """Return the configuration with those settings of the gateway that are not None."""
-    update = {name: value for name, value in given.items() if value is not None}
+    update = {name: value for name, value in overrides.items() if value is not None}
     return config.model_copy(
         update={"gateway": config.gateway.model_copy(update=update)}
     )
 
 
 async def _open_own_store(
-    config: Config, stack: AsyncExitStack, ending: asyncio.Event, *, indexes_aside: bool
+    config: Config,
+    stack: AsyncExitStack,
+    end_event: asyncio.Event,
+    *,
+    index_in_process: bool,
 ) -> Store:
     """Open the configured store; it is closed with the stack, even if it does not answer any more.
 
-    `indexes_aside`: a process of its own indexes.
+    `index_in_process`: a process of its own indexes.
     """
     from everthread.store.index_process import index_waiting
     from everthread.thread.worker import WorkerProcesses
@@ -282,10 +294,10 @@ async def _open_own_store(
         open_store, store_url(config), away_seconds=STORE_AWAY_SECONDS
     )
     stack.push_async_callback(store.close)
-    if indexes_aside:
+    if index_in_process:
         store.index_elsewhere(functools.partial(indexers.call, index_waiting))
-    guard = asyncio.create_task(_give_up_when_away(store, ending))
-    stack.callback(guard.cancel)
+    guard_task = asyncio.create_task(_give_up_when_away(store, end_event))
+    stack.callback(guard_task.cancel)
     return store
 
 
@@ -309,14 +321,16 @@ async def _open_service(
 
     options = config.gateway
     limits = Limits(**options.limits.model_dump())
-    watch = _make_watch(store)
+    watch = _make_store_watch(store)
     workers = worker.count if worker else 1
     manager, proxy = await _open_proxy(
         config, store, upstreams, stack, limits=limits, watch=watch, workers=workers
     )
     native: NativeApp | None = None
     if options.native.enabled:
-        native = native_app(config, store, limits, keyless=authenticator is None)
+        native = make_native_app(
+            config, store, limits, has_no_keys=authenticator is None
+        )
         stack.push_async_callback(native.close)
         await native.start()
     sites = SitePolicy(
@@ -337,7 +351,7 @@ async def _open_service(
         proxy,
         authenticator=authenticator,
         native=native,
-        ready=lambda: _find_store_trouble(store),
+        ready=lambda: _find_store_problem(store),
         sites=sites,
         mounted={"/mcp": mcp, PATH: compact},
         pages=pages,
@@ -425,7 +439,7 @@ def make_features(
 def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
-    """Claim to be the only gateway on the store; return how to ask whether that is still so."""
+    """Claim to be the only gateway on the store; return a function that tells whether the claim still holds."""
     from everthread.thread.caller.caller_setup import never_alone
 
     claim = store.database.claim_sole_use() if workers == 1 else None
@@ -445,14 +459,14 @@ async def preload() -> None:
 
         from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
         from everthread.core.canonical_usage import CanonicalUsage
-        from everthread.core.prices import cost_of
+        from everthread.core.prices import compute_call_cost
         from everthread.core.tokens.tokenizers import load_tokenizer
         from everthread.providers import model_choice  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
         # Load anyio's backend, which the question for a model's window needs.
         anyio.run(anyio.sleep, 0)
-        cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
+        compute_call_cost(CanonicalUsage(1, 1), "gpt-4o", time=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
     try:
@@ -467,8 +481,8 @@ async def preload() -> None:
 class _McpMount:
     """`/mcp`. Its SDK takes most of a second to load, so that the first call loads it, beside the loop.
 
-    Without the SDK the path says what to install; it is never passed upstream. One task opens and closes the
-    application: the SDK's task group demands that.
+    Without the SDK the path answers with what to install; it is never passed upstream. One task opens and closes the
+    application, as the SDK's task group requires.
     """
 
     def __init__(self, store: Store) -> None:
@@ -517,7 +531,7 @@ class _McpMount:
             await asyncio.wait([self._task])
 
 
-def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
+def list_upstreams(config: Config, mode: Mode | None = None) -> list[Upstream]:
     """Return the configured upstreams with their keys; by default OpenAI, Anthropic and Google, with clients' keys."""
     from everthread.gateway.router import CHATGPT_URL, Upstream
 
@@ -540,18 +554,18 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
         ]
     return [
         Upstream(
-            one.name,
-            one.url,
-            models=one.models,
-            family=one.protocol,
-            api_key=_read_key(one.api_key_env),
-            mode=mode or one.mode or options.mode,
+            options_entry.name,
+            options_entry.url,
+            models=options_entry.models,
+            family=options_entry.protocol,
+            api_key=_read_key(options_entry.api_key_env),
+            mode=mode or options_entry.mode or options.mode,
         )
-        for one in options.upstreams
+        for options_entry in options.upstreams
     ]
 
 
-_USUAL_KEYS = {
+_USUAL_KEY_VARIABLES = {
     "openai.com": "OPENAI_API_KEY",
     "anthropic.com": "ANTHROPIC_API_KEY",
     "openrouter.ai": "OPENROUTER_API_KEY",
@@ -560,16 +574,18 @@ _USUAL_KEYS = {
 """The usual variable of each provider's key; it is sent to that provider only."""
 
 
-def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
+def add_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
     """Add the gateway's own keys, which only clients with a key of this gateway may use."""
     # A ChatGPT login belongs to a person; no key of this gateway can replace it.
     if auth == "keys":
         return [
-            with_own_key(one)
-            for one in upstreams
-            if one.api_key is not None or not _is_left_out(one)
+            add_own_key(upstream)
+            for upstream in upstreams
+            if upstream.api_key is not None or not _has_no_key(upstream)
         ]
-    names = ", ".join(one.name for one in upstreams if one.api_key is not None)
+    names = ", ".join(
+        upstream.name for upstream in upstreams if upstream.api_key is not None
+    )
     if names and auth == "passthrough":
         raise InputError(
             f"under gateway.auth: passthrough a client's own credential goes upstream; {names} has an api_key_env, "
@@ -580,10 +596,10 @@ def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
             "gateway.auth is none: the client's own key goes to %s; that of api_key_env is for gateway.auth: keys",
             names,
         )
-    return [replace(one, api_key=None) for one in upstreams]
+    return [replace(upstream, api_key=None) for upstream in upstreams]
 
 
-def _is_left_out(upstream: Upstream) -> bool:
+def _has_no_key(upstream: Upstream) -> bool:
     """Return whether an upstream is left out because it has no key: logins, and Google without its usual key."""
     from everthread.providers.clients import GOOGLE_URL
 
@@ -592,7 +608,7 @@ def _is_left_out(upstream: Upstream) -> bool:
     )
 
 
-def with_own_key(upstream: Upstream) -> Upstream:
+def add_own_key(upstream: Upstream) -> Upstream:
     """Add the provider's usual key if none is configured: under `auth: keys` the client's key is not forwarded.
 
     A server in a private network may need none.
@@ -607,7 +623,7 @@ def with_own_key(upstream: Upstream) -> Upstream:
     name = next(
         (
             name
-            for domain, name in _USUAL_KEYS.items()
+            for domain, name in _USUAL_KEY_VARIABLES.items()
             if f".{host}".endswith(f".{domain}")
         ),
         None,
@@ -656,30 +672,30 @@ async def _make_manager(
 
     seconds = config.gateway.limits.manage_seconds
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
-    summarizers = summarizer_maker(
+    summarizers = make_summarizer_factory(
         config,
         stack.push_async_callback,
         floor=DeferredJournal(),
-        seconds=SUMMARY_SHARE * seconds,
+        seconds=SUMMARY_SECONDS_SHARE * seconds,
     )
 
-    async def resolve(api: Api, model: str, upstream: str, betas: str) -> int:
+    async def find_window(api: Api, model: str, upstream: str, betas: str) -> int:
         address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
         setting = config.model.context_length if model == config.model.default else None
         ask = functools.partial(
             ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
         )
         return (
-            await resolve_window(model, setting=setting, ask=ask, betas=betas)
+            await resolve_window(model, setting=setting, ask_server=ask, betas=betas)
         ).tokens
 
-    setup = await caller_setup(
-        config, store, summarizer=summarizers, window=resolve, listener=listener
+    setup = await make_caller_setup(
+        config, store, summarizer=summarizers, window=find_window, listener=listener
     )
     setup = replace(
         setup,
-        uses_processes=EngineChoice.of(config).is_built_in,
-        compaction_seconds=COMPACTION_SHARE * seconds,
+        uses_processes=EngineChoice.from_config(config).is_built_in,
+        compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
         compaction_processes=processes,
         is_alone=is_alone,
     )
@@ -699,7 +715,7 @@ def _make_telemetry() -> Telemetry | None:
     return Telemetry.of_process()
 
 
-def _make_watch(store: Store) -> StoreWatch | None:
+def _make_store_watch(store: Store) -> StoreWatch | None:
     """Return the watch of a database server; None for a file, which is always there."""
     from everthread.gateway.monitoring.store_watch import StoreWatch
 
@@ -711,10 +727,10 @@ def _make_watch(store: Store) -> StoreWatch | None:
     )
 
 
-async def _find_store_trouble(store: Store) -> str | None:
+async def _find_store_problem(store: Store) -> str | None:
     """Return why the gateway is not ready; None if it is."""
     try:
-        async with asyncio.timeout(_STORE_SECONDS):
+        async with asyncio.timeout(_STORE_CHECK_SECONDS):
             # A full disk can still be read.
             await store.put_state("gateway", "readyz", time.time())
     except TimeoutError:
@@ -725,9 +741,9 @@ async def _find_store_trouble(store: Store) -> str | None:
     return None
 
 
-async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
-    """Give up on a hanging database when the gateway ends, so that it can end."""
-    await ending.wait()
+async def _give_up_when_away(store: Store, end_event: asyncio.Event) -> None:
+    """Give up on an unresponsive database when the gateway ends, so that the gateway can stop."""
+    await end_event.wait()
     while True:
         await asyncio.sleep(STORE_END_SECONDS)
         with suppress(StoreError):
@@ -739,7 +755,7 @@ async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
             store.give_up()
 
 
-async def _open_access(
+async def _open_authenticator(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
@@ -759,9 +775,9 @@ async def _open_access(
             )
         return None
     if auth == "passthrough":
-        accepted = AcceptedCredentials(store)
-        stack.push_async_callback(accepted.close)
-        return PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
+        credentials = AcceptedCredentials(store)
+        stack.push_async_callback(credentials.close)
+        return PassthroughAuthenticator(await store.shared_secret(SECRET), credentials)
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():
@@ -773,33 +789,35 @@ async def _open_access(
 
 # The small model on this machine as an upstream: `local`, or `local:` and a model's name or file
 
-LOCAL = "local"
+LOCAL_URL = "local"
 
 
 def is_local(url: str) -> bool:
-    return url == LOCAL or url.startswith(f"{LOCAL}:")
+    return url == LOCAL_URL or url.startswith(f"{LOCAL_URL}:")
 
 
-async def with_local(
+async def start_local_models(
     upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack
 ) -> list[Upstream]:
     """Return the upstreams, with a local model started for each that names one; it ends with the stack."""
     return [
-        await _start_local_model(one, config, stack) if is_local(one.url) else one
-        for one in upstreams
+        await _start_local_model(upstream, config, stack)
+        if is_local(upstream.url)
+        else upstream
+        for upstream in upstreams
     ]
 
 
 async def _start_local_model(
     upstream: Upstream, config: Config, stack: AsyncExitStack
 ) -> Upstream:
-    from everthread.providers.local import SMOLLM2, LocalModel, find_model
+    from everthread.providers.local import SMOLLM2, LocalModel, find_model_file
 
     name = upstream.url.partition(":")[2] or None
-    path = find_model(name, home_directory())
-    own = name is None or not name.lower().endswith(".gguf")
+    path = find_model_file(name, home_directory())
+    is_own_model = name is None or not name.lower().endswith(".gguf")
     window = config.model.context_length or SMOLLM2.trained_window
-    model = LocalModel(path, name=SMOLLM2.name if own else None, window=window)
+    model = LocalModel(path, name=SMOLLM2.name if is_own_model else None, window=window)
     stack.push_async_callback(model.aclose)
     address, key = await model.serve()
     return replace(upstream, url=address, api_key=key)

@@ -20,47 +20,53 @@ from everthread.factory.compression import acompress
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.providers.catalog import EndpointReport, Window
-    from everthread.providers.model_choice import Choice
+    from everthread.providers.model_choice import ModelChoice
     from everthread.providers.resilience import ModelEvent
     from everthread.store.store import Store
     from everthread.thread.options import Route, SummarizerContext
 
 
-Closing = Callable[[], Coroutine[Any, Any, Any]]
+CloseCallback = Callable[[], Coroutine[Any, Any, Any]]
 
 
-def closing_of(model: StreamingModel) -> Closing:
+def make_close_callback(model: StreamingModel) -> CloseCallback:
     """Return a callback that closes a model."""
     from everthread.providers.resilience import close_model
 
     return functools.partial(close_model, model)
 
 
-_ANY_MODEL = ("auto", "custom", "openrouter")
+_PROVIDERS_OF_ANY_MODEL = ("auto", "custom", "openrouter")
 """Providers that serve models of any name."""
 
 
-def choice_of(
+def choose_from_section(
     section: ModelOptions | SummaryModelOptions,
     model: str | None = None,
     *,
     api: Api | None = None,
-) -> Choice:
+) -> ModelChoice:
     """Return the model of a section of the configuration, or the named one, and its provider.
 
-    The provider and the key of the section are those of its own model: a name that implies another provider wins.
+    Provider and key of the section belong to its own model; a name that implies another provider wins.
     """
-    from everthread.providers.model_choice import choose, provider_named_by
+    from everthread.providers.model_choice import choose_model, find_provider_by_name
 
-    configured = section.default if isinstance(section, ModelOptions) else section.model
-    if model and model != configured:
-        own = provider_named_by(model)
-        has_own_models = section.base_url is None and section.provider not in _ANY_MODEL
-        is_of_other_provider = own is not None and own != section.provider
-        if is_of_other_provider and (has_own_models or own == "local"):
-            return choose(model, environment=os.environ, api=api)
-    return choose(
-        model or configured,
+    configured_model = (
+        section.default if isinstance(section, ModelOptions) else section.model
+    )
+    if model and model != configured_model:
+        implied_provider = find_provider_by_name(model)
+        has_own_models = (
+            section.base_url is None and section.provider not in _PROVIDERS_OF_ANY_MODEL
+        )
+        is_of_other_provider = (
+            implied_provider is not None and implied_provider != section.provider
+        )
+        if is_of_other_provider and (has_own_models or implied_provider == "local"):
+            return choose_model(model, environment=os.environ, api=api)
+    return choose_model(
+        model or configured_model,
         environment=os.environ,
         api=api,
         provider=section.provider,
@@ -71,17 +77,19 @@ def choice_of(
 
 def check_choice(
     section: ModelOptions | SummaryModelOptions, model: str | None = None
-) -> tuple[Choice | None, str]:
-    """Return the model that `choice_of` finds, and why it cannot be used; empty if it can."""
+) -> tuple[ModelChoice | None, str]:
+    """Return the model that `choose_from_section` finds, and why it cannot be used; empty if it can."""
     try:
-        choice = choice_of(section, model)
+        choice = choose_from_section(section, model)
     except ConfigError as error:
         return None, str(error)
     has_key = choice.key_env is None or os.environ.get(choice.key_env, "").strip()
     return choice, "" if has_key else f"{choice.key_env} is not set"
 
 
-def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
+def make_endpoint_request(
+    choice: ModelChoice,
+) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
     """Return a function that asks the model's server for its window."""
     from everthread.providers.catalog import ask_endpoint
 
@@ -92,26 +100,36 @@ def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointRepo
 
 
 async def load_window(
-    choice: Choice, setting: int | None, store: Store | None, *, offline: bool = False
+    choice: ModelChoice,
+    setting: int | None,
+    store: Store | None,
+    *,
+    offline: bool = False,
 ) -> Window:
-    """Return a model's window as it would be used: configured, learnt, as its server says, or catalogued."""
+    """Return the window that would be used for a model: configured, learnt, reported by its server, or catalogued."""
     from everthread.providers.catalog import LearntLimit, Window, resolve_window
     from everthread.providers.local import DEFAULT_WINDOW
 
     if choice.provider == "local":
         size = setting or DEFAULT_WINDOW
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
-    stored = (
+    stored_limit = (
         None
         if store is None
         else (await store.limits_for(choice.base_url, choice.model)).window
     )
-    learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
-    ask = None if offline else endpoint_of(choice)
-    return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask)
+    learnt_limit = (
+        None
+        if stored_limit is None
+        else LearntLimit(stored_limit.limit, stored_limit.source)
+    )
+    ask = None if offline else make_endpoint_request(choice)
+    return await resolve_window(
+        choice.model, setting=setting, learnt_limit=learnt_limit, ask_server=ask
+    )
 
 
-async def route_to(
+async def find_route(
     model: str | StreamingModel | None,
     config: Config,
     *,
@@ -132,26 +150,28 @@ async def route_to(
         )
         return Route(model.name, model.api, size, source, model.base_url, model=model)
     settings = config.model
-    choice = choice_of(settings, model, api=api)
+    choice = choose_from_section(settings, model, api=api)
     is_local = choice.provider == "local"
     is_configured = model is None or settings.default in (None, model)
-    resolved = await resolve_window(
+    resolved_window = await resolve_window(
         choice.model,
         setting=window or (settings.context_length if is_configured else None),
-        ask=None if is_local or own_client else endpoint_of(choice),
+        ask_server=None if is_local or own_client else make_endpoint_request(choice),
     )
     route = Route(
         choice.model,
         choice.api,
-        window=resolved.tokens,
-        source=str(resolved),
+        window=resolved_window.tokens,
+        source=str(resolved_window),
         base_url=choice.base_url,
         provider=choice.provider,
     )
     if own_client:
         return route
-    context_length = window or settings.context_length if is_local else resolved.tokens
-    first = create_model(
+    context_length = (
+        window or settings.context_length if is_local else resolved_window.tokens
+    )
+    chosen_model = create_model(
         choice,
         environment=os.environ,
         home=home_directory(),
@@ -161,9 +181,12 @@ async def route_to(
     if is_local:
         source = "the local server's own"
         route = replace(
-            route, window=first.window, source=source, base_url=first.base_url
+            route,
+            window=chosen_model.window,
+            source=source,
+            base_url=chosen_model.base_url,
         )
-    return replace(route, model=_wrap_model(first, fallback, events))
+    return replace(route, model=_wrap_model(chosen_model, fallback, events))
 
 
 def _wrap_model(
@@ -179,13 +202,15 @@ def _wrap_model(
         TimeLimitedModel,
     )
 
-    steady = RetryingModel(FittingModel(TimeLimitedModel(model)), events=events)
+    retrying_model = RetryingModel(FittingModel(TimeLimitedModel(model)), events=events)
     if not fallback:
-        return steady
-    return FallbackModel([steady, *fallback], refit=refit, events=events)
+        return retrying_model
+    return FallbackModel(
+        [retrying_model, *fallback], fit_request=fit_request, events=events
+    )
 
 
-async def refit(request: Request, model: StreamingModel) -> Request:
+async def fit_request(request: Request, model: StreamingModel) -> Request:
     """Make a request small enough for another model, for this call only; nothing is stored."""
     from everthread.core.tokens import TokenCounter
 
@@ -205,41 +230,44 @@ async def refit(request: Request, model: StreamingModel) -> Request:
     return replace(request, messages=compaction.messages)
 
 
-_MAX_AUXILIARIES = 100
-"""Most models of clients that write their own summaries; for further ones the journal writes."""
+_MAX_AUXILIARY_MODELS = 100
+"""Maximum models of clients that write their own summaries; beyond it the journal writes them."""
 
 
-def summarizer_maker(
+def make_summarizer_factory(
     config: Config,
-    on_open: Callable[[Closing], object],
+    on_open: Callable[[CloseCallback], object],
     *,
     floor: Summarizer | None = None,
     seconds: float | None = None,
 ) -> Callable[[SummarizerContext], Summarizer]:
     """Return a function that makes summarisers: the auxiliary model, else the main one, else the journal.
 
-    The journal always works; `floor` replaces it. The summarisers share the auxiliary models and the time for which a
-    route rests after a failure. `on_open` gets the callbacks that close these models; `seconds` bounds a call to one.
+    The journal always works; `floor` replaces it. The summarisers share the auxiliary models, and for how long a route
+    is skipped after a failure. `on_open` gets the callbacks that close these models; `seconds` limits a call to one.
     """
-    auxiliaries: dict[str, StreamingModel | None] = {}
-    rest_until: dict[str, float] = {}
+    auxiliary_models: dict[str, StreamingModel | None] = {}
+    paused_until: dict[str, float] = {}
     windows: dict[str, int] = {}
 
-    def make(context: SummarizerContext) -> Summarizer:
+    def make_summarizer(context: SummarizerContext) -> Summarizer:
         name = config.auxiliary.compression.model or context.route.name
-        if name not in auxiliaries and len(auxiliaries) < _MAX_AUXILIARIES:
+        if (
+            name not in auxiliary_models
+            and len(auxiliary_models) < _MAX_AUXILIARY_MODELS
+        ):
             model = _choose_auxiliary(name, context, config)
             if model is not None:
-                on_open(closing_of(model))
+                on_open(make_close_callback(model))
             if model is not None and seconds is not None:
                 from everthread.providers.resilience import TimeLimitedModel, TimeLimits
 
                 model = TimeLimitedModel(model, TimeLimits(seconds, seconds, seconds))
-            auxiliaries[name] = model
-        shared = _SharedRoutes(floor, rest_until, windows)
-        return _make_chain(context, config, auxiliaries.get(name), shared)
+            auxiliary_models[name] = model
+        shared = _SharedRoutes(floor, paused_until, windows)
+        return _make_chain(context, config, auxiliary_models.get(name), shared)
 
-    return make
+    return make_summarizer
 
 
 def _choose_auxiliary(
@@ -249,17 +277,17 @@ def _choose_auxiliary(
     from everthread.providers.model_choice import create_model
 
     options = config.auxiliary.compression
-    main = config.model
+    main_section = config.model
     if (
         options.model is None
         and options.provider in ("auto", "main")
         and options.base_url is None
     ):
         return None
-    via = main if options.provider == "main" else options
+    section = main_section if options.provider == "main" else options
     try:
         return create_model(
-            choice_of(via, name),
+            choose_from_section(section, name),
             environment=os.environ,
             home=home_directory(),
             context_length=options.context_length,
@@ -296,15 +324,15 @@ def _make_chain(
     """
     from everthread.compaction.journal.journal_writer import JournalWriter
 
-    last = shared.floor or JournalWriter(context.counter)
+    floor = shared.floor or JournalWriter(context.counter)
     main_model = context.route.model if context.route.provider != "local" else None
     if auxiliary is None and main_model is None:
-        return last
+        return floor
     from everthread.compaction.summarizers.chain import SummarizerChain
 
     return SummarizerChain(
         _list_writers(context, config, auxiliary, main_model, shared.windows),
-        floor=last,
+        floor=floor,
         clock=time.time,
         events=context.events,
         rest_until=shared.rest_until,
@@ -330,7 +358,7 @@ def _list_writers(
     compression = config.compression
     writers: list[Summarizer] = []
 
-    def price(model: MeteredModel) -> Price | None:
+    def make_price(model: MeteredModel) -> Price | None:
         if not compression.economics:
             return None
         return Price(model.name, ttl=config.prompt_caching.cache_ttl)
@@ -341,29 +369,29 @@ def _list_writers(
             counter,
             context_length=config.auxiliary.compression.context_length,
             template=compression.template,
-            price=price(model),
+            price=make_price(model),
             windows=windows,
         )
         writers.append(writer)
 
     def meter(model: StreamingModel) -> MeteredModel:
-        return MeteredModel(model, context.lost, context.permit)
+        return MeteredModel(model, context.report_abandoned, context.check_permission)
 
     if auxiliary is not None:
         add_writer(meter(FittingModel(auxiliary)), TokenCounter(auxiliary.name))
     if main_model is not None:
-        main = meter(main_model)
+        metered_main_model = meter(main_model)
         if context.route.caches_by_marks:
-            warm = WarmPrefixSummarizer(
-                main,
+            warm_summarizer = WarmPrefixSummarizer(
+                metered_main_model,
                 context.counter,
-                context.live,
+                context.last_request,
                 template=compression.template,
-                price=price(main),
-                warm=context.warm,
+                price=make_price(metered_main_model),
+                warm=context.is_warm,
             )
-            writers.append(warm)
-        add_writer(main, context.counter)
+            writers.append(warm_summarizer)
+        add_writer(metered_main_model, context.counter)
     return writers
 
 
@@ -375,7 +403,7 @@ class EngineChoice:
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: Config) -> EngineChoice:
+    def from_config(cls, config: Config) -> EngineChoice:
         from everthread.compaction.registry import ALIASES
 
         name = config.context.engine
@@ -394,7 +422,7 @@ class EngineChoice:
         return find_engine(self.name, home=home_directory()).source == "built-in"
 
     def check(self) -> None:
-        """Make one engine, so that a bad engine is an error at start and not at each request."""
+        """Make one engine, so that a bad engine is reported at the start and not at each request."""
         from everthread.compaction.engine import Services
         from everthread.compaction.journal.journal_writer import JournalWriter
         from everthread.core.tokens import TokenCounter

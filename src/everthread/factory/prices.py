@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from everthread.core.prices import Prices, use_own_prices
+from everthread.core.prices import Prices, configure_prices
 
 if TYPE_CHECKING:
     from everthread.config import Config
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 def apply_prices(config: Config) -> None:
     """Use the prices of the configuration in this process."""
-    use_own_prices(
+    configure_prices(
         {
             name: Prices(
-                input=Decimal(str(one.input)),
-                output=Decimal(str(one.output)),
-                cache_read=_dollars(one.cache_read),
-                cache_write_5m=_dollars(one.cache_write),
-                cache_write_1h=_dollars(one.cache_write),
+                input=Decimal(str(model_prices.input)),
+                output=Decimal(str(model_prices.output)),
+                cache_read=_to_decimal(model_prices.cache_read),
+                cache_write_5m=_to_decimal(model_prices.cache_write),
+                cache_write_1h=_to_decimal(model_prices.cache_write),
             )
-            for name, one in config.prices.items()
+            for name, model_prices in config.prices.items()
         }
     )
 
 
-def _dollars(value: float | None) -> Decimal | None:
+def _to_decimal(value: float | None) -> Decimal | None:
     return None if value is None else Decimal(str(value))

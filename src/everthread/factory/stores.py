@@ -37,7 +37,7 @@ def open_store(
     `create=False`: a missing store is an error (`NoStoreError`). `away_seconds`: how long a read waits for a server
     that does not answer; None: half a minute.
     """
-    database = _database(url)
+    database = _make_database(url)
     database.prepare(create=create)
     return Store(database, away_seconds=away_seconds)
 
@@ -49,15 +49,15 @@ def migrate_store(
 
     `backup`: a new file for a copy of the store, made first.
     """
-    database = _database(url)
+    database = _make_database(url)
     if backup is not None:
         database.backup(backup)
-    before = database.prepare()
+    old_number = database.prepare()
     database.close()
-    return database.location, before, database.migrations[-1].number
+    return database.location, old_number, database.migrations[-1].number
 
 
-def _database(url: str | Path) -> Database:
+def _make_database(url: str | Path) -> Database:
     text = str(url)
     scheme = urlsplit(text).scheme
     if scheme in SERVER_SCHEMES:

@@ -14,8 +14,9 @@ from everthread.gateway.managed.fail_open import FailOpenManager
 from everthread.gateway.monitoring.log_lines import refusal_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.pending import PendingWork
+from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import decode_body
-from everthread.gateway.request.request_head import RequestHead, Upload
+from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.router import Upstream, family_of
 from everthread.gateway.streaming import Pieces, ResponseWriter
 from everthread.gateway.upstream import (
@@ -156,12 +157,14 @@ class Exchange:
             self.finish()
 
     def begin_filters(self) -> None:
-        made = (feature.begin(self) for feature in self.services.features)
-        self.filters = [one for one in made if one is not None]
+        filters = (feature.begin(self) for feature in self.services.features)
+        self.filters = [each for each in filters if each is not None]
 
     async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the request upstream; a response that came before is closed. `is_plain`: uncompressed, please."""
-        request = replace(self.make_request(), is_plain=is_plain)
+        request = self.make_request()
+        if is_plain:
+            request = replace(request, is_plain=True)
         for one in self.filters:
             request = one.request(request)
         headers = request.headers

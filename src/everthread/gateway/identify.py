@@ -34,9 +34,10 @@ SCOPE_HEADERS = (
 )
 """Headers in which clients name their session. One session may hold several
 conversations: subagents, titles."""
-_PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
+_SESSION_HEADERS = dict.fromkeys((SESSION_HEADER, *SCOPE_HEADERS))
+_PARENT_HEADERS = dict.fromkeys(("x-parent-session-id", "x-codex-parent-thread-id"))
 """Headers in which a subagent names the session it works for."""
-_SUBAGENT_HEADERS = ("x-openai-subagent", *_PARENT_HEADERS)
+_SUBAGENT_HEADERS = dict.fromkeys(("x-openai-subagent", *_PARENT_HEADERS))
 _METADATA_FIELDS = ("session_id", "sessionId", "conversation_id", "thread_id")
 _CACHE_KEY = "prompt_cache_key"
 _COPILOT_HEADER = "x-initiator"
@@ -50,33 +51,33 @@ BODY_SCOPE = "body:"
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, else from the fields."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
-    named = _first_header(headers, (SESSION_HEADER, *SCOPE_HEADERS))
-    session = named or _session_in_body(headers, fields)
+    session_header = _find_header(headers, _SESSION_HEADERS)
+    parent_header = _find_header(headers, _PARENT_HEADERS)
+    session = headers.get(session_header) or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
-        parent=_first_header(headers, _PARENT_HEADERS)[:MAX_NAME_CHARS],
-        is_subagent=any(headers.get(name) for name in _SUBAGENT_HEADERS),
+        parent=headers.get(parent_header, "")[:MAX_NAME_CHARS],
+        is_subagent=bool(_find_header(headers, _SUBAGENT_HEADERS)),
     )
 
 
-def _first_header(headers: Mapping[str, str], names: Sequence[str]) -> str:
-    return next((headers[name] for name in names if headers.get(name)), "")
+def _find_header(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
+    """Return the first of these names that is a header with a value; empty if none is."""
+    if names.keys().isdisjoint(headers):
+        return ""  # most clients send none of them
+    return next((name for name in names if headers.get(name)), "")
 
 
 def body_session(fields: Mapping[str, Any]) -> str:
     """Return the session that a request's own fields name; empty if they name none."""
+    candidates = [fields.get("session_id"), fields.get(_CACHE_KEY)]
     metadata = fields.get("metadata")
-    values = metadata if isinstance(metadata, dict) else {}
-    claude = _claude_session(values.get("user_id"))
-    if claude:
-        return claude
-    stated = [
-        *(values.get(name) for name in _METADATA_FIELDS),
-        fields.get("session_id"),
-        fields.get(_CACHE_KEY),
-    ]
-    return next((value for value in stated if isinstance(value, str) and value), "")
+    if isinstance(metadata, dict):
+        claude = _claude_session(metadata.get("user_id"))
+        in_metadata = [metadata.get(name) for name in _METADATA_FIELDS]
+        candidates = [claude, *in_metadata, *candidates]
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
@@ -106,9 +107,9 @@ def scope_of(
     A session that is named by our own header counts before any other. Empty if the
     client names none.
     """
-    for name in (SESSION_HEADER, *SCOPE_HEADERS):
-        if headers.get(name):
-            return f"{name}:{short_name(headers[name])}"
+    name = _find_header(headers, _SESSION_HEADERS)
+    if name:
+        return f"{name}:{short_name(headers[name])}"
     inner = "" if fields is None else _session_in_body(headers, fields)
     return f"{BODY_SCOPE}{short_name(inner)}" if inner else ""
 

@@ -31,12 +31,8 @@ from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER
 from everthread.gateway.mcp_tools import SCHEMAS, LookupReach, LookupTools
-from everthread.gateway.request.request_head import (
-    ClientGone,
-    collect_body,
-    header_map,
-    replay_body,
-)
+from everthread.gateway.request.body_limits import collect_body, replay_body
+from everthread.gateway.request.request_head import ClientGone, header_map
 from everthread.gateway.server import LoopServer, http_url, listen
 
 PATH = "/mcp"

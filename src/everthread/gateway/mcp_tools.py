@@ -38,7 +38,7 @@ from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
 from everthread.thread.facts import (
-    PIN_CHARS,
+    MAX_PIN_CHARS,
     add_pin,
     load_thread_state,
     state_figures,
@@ -179,7 +179,10 @@ PIN_SCHEMA = build_schema(
     "Keep a text word for word through every later compaction of the thread: give the text, or the id of a message. "
     "`remove` takes a pin back by its id. `status` lists the pins.",
     {
-        "text": {"type": "string", "description": f"At most {PIN_CHARS:,} characters."},
+        "text": {
+            "type": "string",
+            "description": f"At most {MAX_PIN_CHARS:,} characters.",
+        },
         "id": {"type": "string", "description": "message:123, whose text is pinned."},
         "remove": {
             "type": "string",
@@ -425,7 +428,7 @@ class LookupTools:
             return f"{pin_id.strip()} is no longer pinned; the next compaction leaves it out."
         if message_id:
             passage = await self._make_lookup(reach, thread).read(
-                message_id, limit=PIN_CHARS + 1
+                message_id, limit=MAX_PIN_CHARS + 1
             )
             text = passage.text
         pin = await add_pin(self.store, thread, text)

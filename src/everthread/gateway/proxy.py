@@ -24,6 +24,7 @@ from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.pending import PendingWork
+from everthread.gateway.request.body_limits import Upload, read_body
 from everthread.gateway.request.body_reading import (
     BodyLocator,
     RequestBody,
@@ -33,9 +34,7 @@ from everthread.gateway.request.known_bodies import BodyOrigin
 from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
-    Upload,
     model_in_path,
-    read_body,
     run_while_connected,
 )
 from everthread.gateway.router import Routes, Upstream, family_of

@@ -66,7 +66,7 @@ class LoopServer(Server):
         ready.cancel()
         if self._task.done():
             self._task.result()
-        # asyncio has made it as short as what it accepts at once.
+        # asyncio has shortened the queue to the number that it accepts at once.
         self._listener.listen(_BACKLOG)
 
     async def stop(self) -> None:
@@ -108,7 +108,10 @@ class LoopServer(Server):
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
+    """Return a listening socket; raise `InputError` if the address cannot be used.
+
+    It names IPPROTO_TCP, so that asyncio enables TCP_NODELAY.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host,
@@ -129,7 +132,7 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
 def bind_socket(
     family: int, address: Any, *, shares_port: bool = False
 ) -> socket.socket:
-    """`shares_port`: between several sockets of one port the system shares out the connections."""
+    """Return a bound socket. `shares_port`: between several sockets of a port the system shares out the connections."""
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,7 +155,7 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 )
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""What uvicorn writes before a response, for a client that waits for it."""
+"""Written by uvicorn before a response, if the client waits for permission to send its body."""
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
 _OTHER_FILES = 128
@@ -230,7 +233,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             return
         self._header_size = 0
         super().on_message_complete()
-        # A long body pauses it, and who does not read hears of no end.
+        # A long body pauses reading; a paused connection would not notice that its client leaves.
         if not self.pipeline:
             self.flow.resume_reading()
 
@@ -276,7 +279,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
 
 class _HeldHead:
-    """A response's transport. Its head waits for what follows in the same turn of the loop: both go in one write."""
+    """A response's transport that writes the head together with a body that follows in the same turn of the loop."""
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport")
 
@@ -344,7 +347,7 @@ class _ResumedRequest:
 def header_timeout_protocol(
     seconds: float, header_bytes: int, most_connections: int
 ) -> type[HeaderTimeoutProtocol]:
-    """The protocol of one server, with its limits."""
+    """Return the protocol of one server, with its limits."""
     limits = {
         "seconds": seconds,
         "header_bytes": header_bytes,
@@ -355,7 +358,7 @@ def header_timeout_protocol(
 
 
 def connection_limit() -> int:
-    """How many connections of clients fit beside as many to upstreams, files and the store.
+    """Return how many connections of clients fit beside as many to upstreams, files and the store.
 
     The soft limit of open files is raised to the hard one first: many systems begin at 1,024.
     """
@@ -399,7 +402,7 @@ _STOP_NOTICE_SECONDS = 2.0
 
 
 class Gateway:
-    """Listens, serves, and ends after what it is answering."""
+    """The running gateway: it listens, serves, and lets open answers end before it stops."""
 
     def __init__(  # noqa: PLR0913 - where and how long, each by its name
         self,
@@ -417,9 +420,9 @@ class Gateway:
         self._port = port
         self._patience = patience
         self._connections = connections
-        """At once; None: as many as the system allows."""
+        """The most connections at the same time; None for as many as the system allows."""
         self._listener = listener
-        """Bound already; None: one of its own."""
+        """A socket that is bound already; None to bind one."""
         self._server: LoopServer | None = None
 
     @property

@@ -44,7 +44,7 @@ class WorkerPlace:
 
     listener: socket.socket
     count: int
-    """Of all workers."""
+    """How many workers there are."""
     links: Path
     """The folder of the links that let people in: each opens the pages once, whichever worker is asked."""
 

@@ -47,7 +47,7 @@ _ABOUT_ORIGIN = frozenset(
 )
 """Headers that a browser applies to the whole origin, or that are set here (`streaming.BROWSER_GUARD`)."""
 _IDLE_SECONDS = 4.0
-"""Less than the five that many servers keep a connection: who closes first meets no request on its way."""
+"""Less than the five for which many servers keep a connection: if we close first, no request meets a closed one."""
 _HEADER_BYTES = 256 * 1024
 """Maximum length of a header line in an answer."""
 _PIECE_BYTES = 1024 * 1024
@@ -75,7 +75,7 @@ class ResponseHeaders(dict[str, str]):
 
 
 class UpstreamResponse:
-    """What an upstream answers, its body still to come. Who has it closes it."""
+    """The response of an upstream, whose body is still to come. Its user closes it."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status_code = response.status
@@ -283,7 +283,7 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where an upstream is, and the environment's proxy (`HTTPS_PROXY` and the like) on the way there."""
+    """The address of an upstream, and the proxy that the environment names for it (`HTTPS_PROXY` and the like)."""
 
     root: str
     proxy: str | None

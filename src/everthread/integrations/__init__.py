@@ -1,5 +1,5 @@
-"""Everthread inside the frameworks people build agents with: one thin file each, over `thread.py`.
+"""Everthread inside agent frameworks: one thin file per framework, on top of `threads.py`.
 
-A framework keeps its own history, whole. For each model call it hands the history over, sends what comes back, which
-fits the window, and hands over the answer. Nothing here imports a framework that is not used.
+A framework keeps its own history. For each model call it passes the history in, sends the messages that it gets back,
+which fit the window, and passes the answer in. No framework is imported that is not used.
 """

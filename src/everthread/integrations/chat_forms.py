@@ -6,25 +6,30 @@ import json
 from typing import Any
 
 
-def chat_usage(
-    prompt: Any, output: Any, *, cached: Any = 0, written: Any = 0, reasoning: Any = 0
+def make_chat_usage(
+    prompt_tokens: Any,
+    output_tokens: Any,
+    *,
+    cached_tokens: Any = 0,
+    cache_write_tokens: Any = 0,
+    reasoning_tokens: Any = 0,
 ) -> dict[str, Any] | None:
-    """Usage in the form of OpenAI's chat, whose prompt contains the cached part; None without a prompt."""
-    if not prompt:
+    """Return usage in the form of OpenAI's chat, whose prompt includes the cached part; None without a prompt."""
+    if not prompt_tokens:
         return None
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output or 0,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens or 0,
         "prompt_tokens_details": {
-            "cached_tokens": cached or 0,
-            "cache_write_tokens": written or 0,
+            "cached_tokens": cached_tokens or 0,
+            "cache_write_tokens": cache_write_tokens or 0,
         },
-        "completion_tokens_details": {"reasoning_tokens": reasoning or 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens or 0},
     }
 
 
-def chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
-    """A framework's call as a chat message has it."""
+def make_chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
+    """Return a framework's call in chat form."""
     text = (
         arguments
         if isinstance(arguments, str)
@@ -37,8 +42,10 @@ def chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
     }
 
 
-def chat_tool(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
-    """A framework's tool as a chat request has it."""
+def make_chat_tool(
+    name: str, description: str | None, parameters: Any
+) -> dict[str, Any]:
+    """Return a framework's tool in chat form."""
     return {
         "type": "function",
         "function": {

@@ -1,4 +1,4 @@
-"""Checks that a framework is installed, new enough and has the hook that its integration uses."""
+"""Check that a framework is installed, new enough and has the hook that its integration uses."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from importlib import metadata
 
 
 @contextlib.contextmanager
-def framework(package: str, least: str, extra: str, hook: str) -> Iterator[None]:
-    """Import from a framework; if it is missing, too old or lacks the hook, the error says what to install."""
-    install = f"pip install 'everthread[{extra}]'"
+def check_framework(
+    package: str, min_version: str, extra: str, hook: str
+) -> Iterator[None]:
+    """Wrap imports from a framework. Raise an `ImportError` with advice if it is missing, too old or lacks the hook."""
+    install_command = f"pip install 'everthread[{extra}]'"
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        message = f"everthread.integrations needs the package {package}, which is not installed: {install}"
+        message = f"everthread.integrations needs the package {package}, which is not installed: {install_command}"
         raise ImportError(message, name=package) from None
-    if _parse_version(version) < _parse_version(least):
+    if _parse_version(version) < _parse_version(min_version):
         message = (
             f"{package} {version} is installed; everthread.integrations needs "
-            f"{least} or newer for {hook}: {install}"
+            f"{min_version} or newer for {hook}: {install_command}"
         )
         raise ImportError(message, name=package)
     try:
         yield
     except ImportError as error:
-        message = f"{package} {version} has no {hook} ({error}); install the version that was tested: {install}"
+        message = f"{package} {version} has no {hook} ({error}); install the version that was tested: {install_command}"
         raise ImportError(message, name=package) from error
 
 

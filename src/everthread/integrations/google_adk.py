@@ -14,8 +14,12 @@ from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
 from everthread.core.recent_dict import RecentDict
-from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
-from everthread.integrations.framework_package import framework
+from everthread.integrations.chat_forms import (
+    make_chat_call,
+    make_chat_tool,
+    make_chat_usage,
+)
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
@@ -23,15 +27,15 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
+with check_framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.tools.base_tool import BaseTool
     from google.genai import types
 
 __all__ = ["EverthreadPlugin"]
 logger = logging.getLogger("google_adk.everthread")
-MAX_CALLS = 1_000
-"""Most calls in progress."""
+MAX_OPEN_CALLS = 1_000
+"""Maximum calls in progress."""
 
 
 class EverthreadPlugin(BasePlugin):
@@ -51,7 +55,7 @@ class EverthreadPlugin(BasePlugin):
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
         self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(
-            MAX_CALLS
+            MAX_OPEN_CALLS
         )
 
     async def before_model_callback(
@@ -60,12 +64,12 @@ class EverthreadPlugin(BasePlugin):
         """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
-        fitted = await self.threads.arun(
-            self.threads.prepare(_model_call(callback_context, llm_request))
+        fitted_call = await self.threads.arun(
+            self.threads.prepare(_read_call(callback_context, llm_request))
         )
-        self._calls[_call_key(callback_context)] = fitted
-        if fitted is not None:
-            _apply_call(llm_request, fitted)
+        self._calls[_call_key(callback_context)] = fitted_call
+        if fitted_call is not None:
+            _apply_call(llm_request, fitted_call)
 
     async def after_model_callback(
         self, *, callback_context: Any, llm_response: Any
@@ -73,14 +77,14 @@ class EverthreadPlugin(BasePlugin):
         """Record a complete answer."""
         if llm_response.partial or llm_response.content is None:
             return
-        fitted = self._calls.pop(_call_key(callback_context), None)
-        if fitted is not None:
+        fitted_call = self._calls.pop(_call_key(callback_context), None)
+        if fitted_call is not None:
             message, _ = _read_answer(
-                llm_response.content.parts or (), len(fitted.call.messages)
+                llm_response.content.parts or (), len(fitted_call.call.messages)
             )
             await self.threads.arun(
                 self.threads.record(
-                    fitted, message, _read_usage(llm_response.usage_metadata)
+                    fitted_call, message, _read_usage(llm_response.usage_metadata)
                 )
             )
 
@@ -88,19 +92,21 @@ class EverthreadPlugin(BasePlugin):
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> Any:
         """After a refusal for size, ask again with less; return None to leave the error unchanged."""
-        fitted = self._calls.pop(_call_key(callback_context), None)
+        fitted_call = self._calls.pop(_call_key(callback_context), None)
         model = getattr(
             callback_context.get_invocation_context().agent, "canonical_model", None
         )
         refusal = error
         while model is not None:
             try:
-                fitted = await self.threads.arun(self.threads.recover(fitted, refusal))
-            except Exception as same:
-                if same is not refusal:
+                fitted_call = await self.threads.arun(
+                    self.threads.recover(fitted_call, refusal)
+                )
+            except Exception as failure:
+                if failure is not refusal:
                     raise
                 return None
-            _apply_call(llm_request, fitted)
+            _apply_call(llm_request, fitted_call)
             try:
                 responses = [
                     response
@@ -108,10 +114,10 @@ class EverthreadPlugin(BasePlugin):
                         llm_request, stream=False
                     )
                 ]
-            except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
-                refusal = again
+            except Exception as next_error:  # noqa: BLE001 - whatever a provider's client raises
+                refusal = next_error
                 continue
-            self._calls[_call_key(callback_context)] = fitted
+            self._calls[_call_key(callback_context)] = fitted_call
             return responses[-1] if responses else None
         return None
 
@@ -154,45 +160,47 @@ class _NativeParts:
     """The content they come from."""
 
 
-def _model_call(context: Any, request: Any) -> ModelCall:
-    messages, own = to_core(request.contents)
+def _read_call(context: Any, request: Any) -> ModelCall:
+    messages, native_parts = to_core(request.contents)
     config = request.config
-    declared = [
+    declarations = [
         item
         for tool in config.tools or ()
         for item in getattr(tool, "function_declarations", None) or ()
     ]
     tools = [
-        chat_tool(item.name, item.description, _read_parameters(item))
-        for item in declared
+        make_chat_tool(item.name, item.description, _read_parameters(item))
+        for item in declarations
     ]
     system = config.system_instruction
     model = str(request.model or "").rpartition("/")[2]
     return ModelCall(
         messages,
-        own,
+        native_parts,
         model=model,
-        key=_session_key(context),
+        conversation_key=_session_key(context),
         system=system if isinstance(system, str) else None,
         tools=tools,
         max_tokens=config.max_output_tokens,
     )
 
 
-def _apply_call(request: Any, fitted: FittedCall) -> None:
+def _apply_call(request: Any, fitted_call: FittedCall) -> None:
     """Apply a prepared call to the request, which ADK made for this call alone."""
     names = {
         call.id: call.name
-        for message in fitted.call.messages
+        for message in fitted_call.call.messages
         for call in calls_of(message)
     }
-    if fitted.is_changed:
-        request.contents = join(fitted.send(lambda message: from_core(message, names)))
+    if fitted_call.is_changed:
+        request.contents = join_contents(
+            fitted_call.messages_to_send(lambda message: from_core(message, names))
+        )
     system = request.config.system_instruction
-    if fitted.note and isinstance(system, str) and fitted.note not in system:
-        request.config.system_instruction = f"{system}\n\n{fitted.note}"
-    if fitted.cap is not None:
-        request.config.max_output_tokens = fitted.cap
+    if fitted_call.note and isinstance(system, str) and fitted_call.note not in system:
+        request.config.system_instruction = f"{system}\n\n{fitted_call.note}"
+    if fitted_call.output_cap is not None:
+        request.config.max_output_tokens = fitted_call.output_cap
 
 
 def _session_key(context: Any) -> str:
@@ -215,16 +223,16 @@ def _read_parameters(declaration: Any) -> Any:
     )
 
 
-def _read_usage(used: Any) -> dict[str, Any] | None:
-    if used is None:
+def _read_usage(usage: Any) -> dict[str, Any] | None:
+    if usage is None:
         return None
-    thought = used.thoughts_token_count or 0
-    output = (used.candidates_token_count or 0) + thought
-    return chat_usage(
-        used.prompt_token_count,
+    thought_tokens = usage.thoughts_token_count or 0
+    output = (usage.candidates_token_count or 0) + thought_tokens
+    return make_chat_usage(
+        usage.prompt_token_count,
         output,
-        cached=used.cached_content_token_count,
-        reasoning=thought,
+        cached_tokens=usage.cached_content_token_count,
+        reasoning_tokens=thought_tokens,
     )
 
 
@@ -232,9 +240,9 @@ def _read_usage(used: Any) -> dict[str, Any] | None:
 
 
 def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]:
-    """The contents as messages, and the native parts of each. Calls without an id get one from their index."""
+    """Return the contents as messages, and the native parts of each. Calls without an id get one from their index."""
     messages: list[Message] = []
-    own: list[_NativeParts] = []
+    native_parts: list[_NativeParts] = []
     open_calls: list[tuple[str, str]] = []
     for content in contents:
         parts = list(content.parts or ())
@@ -242,34 +250,38 @@ def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]
             message, calls = _read_answer(parts, len(messages))
             open_calls = calls
             messages.append(message)
-            own.append(_NativeParts("model", parts))
+            native_parts.append(_NativeParts("model", parts))
             continue
         for part in parts:
             response = part.function_response
             if response is not None:
                 messages.append(_read_result(response, open_calls))
-                own.append(_NativeParts("user", [part]))
-            elif own and own[-1].content is content and messages[-1]["role"] == "user":
-                own[-1].parts.append(part)
+                native_parts.append(_NativeParts("user", [part]))
+            elif (
+                native_parts
+                and native_parts[-1].content is content
+                and messages[-1]["role"] == "user"
+            ):
+                native_parts[-1].parts.append(part)
                 messages[-1] = {
                     "role": "user",
-                    "content": [*parts_of(messages[-1]), _content_part(part)],
+                    "content": [*parts_of(messages[-1]), _read_content_part(part)],
                 }
             else:
-                own.append(_NativeParts("user", [part], content))
-                messages.append({"role": "user", "content": _content(part)})
-    return messages, own
+                native_parts.append(_NativeParts("user", [part], content))
+                messages.append({"role": "user", "content": _read_content(part)})
+    return messages, native_parts
 
 
 def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeParts:
-    """A chat message as parts. `names`: the functions of calls, by their ids."""
+    """Return a chat message as parts. `names`: function names by call id."""
     if message["role"] == "assistant":
         text = text_of(message)
         parts = [types.Part(text=text)] if text else []
         parts += (
             types.Part(
                 function_call=types.FunctionCall(
-                    id=_id(call.id), name=call.name, args=call.parsed
+                    id=_provider_call_id(call.id), name=call.name, args=call.parsed
                 )
             )
             for call in calls_of(message)
@@ -284,7 +296,7 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
             [
                 types.Part(
                     function_response=types.FunctionResponse(
-                        id=_id(call_id), name=name, response=response
+                        id=_provider_call_id(call_id), name=name, response=response
                     )
                 )
             ],
@@ -298,10 +310,10 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
     )
 
 
-def join(view: Sequence[_NativeParts]) -> list[Any]:
+def join_contents(items: Sequence[_NativeParts]) -> list[Any]:
     """Join native parts into contents: the results of one answer's calls are one content."""
     contents: list[Any] = []
-    for item in view:
+    for item in items:
         if (
             contents
             and item.role == contents[-1].role == "user"
@@ -317,12 +329,12 @@ def _are_results(parts: Sequence[Any]) -> bool:
     return all(part.function_response is not None for part in parts)
 
 
-_MADE_ID = "place:"
+_GENERATED_ID_PREFIX = "place:"
 
 
-def _id(call_id: str) -> str | None:
-    """The provider's id of a call; None for an id that we made."""
-    return None if not call_id or call_id.startswith(_MADE_ID) else call_id
+def _provider_call_id(call_id: str) -> str | None:
+    """Return the provider's id of a call; None for a generated id."""
+    return None if not call_id or call_id.startswith(_GENERATED_ID_PREFIX) else call_id
 
 
 def _read_answer(
@@ -331,12 +343,13 @@ def _read_answer(
     text = "".join(part.text for part in parts if part.text and not part.thought)
     calls = [part.function_call for part in parts if part.function_call is not None]
     ids = [
-        call.id or f"{_MADE_ID}{index}.{number}" for number, call in enumerate(calls)
+        call.id or f"{_GENERATED_ID_PREFIX}{index}.{position}"
+        for position, call in enumerate(calls)
     ]
     message: Message = {"role": "assistant", "content": text or None}
     if calls:
         message["tool_calls"] = [
-            chat_call(call_id, call.name, call.args)
+            make_chat_call(call_id, call.name, call.args)
             for call_id, call in zip(ids, calls, strict=True)
         ]
     return message, [
@@ -345,8 +358,8 @@ def _read_answer(
 
 
 def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
-    """A function's response; without an id it answers the first open call of its name."""
-    match = next(
+    """Return a function's response as a message; without an id it answers the first open call of its name."""
+    open_call = next(
         (
             pair
             for pair in open_calls
@@ -354,14 +367,14 @@ def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
         ),
         None,
     )
-    if match is not None:
-        open_calls.remove(match)
-    call_id = response.id or (match[0] if match is not None else "")
-    answer = response.response or {}
+    if open_call is not None:
+        open_calls.remove(open_call)
+    call_id = response.id or (open_call[0] if open_call is not None else "")
+    result = response.response or {}
     text = (
-        answer["result"]
-        if set(answer) == {"result"} and isinstance(answer["result"], str)
-        else json.dumps(answer, default=str)
+        result["result"]
+        if set(result) == {"result"} and isinstance(result["result"], str)
+        else json.dumps(result, default=str)
     )
     return {
         "role": "tool",
@@ -371,11 +384,11 @@ def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
     }
 
 
-def _content(part: Any) -> Any:
-    return part.text if part.text is not None else [_content_part(part)]
+def _read_content(part: Any) -> Any:
+    return part.text if part.text is not None else [_read_content_part(part)]
 
 
-def _content_part(part: Any) -> dict[str, Any]:
+def _read_content_part(part: Any) -> dict[str, Any]:
     if part.text is not None:
         return {"type": "text", "text": part.text}
     data = part.inline_data or part.file_data

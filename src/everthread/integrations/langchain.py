@@ -10,18 +10,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import CRITICAL, DONE, USER_WORDS, render_sections
 from everthread.compaction.user_quotes import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
-from everthread.integrations.chat_forms import chat_call, chat_usage
-from everthread.integrations.framework_package import framework
+from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 
-with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
+with check_framework(
+    "langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"
+):
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import (
         AIMessage,
@@ -43,8 +45,8 @@ logger = logging.getLogger("langchain.everthread")
 MAX_USER_WORDS_TOKENS = 4_000
 JOURNAL_TOKENS = 2_000
 STATE_TOKENS = 800
-EARLIER_CHARS = 8_000
-"""Size of a summary for LangChain's own middleware, which sets none."""
+MAX_EARLIER_CHARS = 8_000
+"""Limits of a summary for LangChain's own middleware, which sets none."""
 
 
 class EverthreadMiddleware(AgentMiddleware):
@@ -58,33 +60,37 @@ class EverthreadMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         self.threads = FrameworkThreads("langchain", logger, **options)
-        self.tools = [self._recall_tool()] if recall_tool else []
+        self.tools = [self._make_recall_tool()] if recall_tool else []
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send a request that fits; after a refusal for size, a smaller one."""
-        fitted = self.threads.run(self.threads.prepare(_model_call(request)))
+        fitted_call = self.threads.run(self.threads.prepare(_read_call(request)))
         while True:
             try:
-                response = handler(_apply_call(request, fitted))
+                response = handler(_apply_call(request, fitted_call))
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                fitted = self.threads.run(self.threads.recover(fitted, error))
+                fitted_call = self.threads.run(self.threads.recover(fitted_call, error))
             else:
-                self.threads.run(self.threads.record(fitted, *_read_answer(response)))
+                self.threads.run(
+                    self.threads.record(fitted_call, *_read_answer(response))
+                )
                 return response
 
     async def awrap_model_call(
         self, request: Any, handler: Callable[[Any], Awaitable[Any]]
     ) -> Any:
-        """The same in an event loop."""
-        fitted = await self.threads.arun(self.threads.prepare(_model_call(request)))
+        """Like `wrap_model_call`, in an event loop."""
+        fitted_call = await self.threads.arun(self.threads.prepare(_read_call(request)))
         while True:
             try:
-                response = await handler(_apply_call(request, fitted))
+                response = await handler(_apply_call(request, fitted_call))
             except Exception as error:  # noqa: BLE001 - as above
-                fitted = await self.threads.arun(self.threads.recover(fitted, error))
+                fitted_call = await self.threads.arun(
+                    self.threads.recover(fitted_call, error)
+                )
             else:
                 await self.threads.arun(
-                    self.threads.record(fitted, *_read_answer(response))
+                    self.threads.record(fitted_call, *_read_answer(response))
                 )
                 return response
 
@@ -92,7 +98,7 @@ class EverthreadMiddleware(AgentMiddleware):
         """Close the store. Everything is stored already."""
         self.threads.close()
 
-    def _recall_tool(self) -> Any:
+    def _make_recall_tool(self) -> Any:
         def recall(config: RunnableConfig, **arguments: Any) -> str:
             return self.threads.run(self.threads.recall(_thread_id(config), arguments))
 
@@ -116,25 +122,27 @@ def summarize(messages: list[Any]) -> str:
     The summary holds the user's words and a journal; an earlier summary stays, shortened if it is long.
     """
     count = TokenCounter().text
-    own = [
+    earlier_summaries = [
         message
         for message in messages
         if message.additional_kwargs.get("lc_source") == "summarization"
     ]
-    core = [to_core(message) for message in messages if message not in own]
-    journal, state = journal_of(core)
-    user_facts = [facts for facts in map(MessageFacts, core) if facts.is_user]
+    core_messages = [
+        to_core(message) for message in messages if message not in earlier_summaries
+    ]
+    journal, state = journal_of(core_messages)
+    user_facts = [facts for facts in map(MessageFacts, core_messages) if facts.is_user]
     user_messages = [
         user_message(number, facts.redacted_words())
         for number, facts in enumerate(user_facts, 1)
     ]
-    words = render_words(user_messages, MAX_USER_WORDS_TOKENS, count)
-    earlier = "\n\n".join(str(message.text) for message in own)
+    user_words = render_words(user_messages, MAX_USER_WORDS_TOKENS, count)
+    earlier_text = "\n\n".join(str(message.text) for message in earlier_summaries)
     sections = {
-        USER_WORDS: words,
+        USER_WORDS: user_words,
         DONE: journal.fit(JOURNAL_TOKENS, count).text(),
         **state_sections(state, STATE_TOKENS, count),
-        CRITICAL: clip(earlier, EARLIER_CHARS),
+        CRITICAL: clip(earlier_text, MAX_EARLIER_CHARS),
     }
     return render_sections(sections, brief=True)
 
@@ -142,7 +150,7 @@ def summarize(messages: list[Any]) -> str:
 # A model call
 
 
-def _model_call(request: Any) -> ModelCall:
+def _read_call(request: Any) -> ModelCall:
     model = request.model
     profile = getattr(model, "profile", None) or {}
     system = request.system_message
@@ -151,7 +159,7 @@ def _model_call(request: Any) -> ModelCall:
         request.messages,
         _find_attribute(model, "model_name", "model", "model_id")
         or type(model).__name__,
-        key=_thread_id(get_config()),
+        conversation_key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
         tools=[
             tool
@@ -170,52 +178,55 @@ def _model_call(request: Any) -> ModelCall:
     )
 
 
-def _apply_call(request: Any, fitted: FittedCall | None) -> Any:
+def _apply_call(request: Any, fitted_call: FittedCall | None) -> Any:
     """Return the request changed to fit; the same object if nothing changes."""
-    if fitted is None:
+    if fitted_call is None:
         return request
-    for event in fitted.events:
+    for event in fitted_call.events:
         request.runtime.stream_writer({"everthread": event.as_dict()})
     changes: dict[str, Any] = {}
-    if fitted.is_changed:
-        changes["messages"] = fitted.send(from_core)
-    if fitted.note and request.system_message is not None:
+    if fitted_call.is_changed:
+        changes["messages"] = fitted_call.messages_to_send(from_core)
+    if fitted_call.note and request.system_message is not None:
         blocks = request.system_message.content_blocks
         changes["system_message"] = SystemMessage(
-            [*blocks, {"type": "text", "text": fitted.note}]
+            [*blocks, {"type": "text", "text": fitted_call.note}]
         )
-    if fitted.cap is not None:
-        changes["model_settings"] = {**request.model_settings, "max_tokens": fitted.cap}
+    if fitted_call.output_cap is not None:
+        changes["model_settings"] = {
+            **request.model_settings,
+            "max_tokens": fitted_call.output_cap,
+        }
     return request.override(**changes) if changes else request
 
 
 def _read_answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | None]:
-    """The model's message, its usage and its stop reason."""
+    """Return the model's message, its usage and its stop reason."""
     response = getattr(response, "model_response", response)
     results = [response] if isinstance(response, BaseMessage) else response.result
     message = next(
         (item for item in results if isinstance(item, AIMessage)), AIMessage("")
     )
-    used = message.usage_metadata
+    usage = message.usage_metadata
     stop = message.response_metadata.get(
         "finish_reason"
     ) or message.response_metadata.get("stop_reason")
-    return to_core(message), None if used is None else read_usage(used), stop
+    return to_core(message), None if usage is None else read_usage(usage), stop
 
 
-def read_usage(used: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     """Convert LangChain's usage; its input contains the cached and the cache-written tokens."""
-    read = used.get("input_token_details") or {}
-    output = used.get("output_token_details") or {}
-    written = read.get("cache_creation") or sum(
-        value for name, value in read.items() if name.startswith("ephemeral")
+    input_details = usage.get("input_token_details") or {}
+    output_details = usage.get("output_token_details") or {}
+    cache_write_tokens = input_details.get("cache_creation") or sum(
+        value for name, value in input_details.items() if name.startswith("ephemeral")
     )
-    return chat_usage(
-        used.get("input_tokens"),
-        used.get("output_tokens"),
-        cached=read.get("cache_read"),
-        written=written,
-        reasoning=output.get("reasoning"),
+    return make_chat_usage(
+        usage.get("input_tokens"),
+        usage.get("output_tokens"),
+        cached_tokens=input_details.get("cache_read"),
+        cache_write_tokens=cache_write_tokens,
+        reasoning_tokens=output_details.get("reasoning"),
     )
 
 
@@ -235,34 +246,41 @@ def to_core(message: Any) -> Message:
     """Convert LangChain's message to a chat message, without its reasoning."""
     if isinstance(message, AIMessage):
         calls = [*message.tool_calls, *message.invalid_tool_calls]
-        core: Message = {"role": "assistant", "content": str(message.text) or None}
+        core_message: Message = {
+            "role": "assistant",
+            "content": str(message.text) or None,
+        }
         if calls:
-            core["tool_calls"] = [
-                chat_call(call["id"] or "", call["name"], call["args"])
+            core_message["tool_calls"] = [
+                make_chat_call(call["id"] or "", call["name"], call["args"])
                 for call in calls
             ]
-        return core
+        return core_message
     if isinstance(message, ToolMessage):
-        core = {
+        core_message = {
             "role": "tool",
             "tool_call_id": message.tool_call_id,
-            "content": _content(message.content),
+            "content": _read_content(message.content),
         }
         if message.name:
-            core["name"] = message.name
-        return {**core, "is_error": True} if message.status == "error" else core
-    return {"role": "user", "content": _content(message.content)}
+            core_message["name"] = message.name
+        return (
+            {**core_message, "is_error": True}
+            if message.status == "error"
+            else core_message
+        )
+    return {"role": "user", "content": _read_content(message.content)}
 
 
-def _content(content: Any) -> Any:
+def _read_content(content: Any) -> Any:
     return (
         content
         if isinstance(content, str)
-        else [_content_part(part) for part in content]
+        else [_read_content_part(part) for part in content]
     )
 
 
-def _content_part(part: Any) -> dict[str, Any]:
+def _read_content_part(part: Any) -> dict[str, Any]:
     """Convert a part of any provider's form; media other than images become a placeholder."""
     if isinstance(part, str):
         return {"type": "text", "text": part}

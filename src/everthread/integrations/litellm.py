@@ -13,12 +13,12 @@ from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.recent_dict import RecentDict
-from everthread.integrations.chat_forms import chat_usage
-from everthread.integrations.framework_package import framework
+from everthread.integrations.chat_forms import make_chat_usage
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads, ThreadOptions
 
-with framework(
+with check_framework(
     "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
 ):
     import litellm
@@ -29,9 +29,9 @@ with framework(
 
 __all__ = ["EverthreadLogger"]
 logger = logging.getLogger("LiteLLM.everthread")
-MAX_CALLS = 10_000
-"""Most calls in progress."""
-_CHAT = ("completion", "acompletion")
+MAX_OPEN_CALLS = 10_000
+"""Maximum calls in progress."""
+_CHAT_CALL_TYPES = ("completion", "acompletion")
 
 
 class EverthreadLogger(CustomLogger):
@@ -44,7 +44,7 @@ class EverthreadLogger(CustomLogger):
     def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("litellm", logger, **options)
-        self._calls: RecentDict[str, FittedCall | None] = RecentDict(MAX_CALLS)
+        self._calls: RecentDict[str, FittedCall | None] = RecentDict(MAX_OPEN_CALLS)
 
     async def async_pre_call_hook(
         self,
@@ -54,7 +54,9 @@ class EverthreadLogger(CustomLogger):
         call_type: Any,
     ) -> dict[str, Any] | None:
         """Prepare a call in the proxy, which knows the owner of the key."""
-        if _call_type_name(call_type) in _CHAT and data.get("litellm_call_id"):
+        if _call_type_name(call_type) in _CHAT_CALL_TYPES and data.get(
+            "litellm_call_id"
+        ):
             await self._prepare(
                 data, owner=str(getattr(user_api_key_dict, "api_key", None) or "")
             )
@@ -64,13 +66,17 @@ class EverthreadLogger(CustomLogger):
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
         """Make the request fit before each try."""
-        if _call_type_name(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
+        if _call_type_name(call_type) not in _CHAT_CALL_TYPES or not kwargs.get(
+            "litellm_call_id"
+        ):
             return None
         if kwargs["litellm_call_id"] not in self._calls:
             await self._prepare(kwargs)
-        fitted = self._calls[kwargs["litellm_call_id"]]
+        fitted_call = self._calls[kwargs["litellm_call_id"]]
         return (
-            kwargs if fitted is None else {**kwargs, **_changed_fields(fitted, kwargs)}
+            kwargs
+            if fitted_call is None
+            else {**kwargs, **_changed_fields(fitted_call, kwargs)}
         )
 
     async def async_post_call_success_deployment_hook(
@@ -121,19 +127,19 @@ class EverthreadLogger(CustomLogger):
         """After a refusal for size, prepare a smaller request for the next try."""
         call_id = kwargs.get("litellm_call_id")
         error = kwargs.get("exception")
-        fitted = self._calls.get(call_id)
-        if fitted is None or not isinstance(error, Exception):
+        fitted_call = self._calls.get(call_id)
+        if fitted_call is None or not isinstance(error, Exception):
             return
         try:
             self._calls[call_id] = await self.threads.arun(
-                self.threads.recover(fitted, error)
+                self.threads.recover(fitted_call, error)
             )
-        except Exception as same:
-            if same is not error:
+        except Exception as failure:
+            if failure is not error:
                 raise
 
     async def recall(self, session_id: str, **arguments: Any) -> str:
-        """The answer of the tool `recall`, for an agent that has it, in a conversation with this session id."""
+        """Return the answer of the tool `recall` in the conversation with this session id."""
         return await self.threads.arun(self.threads.recall(session_id, arguments))
 
     def close(self) -> None:
@@ -145,8 +151,10 @@ class EverthreadLogger(CustomLogger):
             logger.warning(
                 "Everthread sees no messages: give them to acompletion by name, `messages=…`"
             )
-        fitted = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
-        self._calls[data["litellm_call_id"]] = fitted
+        fitted_call = await self.threads.arun(
+            self.threads.prepare(_read_call(data, owner))
+        )
+        self._calls[data["litellm_call_id"]] = fitted_call
 
     async def _record(
         self, call_id: Any, response: Any, chunks: Sequence[Any] = ()
@@ -158,19 +166,19 @@ class EverthreadLogger(CustomLogger):
             or not hasattr(choices[0], "message")
         ):
             return
-        fitted = self._calls.pop(call_id)
-        reported = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
-        usage = _read_usage(getattr(response, "usage", None)) if reported else None
+        fitted_call = self._calls.pop(call_id)
+        has_usage = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
+        usage = _read_usage(getattr(response, "usage", None)) if has_usage else None
         message = _to_core(choices[0].message.model_dump(exclude_none=True))
         await self.threads.arun(
-            self.threads.record(fitted, message, usage, choices[0].finish_reason)
+            self.threads.record(fitted_call, message, usage, choices[0].finish_reason)
         )
 
 
 # A call
 
 
-def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
+def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     messages = list(data.get("messages") or ())
     start = next(
         (
@@ -180,15 +188,15 @@ def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
         ),
         len(messages),
     )
-    own = messages[start:]
+    native_messages = messages[start:]
     metadata = data.get("metadata") or data.get("litellm_metadata") or {}
     session = data.get("litellm_session_id") or metadata.get("session_id") or ""
     model = _model_name(str(data.get("model")))
     return ModelCall(
-        [_to_core(item) for item in own],
-        own,
+        [_to_core(item) for item in native_messages],
+        native_messages,
         model=model,
-        key=str(session),
+        conversation_key=str(session),
         system="\n\n".join(map(text_of, messages[:start])) or None,
         tools=list(data.get("tools") or ()),
         owner=owner,
@@ -198,15 +206,20 @@ def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )
 
 
-def _changed_fields(fitted: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the request that change."""
+def _changed_fields(fitted_call: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the request that change."""
     messages = list(data.get("messages") or ())
     system_messages = (
-        [dict(item) for item in messages[: len(messages) - len(fitted.call.own)]]
-        if fitted.is_changed
+        [
+            dict(item)
+            for item in messages[
+                : len(messages) - len(fitted_call.call.native_messages)
+            ]
+        ]
+        if fitted_call.is_changed
         else []
     )
-    if fitted.note and system_messages:
+    if fitted_call.note and system_messages:
         content = system_messages[-1].get("content")
         blocks = (
             [{"type": "text", "text": content}]
@@ -215,43 +228,45 @@ def _changed_fields(fitted: FittedCall, data: Mapping[str, Any]) -> dict[str, An
         )
         system_messages[-1]["content"] = [
             *blocks,
-            {"type": "text", "text": fitted.note},
+            {"type": "text", "text": fitted_call.note},
         ]
     changes: dict[str, Any] = (
-        {"messages": [*system_messages, *fitted.send(dict)]}
-        if fitted.is_changed
+        {"messages": [*system_messages, *fitted_call.messages_to_send(dict)]}
+        if fitted_call.is_changed
         else {}
     )
-    if fitted.cap is not None:
+    if fitted_call.output_cap is not None:
         name = (
             "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
         )
-        changes[name] = fitted.cap
+        changes[name] = fitted_call.output_cap
     return changes
 
 
 def _to_core(item: Mapping[str, Any]) -> Message:
-    """A chat message without LiteLLM's own fields."""
+    """Return a chat message without LiteLLM's own fields."""
     fields = ("role", "content", "tool_calls", "tool_call_id", "name", "refusal")
-    plain: Any = {key: item[key] for key in fields if item.get(key) is not None}
-    if plain.get("role") in SYSTEM_ROLES:
-        plain["role"] = "user"
-    plain.setdefault("content", None)
-    message: Message = plain
+    message_fields: Any = {
+        key: item[key] for key in fields if item.get(key) is not None
+    }
+    if message_fields.get("role") in SYSTEM_ROLES:
+        message_fields["role"] = "user"
+    message_fields.setdefault("content", None)
+    message: Message = message_fields
     return message
 
 
-def _read_usage(used: Any) -> dict[str, Any] | None:
-    if used is None:
+def _read_usage(usage: Any) -> dict[str, Any] | None:
+    if usage is None:
         return None
-    read = getattr(used, "prompt_tokens_details", None)
-    output = getattr(used, "completion_tokens_details", None)
-    return chat_usage(
-        used.prompt_tokens,
-        used.completion_tokens,
-        cached=getattr(read, "cached_tokens", 0),
-        written=getattr(read, "cache_creation_tokens", 0),
-        reasoning=getattr(output, "reasoning_tokens", 0),
+    input_details = getattr(usage, "prompt_tokens_details", None)
+    output_details = getattr(usage, "completion_tokens_details", None)
+    return make_chat_usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        cached_tokens=getattr(input_details, "cached_tokens", 0),
+        cache_write_tokens=getattr(input_details, "cache_creation_tokens", 0),
+        reasoning_tokens=getattr(output_details, "reasoning_tokens", 0),
     )
 
 
@@ -264,7 +279,7 @@ def _model_name(alias: str) -> str:
 
 
 def _catalogue_window(model: str) -> int | None:
-    """The model's window in LiteLLM's own list."""
+    """Return the model's window from LiteLLM's own list."""
     tokens = (litellm.model_cost.get(model) or {}).get("max_input_tokens")
     return tokens if isinstance(tokens, int) else None
 

@@ -1,4 +1,4 @@
-"""A framework's model call, in the form that the threads of callers take, and made to fit."""
+"""A framework's model call, before and after it is made to fit the window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from everthread.core.messages import Call, Message, calls_of
-from everthread.core.outputs import OutputLimits, name_reader
+from everthread.core.outputs import OutputLimits, replace_reader_name
 from everthread.core.types import System
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.events import Event
@@ -23,11 +23,11 @@ class ModelCall:
 
     messages: Sequence[Message]
     """Its whole history in core form, without the system prompt."""
-    own: Sequence[Any]
+    native_messages: Sequence[Any]
     """The same messages in the framework's form; unchanged ones are sent from here."""
     model: str
-    key: str = ""
-    """The framework's name for the conversation; empty: it is known by what was said."""
+    conversation_key: str = ""
+    """The framework's name for the conversation; if empty, it is identified by its messages."""
     system: System = None
     tools: Sequence[dict[str, Any]] = ()
     owner: str = ""
@@ -41,9 +41,9 @@ class ModelCall:
 class HistoryMessage:
     """One message of a framework's history (`SentMessage`)."""
 
-    def __init__(self, value: Message, *, is_own: bool = True) -> None:
+    def __init__(self, value: Message, *, is_native: bool = True) -> None:
         self.value = value
-        self.is_own = is_own
+        self.is_native = is_native
         """Whether the framework's own form of it is sent."""
 
     @cached_property
@@ -55,7 +55,7 @@ class HistoryMessage:
         return self.text.encode()
 
 
-Item = int | Message
+SentItem = int | Message
 """An index into the framework's history, or a message made here."""
 
 
@@ -65,64 +65,66 @@ class FittedCall:
 
     call: ModelCall
     prepared: PreparedCall
-    items: Sequence[Item]
+    items: Sequence[SentItem]
     note: str = ""
-    """A note about summaries, to be put after the system prompt."""
-    cap: int | None = None
+    """Note about summaries, to append to the system prompt."""
+    output_cap: int | None = None
     """The output cap, if the provider asked for a lower one."""
     events: Sequence[Event] = field(default_factory=list)
     """Events since the previous call, for the framework's own log."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether what is sent differs from the framework's history."""
+        """Whether the messages to send differ from the framework's history."""
         return list(self.items) != list(range(len(self.call.messages)))
 
-    def send(self, write: Callable[[Message], Any]) -> list[Any]:
-        """Return the messages to send: the framework's own, and Everthread's converted by `write`."""
+    def messages_to_send(self, convert: Callable[[Message], Any]) -> list[Any]:
+        """Return the messages to send: the framework's own, and Everthread's converted by `convert`."""
         return [
-            self.call.own[item] if isinstance(item, int) else write(item)
+            self.call.native_messages[item] if isinstance(item, int) else convert(item)
             for item in self.items
         ]
 
 
-def cite_large(
+def cite_large_outputs(
     messages: Sequence[Message], limits: OutputLimits, reader: str | None
 ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-    """Return a history in which results that are too large are cited, and what to store.
+    """Return a history in which too large results are cited, and the outputs to store.
 
     `reader`: the framework's tool that reads stored outputs; None if it has none.
     """
     history: list[HistoryMessage] = []
-    stored: list[LargeOutput] = []
+    large_outputs: list[LargeOutput] = []
     calls: dict[str, Call] = {}
-    for are_results, run in itertools.groupby(
+    for are_results, messages_run in itertools.groupby(
         messages, lambda message: message["role"] == "tool"
     ):
-        turn = list(run)
+        turn = list(messages_run)
         if not are_results:
             calls = {call.id: call for message in turn for call in calls_of(message)}
             history += map(HistoryMessage, turn)
             continue
-        cited, large = cite_large_results(turn, calls, limits)
-        stored += large
+        shortened_messages, new_outputs = cite_large_results(turn, calls, limits)
+        large_outputs += new_outputs
         history += [
-            HistoryMessage(old)
-            if new is old
-            else HistoryMessage(name_reader(new, reader), is_own=False)
-            for old, new in zip(turn, cited, strict=True)
+            HistoryMessage(original)
+            if shortened is original
+            else HistoryMessage(replace_reader_name(shortened, reader), is_native=False)
+            for original, shortened in zip(turn, shortened_messages, strict=True)
         ]
-    return history, stored
+    return history, large_outputs
 
 
-def make_items(prepared: PreparedCall, history: Sequence[HistoryMessage]) -> list[Item]:
+def make_items(
+    prepared: PreparedCall, history: Sequence[HistoryMessage]
+) -> list[SentItem]:
     """Return the messages to send; a message that was cited on arrival is not the framework's own."""
-    items: list[Item] = []
+    items: list[SentItem] = []
     for item in prepared.items():
         if not isinstance(item, int):
-            ours: Any = item
-            items.append(ours)
+            own_message: Any = item
+            items.append(own_message)
         else:
             message = history[item]
-            items.append(item if message.is_own else message.value)
+            items.append(item if message.is_native else message.value)
     return items

@@ -13,17 +13,19 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message
-from everthread.integrations.chat_forms import chat_tool, chat_usage
-from everthread.integrations.framework_package import framework
+from everthread.integrations.chat_forms import make_chat_tool, make_chat_usage
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 from everthread.wire.openai_responses import (
+    decode_assistant_items,
     decode_messages,
-    decode_run,
     encode_messages,
 )
 
-with framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
+with check_framework(
+    "openai-agents", "0.3", "openai-agents", "call_model_input_filter"
+):
     from agents import (
         FunctionTool,
         Model,
@@ -59,7 +61,7 @@ class EverthreadSession:
         model: str | None = None,
         **options: Unpack[ThreadOptions],
     ) -> None:
-        """`model`: its name, where neither the agent nor its model has one."""
+        """Set up a session. `model`: name of the model, if neither the agent nor its model has one."""
         self.session_id = session_id
         self.threads = FrameworkThreads("openai-agents", logger, **options)
         self._model = model
@@ -69,7 +71,7 @@ class EverthreadSession:
     # The session's protocol
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """Every item, or the latest ones."""
+        """Return every item, or the latest ones."""
         items = await self.threads.arun(self._read_items())
         return items if limit is None else items[max(0, len(items) - limit) :]
 
@@ -92,17 +94,17 @@ class EverthreadSession:
     async def clear_session(self) -> None:
         """Remove all items. They stay in the store, as another thread."""
         await self.threads.arun(self._write_items([], 0))
-        await self.threads.arun(self._begin_again())
+        await self.threads.arun(self._count_clearing())
 
     # A run
 
     def run_config(self, **settings: Any) -> RunConfig:
-        """A `RunConfig` that makes requests fit, recovers from refusals and records usage."""
+        """Return a `RunConfig` that makes requests fit, recovers from refusals and records usage."""
         provider = settings.pop("model_provider", None) or MultiProvider()
         if isinstance(settings.get("model"), Model):
             settings["model"] = self.wrap(settings["model"])
         return RunConfig(
-            model_provider=_Provider(self, provider),
+            model_provider=_ManagedProvider(self, provider),
             call_model_input_filter=self.filter,
             **settings,
         )
@@ -110,12 +112,15 @@ class EverthreadSession:
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """The `call_model_input_filter`: makes the input fit, for any model."""
         call = self._make_call(data, await self.threads.arun(self._read_key()))
-        self._prepared = fitted = await self.threads.arun(self.threads.prepare(call))
-        if fitted is None:
+        self._prepared = fitted_call = await self.threads.arun(
+            self.threads.prepare(call)
+        )
+        if fitted_call is None:
             return data.model_data
-        _add_spans(fitted)
+        _add_spans(fitted_call)
         return ModelInputData(
-            input=_items_to_send(fitted), instructions=_with_note(call.system, fitted)
+            input=_items_to_send(fitted_call),
+            instructions=_with_note(call.system, fitted_call),
         )
 
     def wrap(self, model: Model) -> Model:
@@ -127,9 +132,9 @@ class EverthreadSession:
         """The tool `recall`, for `Agent(tools=[…])`."""
 
         async def look_up(_context: Any, arguments: str) -> str:
-            parsed = json.loads(arguments or "{}")
+            parsed_arguments = json.loads(arguments or "{}")
             key = await self.threads.arun(self._read_key())
-            return await self.threads.arun(self.threads.recall(key, parsed))
+            return await self.threads.arun(self.threads.recall(key, parsed_arguments))
 
         return FunctionTool(
             name=RECALL["name"],
@@ -147,9 +152,9 @@ class EverthreadSession:
 
     def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
-        fitted = self._prepared
+        fitted_call = self._prepared
         self._prepared = None
-        return fitted
+        return fitted_call
 
     def _make_call(self, data: CallModelData[Any], key: str) -> ModelCall:
         items = data.model_data.input
@@ -168,32 +173,32 @@ class EverthreadSession:
             messages,
             groups,
             model=self._model or name or get_default_model(),
-            key=key,
+            conversation_key=key,
             system=data.model_data.instructions,
-            tools=[_chat_tool(tool) for tool in agent.tools],
+            tools=[_read_tool(tool) for tool in agent.tools],
             max_tokens=agent.model_settings.max_tokens,
         )
 
     @property
-    def _scope(self) -> str:
+    def _state_scope(self) -> str:
         return f"integration:openai-agents:items:{self.session_id}"
 
     async def _read_key(self) -> str:
         """Return the name of the conversation: the session's, and how often it was cleared."""
-        store = await self.threads.opened_store()
-        times = await store.get_state(self._scope, "cleared") or 0
-        return f"{self.session_id}#{times}" if times else self.session_id
+        store = await self.threads.get_store()
+        clear_count = await store.get_state(self._state_scope, "cleared") or 0
+        return f"{self.session_id}#{clear_count}" if clear_count else self.session_id
 
-    async def _begin_again(self) -> None:
-        store = await self.threads.opened_store()
-        times = await store.get_state(self._scope, "cleared") or 0
-        await store.put_state(self._scope, "cleared", times + 1)
+    async def _count_clearing(self) -> None:
+        store = await self.threads.get_store()
+        clear_count = await store.get_state(self._state_scope, "cleared") or 0
+        await store.put_state(self._state_scope, "cleared", clear_count + 1)
 
     async def _read_items(self) -> list[Item]:
-        store = await self.threads.opened_store()
-        count = await store.get_state(self._scope, "count") or 0
+        store = await self.threads.get_store()
+        count = await store.get_state(self._state_scope, "count") or 0
         chunks = [
-            await store.get_state(self._scope, f"{start:08d}")
+            await store.get_state(self._state_scope, f"{start:08d}")
             for start in range(0, count, ITEMS_PER_WRITE)
         ]
         return [item for chunk in chunks for item in chunk or ()][:count]
@@ -207,15 +212,17 @@ class EverthreadSession:
 
     async def _write_items(self, items: list[Item], start: int) -> None:
         """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
-        store = await self.threads.opened_store()
+        store = await self.threads.get_store()
         for offset in range(start, len(items), ITEMS_PER_WRITE):
             await store.put_state(
-                self._scope, f"{offset:08d}", items[offset : offset + ITEMS_PER_WRITE]
+                self._state_scope,
+                f"{offset:08d}",
+                items[offset : offset + ITEMS_PER_WRITE],
             )
-        await store.put_state(self._scope, "count", len(items))
+        await store.put_state(self._state_scope, "count", len(items))
 
 
-class _Provider(ModelProvider):
+class _ManagedProvider(ModelProvider):
     """Wraps the models of another provider."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
@@ -230,7 +237,7 @@ class _Provider(ModelProvider):
 
 
 class _ManagedModel(Model):
-    """Sends what the filter prepared; after a refusal for size a smaller request; and records the answer."""
+    """Send the prepared request, a smaller one after a refusal for size, and record the answer."""
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
         self._session = session
@@ -250,26 +257,26 @@ class _ManagedModel(Model):
         system_instructions: Any,
         input: Any,  # noqa: A002
         model_settings: Any,
-        *rest: Any,
+        *arguments: Any,
         **keywords: Any,
     ) -> Any:
         threads = self._session.threads
-        fitted = self._session.take_prepared()
+        fitted_call = self._session.take_prepared()
         while True:
             try:
                 response = await self._inner.get_response(
-                    system_instructions, input, model_settings, *rest, **keywords
+                    system_instructions, input, model_settings, *arguments, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                fitted = await threads.arun(threads.recover(fitted, error))
+                fitted_call = await threads.arun(threads.recover(fitted_call, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    fitted, model_settings
+                    fitted_call, model_settings
                 )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
                 await threads.arun(
                     threads.record(
-                        fitted, _read_answer(items), _read_usage(response.usage)
+                        fitted_call, _read_answer(items), _read_usage(response.usage)
                     )
                 )
                 return response
@@ -279,23 +286,23 @@ class _ManagedModel(Model):
         system_instructions: Any,
         input: Any,  # noqa: A002
         model_settings: Any,
-        *rest: Any,
+        *arguments: Any,
         **keywords: Any,
     ) -> AsyncIterator[Any]:
         threads = self._session.threads
-        fitted = self._session.take_prepared()
+        fitted_call = self._session.take_prepared()
         has_started = False
         while True:
             try:
                 async for event in self._inner.stream_response(
-                    system_instructions, input, model_settings, *rest, **keywords
+                    system_instructions, input, model_settings, *arguments, **keywords
                 ):
                     has_started = True
                     if event.type in ("response.completed", "response.incomplete"):
                         items = [_as_dict(item) for item in event.response.output]
                         await threads.arun(
                             threads.record(
-                                fitted,
+                                fitted_call,
                                 _read_answer(items),
                                 _read_usage(event.response.usage),
                             )
@@ -304,9 +311,9 @@ class _ManagedModel(Model):
             except Exception as error:  # as above
                 if has_started:
                     raise
-                fitted = await threads.arun(threads.recover(fitted, error))
+                fitted_call = await threads.arun(threads.recover(fitted_call, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
-                    fitted, model_settings
+                    fitted_call, model_settings
                 )
             else:
                 return
@@ -316,7 +323,7 @@ class _ManagedModel(Model):
 
 
 def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
-    """The messages of the items, and the items of each: an answer's reasoning, text and calls are one message."""
+    """Return the messages and the items of each: an answer's reasoning, text and calls are one message."""
     messages: list[Message] = []
     groups: list[list[Item]] = []
     for message in decode_messages([_as_dict(item) for item in items]):
@@ -327,7 +334,7 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
 
 
 def from_core(message: Message) -> list[Item]:
-    """A message as items. Text of the model is a string: without an id, models over Chat Completions refuse parts."""
+    """Return a message as items. The model's text is a string, because Chat Completions refuse parts without an id."""
     items = [dict(item) for item in encode_messages([message])]
     return [
         {
@@ -343,74 +350,82 @@ def from_core(message: Message) -> list[Item]:
 
 
 def _strip_native(message: Message) -> Message:
-    plain: Any = {key: value for key, value in message.items() if key != "_native"}
-    if plain["role"] in SYSTEM_ROLES:
-        plain["role"] = "user"
-    core: Message = plain
-    return core
+    message_fields: Any = {
+        key: value for key, value in message.items() if key != "_native"
+    }
+    if message_fields["role"] in SYSTEM_ROLES:
+        message_fields["role"] = "user"
+    core_message: Message = message_fields
+    return core_message
 
 
 def _read_answer(items: Sequence[Item]) -> Message:
     return (
-        _strip_native(decode_run(items))
+        _strip_native(decode_assistant_items(items))
         if items
         else {"role": "assistant", "content": ""}
     )
 
 
 def _as_dict(item: Any) -> Item:
-    """An item as JSON."""
+    """Return an item as JSON values."""
     dump = getattr(item, "model_dump", None)
     return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
 
 
-def _items_to_send(fitted: FittedCall) -> list[Item]:
-    return [item for group in fitted.send(from_core) for item in group]
+def _items_to_send(fitted_call: FittedCall) -> list[Item]:
+    return [item for group in fitted_call.messages_to_send(from_core) for item in group]
 
 
-def _with_note(system: Any, fitted: FittedCall) -> str | None:
-    return f"{system}\n\n{fitted.note}" if system and fitted.note else system
+def _with_note(system: Any, fitted_call: FittedCall) -> str | None:
+    return f"{system}\n\n{fitted_call.note}" if system and fitted_call.note else system
 
 
 def _make_retry(
-    fitted: FittedCall, settings: Any
+    fitted_call: FittedCall, settings: Any
 ) -> tuple[str | None, list[Item], Any]:
-    """The arguments of the next try after a refusal."""
-    _add_spans(fitted)
+    """Return the arguments of the next attempt after a refusal."""
+    _add_spans(fitted_call)
     settings = (
-        settings if fitted.cap is None else replace(settings, max_tokens=fitted.cap)
+        settings
+        if fitted_call.output_cap is None
+        else replace(settings, max_tokens=fitted_call.output_cap)
     )
-    return _with_note(fitted.call.system, fitted), _items_to_send(fitted), settings
+    return (
+        _with_note(fitted_call.call.system, fitted_call),
+        _items_to_send(fitted_call),
+        settings,
+    )
 
 
-def _read_usage(used: Any) -> dict[str, Any] | None:
-    if used is None:
+def _read_usage(usage: Any) -> dict[str, Any] | None:
+    if usage is None:
         return None
-    read = used.input_tokens_details
-    output = used.output_tokens_details
-    return chat_usage(
-        used.input_tokens,
-        used.output_tokens,
-        cached=getattr(read, "cached_tokens", 0),
-        written=getattr(read, "cache_write_tokens", 0),
-        reasoning=getattr(output, "reasoning_tokens", 0),
+    input_details = usage.input_tokens_details
+    output_details = usage.output_tokens_details
+    return make_chat_usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        cached_tokens=getattr(input_details, "cached_tokens", 0),
+        cache_write_tokens=getattr(input_details, "cache_write_tokens", 0),
+        reasoning_tokens=getattr(output_details, "reasoning_tokens", 0),
     )
 
 
-def _chat_tool(tool: Any) -> dict[str, Any]:
+def _read_tool(tool: Any) -> dict[str, Any]:
     schema = getattr(tool, "params_json_schema", None)
-    return chat_tool(
+    return make_chat_tool(
         tool.name,
         getattr(tool, "description", ""),
         schema if isinstance(schema, Mapping) else None,
     )
 
 
-def _add_spans(fitted: FittedCall) -> None:
+def _add_spans(fitted_call: FittedCall) -> None:
     """Add compactions as spans to the run's trace."""
     if get_current_trace() is None:
         return
-    for event in fitted.events:
+    for event in fitted_call.events:
         if event.kind == "compaction_done":
             with custom_span("everthread.compaction", event.as_dict()):
                 pass

@@ -14,8 +14,12 @@ from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
 from everthread.core.recent_dict import RecentDict
-from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
-from everthread.integrations.framework_package import framework
+from everthread.integrations.chat_forms import (
+    make_chat_call,
+    make_chat_tool,
+    make_chat_usage,
+)
+from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL,
@@ -23,7 +27,9 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
+with check_framework(
+    "pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"
+):
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
@@ -43,7 +49,7 @@ with framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request
 __all__ = ["Everthread"]
 logger = logging.getLogger("pydantic_ai.everthread")
 MAX_RUNS = 1_000
-"""Most runs in progress."""
+"""Maximum runs in progress."""
 _TEXT_KINDS = (
     "user-prompt",
     "system-prompt",
@@ -51,7 +57,7 @@ _TEXT_KINDS = (
     "retry-prompt",
     "retry-feedback",
 )
-"""Kinds of request parts that are messages; parts of other kinds stay with the part before them."""
+"""Kinds of request parts that are messages; other parts belong to the part before them."""
 
 
 class Everthread(AbstractCapability):
@@ -72,24 +78,26 @@ class Everthread(AbstractCapability):
         """For each run: the prepared call, and whether it is a retry after a refusal."""
 
     def get_toolset(self) -> Any:
-        """The tool `recall`."""
-        return FunctionToolset([self._recall_tool()]) if self._offers_recall else None
+        """Return the toolset with the tool `recall`; None if it is not offered."""
+        return (
+            FunctionToolset([self._make_recall_tool()]) if self._offers_recall else None
+        )
 
     async def prepare_model_request(
         self, ctx: RunContext[Any], request_context: Any
     ) -> Any:
         """Make the request fit."""
-        run = ctx.run_id or ""
-        fitted, is_retry = self._calls.pop(run, (None, False))
+        run_id = ctx.run_id or ""
+        fitted_call, is_retry = self._calls.pop(run_id, (None, False))
         if not is_retry:
-            fitted = await self.threads.arun(
-                self.threads.prepare(_model_call(ctx, request_context))
+            fitted_call = await self.threads.arun(
+                self.threads.prepare(_read_call(ctx, request_context))
             )
-        self._calls[run] = fitted, False
+        self._calls[run_id] = fitted_call, False
         return (
             request_context
-            if fitted is None
-            else _apply_call(ctx, request_context, fitted)
+            if fitted_call is None
+            else _apply_call(ctx, request_context, fitted_call)
         )
 
     async def after_model_request(
@@ -100,9 +108,11 @@ class Everthread(AbstractCapability):
         response: Any,
     ) -> Any:
         """Record the answer."""
-        fitted, _ = self._calls.pop(ctx.run_id or "", (None, False))
+        fitted_call, _ = self._calls.pop(ctx.run_id or "", (None, False))
         await self.threads.arun(
-            self.threads.record(fitted, to_core(response), _read_usage(response.usage))
+            self.threads.record(
+                fitted_call, to_core(response), _read_usage(response.usage)
+            )
         )
         return response
 
@@ -114,10 +124,10 @@ class Everthread(AbstractCapability):
         error: Exception,
     ) -> Any:
         """After a refusal for size ask again with less; every other error is raised."""
-        run = ctx.run_id or ""
-        fitted, _ = self._calls.pop(run, (None, False))
-        self._calls[run] = (
-            await self.threads.arun(self.threads.recover(fitted, error)),
+        run_id = ctx.run_id or ""
+        fitted_call, _ = self._calls.pop(run_id, (None, False))
+        self._calls[run_id] = (
+            await self.threads.arun(self.threads.recover(fitted_call, error)),
             True,
         )
         raise RetryModelRequest from error
@@ -126,7 +136,7 @@ class Everthread(AbstractCapability):
         """Close the store. Everything is stored already."""
         self.threads.close()
 
-    def _recall_tool(self) -> Tool[Any]:
+    def _make_recall_tool(self) -> Tool[Any]:
         async def look_up(ctx: RunContext[Any], **arguments: Any) -> str:
             return await self.threads.arun(
                 self.threads.recall(ctx.conversation_id or "", arguments)
@@ -152,21 +162,23 @@ class _NativePart:
     parts: list[Any] = field(default_factory=list)
 
 
-def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
+def _read_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     parameters = request.model_request_parameters
     model = request.model
-    lead, own = split(request.messages)
-    system = [part.content for part in (*lead, *(parameters.instruction_parts or ()))]
+    system_parts, native_parts = split_history(request.messages)
+    system = [
+        part.content for part in (*system_parts, *(parameters.instruction_parts or ()))
+    ]
     tools = [
-        chat_tool(tool.name, tool.description, tool.parameters_json_schema)
+        make_chat_tool(tool.name, tool.description, tool.parameters_json_schema)
         for tool in (*parameters.function_tools, *parameters.output_tools)
     ]
     settings = request.model_settings or {}
     return ModelCall(
-        [to_core(item) for item in own],
-        own,
+        [to_core(item) for item in native_parts],
+        native_parts,
         model=model.model_name,
-        key=ctx.conversation_id or "",
+        conversation_key=ctx.conversation_id or "",
         system="\n\n".join(system) or None,
         tools=tools,
         base_url=getattr(model, "base_url", None) or "",
@@ -174,9 +186,9 @@ def _model_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     )
 
 
-def _apply_call(ctx: RunContext[Any], request: Any, fitted: FittedCall) -> Any:
-    """The request changed to fit."""
-    for event in fitted.events:
+def _apply_call(ctx: RunContext[Any], request: Any, fitted_call: FittedCall) -> Any:
+    """Return the request, changed to fit."""
+    for event in fitted_call.events:
         if event.kind == "compaction_done":
             with ctx.tracer.start_as_current_span(
                 "everthread.compaction",
@@ -184,88 +196,90 @@ def _apply_call(ctx: RunContext[Any], request: Any, fitted: FittedCall) -> Any:
             ):
                 pass
     changes: dict[str, Any] = {}
-    if fitted.is_changed:
+    if fitted_call.is_changed:
         names = {
             call.id: call.name
-            for message in fitted.call.messages
+            for message in fitted_call.call.messages
             for call in calls_of(message)
         }
-        view = fitted.send(lambda message: from_core(message, names))
-        changes["messages"] = join(split(request.messages)[0], view)
-    if fitted.note:
+        items = fitted_call.messages_to_send(lambda message: from_core(message, names))
+        changes["messages"] = join_history(split_history(request.messages)[0], items)
+    if fitted_call.note:
         parameters = request.model_request_parameters
         parts = [
             *(parameters.instruction_parts or ()),
-            InstructionPart(fitted.note, dynamic=True),
+            InstructionPart(fitted_call.note, dynamic=True),
         ]
         changes["model_request_parameters"] = replace(
             parameters, instruction_parts=parts
         )
-    if fitted.cap is not None:
+    if fitted_call.output_cap is not None:
         changes["model_settings"] = {
             **(request.model_settings or {}),
-            "max_tokens": fitted.cap,
+            "max_tokens": fitted_call.output_cap,
         }
     return replace(request, **changes) if changes else request
 
 
-def _read_usage(used: Any) -> dict[str, Any] | None:
-    return chat_usage(
-        used.input_tokens,
-        used.output_tokens,
-        cached=used.cache_read_tokens,
-        written=used.cache_write_tokens,
-        reasoning=used.details.get("reasoning_tokens", 0),
+def _read_usage(usage: Any) -> dict[str, Any] | None:
+    return make_chat_usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.details.get("reasoning_tokens", 0),
     )
 
 
 # Messages
 
 
-def split(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]]:
+def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]]:
     """Split a history into its leading system prompt and the native part of each core message."""
-    lead: list[Any] = []
-    own: list[_NativePart] = []
+    system_parts: list[Any] = []
+    native_parts: list[_NativePart] = []
     for message in messages:
         if message.kind == "response":
-            own.append(_NativePart(message))
+            native_parts.append(_NativePart(message))
             continue
         for part in message.parts:
-            if part.part_kind == "system-prompt" and not own:
-                lead.append(part)
+            if part.part_kind == "system-prompt" and not native_parts:
+                system_parts.append(part)
             elif (
                 _is_result(part)
                 or part.part_kind in _TEXT_KINDS
-                or not own
-                or own[-1].holder is not message
+                or not native_parts
+                or native_parts[-1].holder is not message
             ):
-                own.append(_NativePart(message, [part]))
+                native_parts.append(_NativePart(message, [part]))
             else:
-                own[-1].parts.append(part)
-    return lead, own
+                native_parts[-1].parts.append(part)
+    return system_parts, native_parts
 
 
-def join(lead: Sequence[Any], view: Sequence[_NativePart]) -> list[Any]:
+def join_history(
+    system_parts: Sequence[Any], items: Sequence[_NativePart]
+) -> list[Any]:
     """Join native parts into messages: request parts that follow one another are one request."""
     messages: list[Any] = []
-    parts: list[Any] = list(lead)
+    parts: list[Any] = list(system_parts)
     holder: Any = None
 
-    def finish() -> None:
+    def finish_request() -> None:
         if parts:
             request = holder or ModelRequest(parts=[])
             messages.append(replace(request, parts=list(parts)))
             parts.clear()
 
-    for item in view:
+    for item in items:
         if isinstance(item.holder, ModelResponse):
-            finish()
+            finish_request()
             messages.append(item.holder)
             holder = None
         else:
             parts += item.parts
             holder = item.holder or holder
-    finish()
+    finish_request()
     return messages
 
 
@@ -280,7 +294,9 @@ def to_core(item: Any) -> Message:
         message: Message = {"role": "assistant", "content": text or None}
         if calls:
             message["tool_calls"] = [
-                chat_call(part.tool_call_id, part.tool_name, part.args_as_json_str())
+                make_chat_call(
+                    part.tool_call_id, part.tool_name, part.args_as_json_str()
+                )
                 for part in calls
             ]
         return message
@@ -297,11 +313,11 @@ def to_core(item: Any) -> Message:
             "name": part.tool_name or "",
             "content": text,
         }
-    return {"role": "user", "content": _content(part)}
+    return {"role": "user", "content": _read_content(part)}
 
 
 def from_core(message: Message, names: dict[str, str] | None = None) -> _NativePart:
-    """A chat message as a response, or as a part of a request. `names`: the tools of calls, by their ids."""
+    """Return a chat message as a response or as a part of a request. `names`: tool names by call id."""
     if message["role"] == "assistant":
         text = text_of(message)
         parts: list[Any] = [TextPart(text)] if text else []
@@ -326,17 +342,17 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
 
 
 def _is_result(part: Any) -> bool:
-    answers = (
+    answers_call = (
         part.part_kind.startswith("retry")
         and getattr(part, "tool_name", None) is not None
     )
-    return answers or (
+    return answers_call or (
         hasattr(part, "model_response_str") and hasattr(part, "tool_call_id")
     )
 
 
-def _content(part: Any) -> Any:
-    """The content of a request part."""
+def _read_content(part: Any) -> Any:
+    """Return the content of a request part."""
     content = getattr(part, "content", "")
     if isinstance(content, str):
         return content
@@ -346,10 +362,10 @@ def _content(part: Any) -> Any:
             if hasattr(part, "model_response")
             else f"[{part.part_kind}]"
         )
-    return [_content_part(item) for item in content]
+    return [_read_content_part(item) for item in content]
 
 
-def _content_part(item: Any) -> dict[str, Any]:
+def _read_content_part(item: Any) -> dict[str, Any]:
     if isinstance(item, str):
         return {"type": "text", "text": item}
     if isinstance(item, ImageUrl):

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
@@ -29,13 +29,13 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.factory import open_store, store_url
-from everthread.factory.caller_threads import caller_setup
+from everthread.factory.caller_threads import make_caller_setup
 from everthread.factory.conversations import LoopThread, make_summarizers
 from everthread.integrations.model_calls import (
     FittedCall,
     HistoryMessage,
     ModelCall,
-    cite_large,
+    cite_large_outputs,
     make_items,
 )
 from everthread.providers.catalog import resolve_window
@@ -71,13 +71,13 @@ from everthread.thread.recovery import TOO_LARGE
 
 T = TypeVar("T")
 API: Api = "openai_chat"
-"""The protocol whose messages have the core form, which every integration converts to."""
+"""The protocol whose messages have the core form; every integration converts to it."""
 RECALL = RECALL_SCHEMA["function"]
 """The tool `recall` for the agent: its name, description and parameters."""
-MAX_HEARD = 1_000
+MAX_THREADS_WITH_EVENTS = 1_000
 """Threads whose events wait for their next call."""
-MAX_EVENTS = 100
-"""Most events of a thread that wait for the next call."""
+MAX_WAITING_EVENTS = 100
+"""Maximum events of a thread that wait for the next call."""
 
 
 class ThreadOptions(TypedDict, total=False):
@@ -109,41 +109,43 @@ class FrameworkThreads:
         self._options = options
         self._identities = IdentityCache()
         self._sizes = SizeCache()
-        self._events: RecentDict[str, list[Event]] = RecentDict(MAX_HEARD)
-        self._starting = threading.Lock()
+        self._events: RecentDict[str, list[Event]] = RecentDict(MAX_THREADS_WITH_EVENTS)
+        self._start_lock = threading.Lock()
         self._loop: LoopThread | None = None
-        self._forget_opened()
+        self._reset()
 
-    def _forget_opened(self) -> None:
-        """Begin without a store and threads: those of an earlier loop are closed."""
-        self._opening = asyncio.Lock()
-        self._opened = AsyncExitStack()
+    def _reset(self) -> None:
+        """Forget store and threads, which belong to an earlier loop and are closed."""
+        self._open_lock = asyncio.Lock()
+        self._exit_stack = AsyncExitStack()
         self._store: Store | None = None
         self._threads: CallerThreads | None = None
 
     # From a framework
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work in the own loop, for a caller without `await`."""
-        return self._ensure_loop().run(work)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the own loop, for a caller without `await`."""
+        return self._ensure_loop().run(coroutine)
 
-    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work in the own loop, for a caller in another loop."""
-        return await asyncio.wrap_future(self._ensure_loop().submit(work))
+    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the own loop, for a caller in another loop."""
+        return await asyncio.wrap_future(self._ensure_loop().submit(coroutine))
 
     async def prepare(self, call: ModelCall) -> FittedCall | None:
-        """Make a call fit; None if that failed: the framework then sends its own messages, and the log says why."""
+        """Make a call fit. After a failure log it and return None, so that the framework sends its own messages."""
         if not call.messages:
             return None
         try:
             threads = await self._open_threads()
             frame = self._read_frame(call)
-            history, large = await self._cite_large(threads, call, frame)
-            sent = self._read_history(call, history)
-            prepared = await threads.open(sent, frame)
-            await self._store_outputs(threads, prepared, large)
+            history, large_outputs = await self._cite_large_outputs(
+                threads, call, frame
+            )
+            sent_history = self._read_history(call, history)
+            prepared = await threads.open(sent_history, frame)
+            await self._store_outputs(threads, prepared, large_outputs)
             await threads.prepare(prepared)
-            return await self._fit(threads, call, prepared, history)
+            return await self._make_fitted_call(threads, call, prepared, history)
         except Exception:  # logged; the framework's own call continues
             self._logger.exception(
                 "Everthread could not prepare a model call; it is sent as it was"
@@ -151,17 +153,17 @@ class FrameworkThreads:
             return None
 
     async def recover(
-        self, fitted: FittedCall | None, error: BaseException
+        self, fitted_call: FittedCall | None, error: BaseException
     ) -> FittedCall:
         """Return a smaller call after a refusal for size. Raise the error itself if there is none."""
         if (
-            fitted is None
+            fitted_call is None
             or not isinstance(error, Exception)
             or classify_error(error).kind not in TOO_LARGE
         ):
             raise error
         threads = await self._open_threads()
-        prepared = fitted.prepared
+        prepared = fitted_call.prepared
         try:
             is_smaller = await threads.recover(prepared, _read_refusal(error))
         except EverthreadError as failure:
@@ -180,25 +182,27 @@ class FrameworkThreads:
             for message in prepared.sent.messages
             if isinstance(message, HistoryMessage)
         ]
-        return await self._fit(threads, fitted.call, prepared, history)
+        return await self._make_fitted_call(
+            threads, fitted_call.call, prepared, history
+        )
 
     async def record(
         self,
-        fitted: FittedCall | None,
+        fitted_call: FittedCall | None,
         message: Message,
         usage: Mapping[str, Any] | None = None,
         stop: str | None = None,
     ) -> None:
         """Store an answer and its usage. A failure is logged: the framework already has the answer."""
-        if fitted is None:
+        if fitted_call is None:
             return
         try:
             threads = await self._open_threads()
             reply = Reply(message, stop or "stop", dict(usage or {}) or None)
-            reported = normalize_usage(usage, api=API) if usage else None
-            outcome = Outcome(200, reply, reported)
-            answer = threads.expect_answer(fitted.prepared, outcome)
-            await threads.record(fitted.prepared, outcome, answer)
+            canonical_usage = normalize_usage(usage, api=API) if usage else None
+            outcome = Outcome(200, reply, canonical_usage)
+            answer = threads.expect_answer(fitted_call.prepared, outcome)
+            await threads.record(fitted_call.prepared, outcome, answer)
         except Exception:  # as above
             self._logger.exception(
                 "Everthread could not record an answer; it is stored with the next call"
@@ -206,7 +210,7 @@ class FrameworkThreads:
 
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
         """Answer the tool `recall` in the conversations of this name; an error is part of the answer."""
-        store = await self.opened_store()
+        store = await self.get_store()
         thread = await store.find_conversation(
             DEFAULT_TENANT, short_name(key), self._client
         )
@@ -214,18 +218,18 @@ class FrameworkThreads:
             return "Nothing was said in this conversation yet."
         lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True)
         try:
-            return await recall_text(lookup, arguments)
+            return await answer_recall(lookup, arguments)
         except (EverthreadError, ValueError) as error:
             return redact(f"That could not be looked up: {error}")
 
-    async def opened_store(self) -> Store:
-        """The store, opened at first use."""
-        async with self._opening:
+    async def get_store(self) -> Store:
+        """Return the store, opened on first use."""
+        async with self._open_lock:
             return await self._open_store()
 
     def close(self) -> None:
         """Close the store. A further call opens it again."""
-        with self._starting:
+        with self._start_lock:
             loop = self._loop
             self._loop = None
         if loop is not None:
@@ -235,7 +239,7 @@ class FrameworkThreads:
     # A call
 
     def _read_frame(self, call: ModelCall) -> CallFrame:
-        tenant = _tenant_of(self._client, call.owner)
+        tenant = _make_tenant(self._client, call.owner)
         tools = list(call.tools)
         counter = TokenCounter(call.model)
         return CallFrame(
@@ -248,38 +252,38 @@ class FrameworkThreads:
             output_cap=call.max_tokens,
         )
 
-    async def _cite_large(
+    async def _cite_large_outputs(
         self, threads: CallerThreads, call: ModelCall, frame: CallFrame
     ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-        """Cite results that are too large for the model's nominal window, whichever was learnt since."""
+        """Cite results that are too large for the model's nominal window, whatever limit was learnt since."""
         options = threads.setup.options
         window = await threads.load_window(frame)
         limits = options.output_limits(options.for_model(call.model).budget(window))
         names = [tool.get("function", {}).get("name") for tool in call.tools]
         reader = RECALL["name"] if RECALL["name"] in names else None
-        return cite_large(call.messages, limits, reader)
+        return cite_large_outputs(call.messages, limits, reader)
 
     def _read_history(
         self, call: ModelCall, messages: Sequence[HistoryMessage]
     ) -> SentHistory:
-        """Return the history; a message that is cited is known by its original."""
+        """Return the history; a cited message is identified by its original."""
         originals = [
-            message if message.is_own else HistoryMessage(original)
+            message if message.is_native else HistoryMessage(original)
             for message, original in zip(messages, call.messages, strict=True)
         ]
         identities = [self._identities.read(API, original) for original in originals]
-        shown = [
-            identity if message.is_own else self._identities.read(API, message)
+        shown_identities = [
+            identity if message.is_native else self._identities.read(API, message)
             for identity, message in zip(identities, messages, strict=True)
         ]
-        session = short_name(call.key)
+        session = short_name(call.conversation_key)
         scope = f"{self._client}:{session}" if session else ""
         return SentHistory(
-            Family(_tenant_of(self._client, call.owner), scope),
+            Family(_make_tenant(self._client, call.owner), scope),
             build_history(identities),
             messages=messages,
             values=[message.value for message in messages],
-            sizes=self._sizes.pieces(API, call.model, shown, messages),
+            sizes=self._sizes.pieces(API, call.model, shown_identities, messages),
             client=ClientSession(self._client, session, platform=self._client),
             has_one_role=False,
         )
@@ -288,30 +292,32 @@ class FrameworkThreads:
         self,
         threads: CallerThreads,
         prepared: PreparedCall,
-        large: Sequence[LargeOutput],
+        large_outputs: Sequence[LargeOutput],
     ) -> None:
         """Store the outputs that the new messages cite."""
         thread = prepared.thread
-        new = prepared.sent.messages[prepared.match.matched :]
-        cited = "".join(message.text for message in new) if large else ""
-        for one in large:
-            output = one.output
-            if output.id in cited:
+        new_messages = prepared.sent.messages[prepared.match.matched :]
+        cited_text = (
+            "".join(message.text for message in new_messages) if large_outputs else ""
+        )
+        for large_output in large_outputs:
+            output = large_output.output
+            if output.id in cited_text:
                 await threads.setup.store.put_output(
-                    thread, output.text, call_id=output.call_id, tool=one.tool
+                    thread, output.text, call_id=output.call_id, tool=large_output.tool
                 )
                 self._on_event(
-                    OutputStored(thread, output.id, one.tool, len(output.text))
+                    OutputStored(thread, output.id, large_output.tool, len(output.text))
                 )
 
-    async def _fit(
+    async def _make_fitted_call(
         self,
         threads: CallerThreads,
         call: ModelCall,
         prepared: PreparedCall,
         history: Sequence[HistoryMessage],
     ) -> FittedCall:
-        """Return the call as it is to be sent now."""
+        """Return the call in the form to send now."""
         threads.measure(prepared)
         excerpts = await threads.find_excerpts(prepared)
         return FittedCall(
@@ -319,23 +325,23 @@ class FrameworkThreads:
             prepared,
             items=[*make_items(prepared, history), *excerpts],
             note=prepared.note,
-            cap=prepared.output_cap,
+            output_cap=prepared.output_cap,
             events=self._events.pop(prepared.thread, []),
         )
 
     # The process
 
     def _ensure_loop(self) -> LoopThread:
-        with self._starting:
+        with self._start_lock:
             if self._loop is None:
                 self._loop = LoopThread()
-                self._forget_opened()
+                self._reset()
                 _close_at_exit(self)
             return self._loop
 
     async def _close(self) -> None:
-        await self._opened.aclose()
-        self._forget_opened()
+        await self._exit_stack.aclose()
+        self._reset()
 
     @cached_property
     def _config(self) -> Config:
@@ -349,21 +355,21 @@ class FrameworkThreads:
             else:
                 url = store_url(self._config) if store is None else store
                 self._store = await asyncio.to_thread(open_store, url)
-                self._opened.push_async_callback(self._store.close)
+                self._exit_stack.push_async_callback(self._store.close)
         return self._store
 
     async def _open_threads(self) -> CallerThreads:
-        async with self._opening:
+        async with self._open_lock:
             if self._threads is None:
                 store = await self._open_store()
                 # Models for summaries are closed after the threads that use them.
-                models = await self._opened.enter_async_context(AsyncExitStack())
+                models = await self._exit_stack.enter_async_context(AsyncExitStack())
                 summarizers = make_summarizers(
                     self._options.get("summarizer", "auto"),
                     self._config,
                     models.push_async_callback,
                 )
-                setup = await caller_setup(
+                setup = await make_caller_setup(
                     self._config,
                     store,
                     summarizer=summarizers,
@@ -371,25 +377,29 @@ class FrameworkThreads:
                     listener=self._on_event,
                 )
                 self._threads = CallerThreads(setup, self._sizes)
-                self._opened.push_async_callback(self._threads.close)
+                self._exit_stack.push_async_callback(self._threads.close)
             return self._threads
 
     async def _find_window(
         self, _api: Api, model: str, _upstream: str, _betas: str
     ) -> int:
-        found = await resolve_window(model, setting=self._configured_window(model))
-        return found.tokens
+        window = await resolve_window(model, setting=self._configured_window(model))
+        return window.tokens
 
     def _configured_window(self, model: str) -> int | None:
-        own = self._config.model
-        configured = own.context_length if own.default in (None, model) else None
-        return self._options.get("window") or configured
+        model_options = self._config.model
+        context_length = (
+            model_options.context_length
+            if model_options.default in (None, model)
+            else None
+        )
+        return self._options.get("window") or context_length
 
     def _on_event(self, event: Event) -> None:
         """Log an event, keep it for the thread's next call, and pass it to the listener."""
         self._log_event(event)
-        waiting = [*self._events.get(event.session, ()), event]
-        self._events[event.session] = waiting[-MAX_EVENTS:]
+        waiting_events = [*self._events.get(event.session, ()), event]
+        self._events[event.session] = waiting_events[-MAX_WAITING_EVENTS:]
         listener = self._options.get("listener")
         if listener is not None:
             listener(event)
@@ -425,8 +435,8 @@ class FrameworkThreads:
             self._logger.info("Everthread: %s", event.text)
 
 
-def _tenant_of(client: str, owner: str) -> str:
-    """Return the tenant of an owner's threads: two tenants never share anything."""
+def _make_tenant(client: str, owner: str) -> str:
+    """Return the tenant of an owner's threads; tenants share nothing."""
     if not owner:
         return DEFAULT_TENANT
     digest = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -445,17 +455,17 @@ def _read_refusal(error: Exception) -> ProviderRefusal:
     return ProviderRefusal(getattr(error, "status_code", None), str(error))
 
 
-_RUNNING: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
+_OPEN_THREADS: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
 
 
 def _close_at_exit(threads: FrameworkThreads) -> None:
     """Close open threads before the interpreter shuts its thread pools down; `atexit` alone would be too late."""
-    if not _RUNNING:
+    if not _OPEN_THREADS:
         register = getattr(threading, "_register_atexit", atexit.register)
         register(_close_all)
-    _RUNNING.add(threads)
+    _OPEN_THREADS.add(threads)
 
 
 def _close_all() -> None:
-    for threads in list(_RUNNING):
+    for threads in list(_OPEN_THREADS):
         threads.close()

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import Recall, recall_text
+from everthread.agent.tools.conversation_tools import Recall, answer_recall
 from everthread.core.messages import Message, calls_of, text_of
-from everthread.core.outputs import name_reader, persisted_block
+from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
 from everthread.lab.hand_back import write_hand_back
@@ -87,14 +87,14 @@ class ExtensionHooks:
             tool=text_in(hook_input, "tool"),
             call_id=text_in(hook_input, "call"),
         )
-        block = persisted_block(text, preview_chars=PREVIEW_CHARS)
-        return {"text": name_reader(block, READER_TOOLS[self.client])}
+        block = make_persisted_block(text, preview_chars=PREVIEW_CHARS)
+        return {"text": replace_reader_name(block, READER_TOOLS[self.client])}
 
     async def _recall(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
         thread = make_thread_id(self._make_empty_log(hook_input))
         arguments = hook_input.get("arguments")
         lookup = StoreLookup(self.store, None, thread)
-        recalled_text = await recall_text(
+        recalled_text = await answer_recall(
             lookup, arguments if isinstance(arguments, Mapping) else {}
         )
         return {"text": recalled_text}

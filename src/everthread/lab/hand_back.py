@@ -8,8 +8,8 @@ from everthread.core.messages import (
     Message,
     calls_of,
     count_noun,
+    iterate_strings,
     results_of,
-    strings_in,
 )
 from everthread.core.transcript import is_user_message, user_text
 from everthread.errors import EverthreadError
@@ -121,7 +121,7 @@ def _write_step(message: Message) -> str:
             lines.append(f"- answered: {_cut_text(words.strip(), MAX_EXCERPT_CHARS)}")
         for call in calls_of(message):
             arguments = ", ".join(
-                " ".join(text.split()) for text in strings_in(call.parsed)
+                " ".join(text.split()) for text in iterate_strings(call.parsed)
             )
             lines.append(
                 f"- called {call.name}: {_cut_text(arguments, MAX_EXCERPT_CHARS)}"

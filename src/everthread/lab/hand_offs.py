@@ -15,9 +15,9 @@ from everthread import estimate_request_tokens
 from everthread.core.messages import (
     Message,
     calls_of,
+    iterate_strings,
     parts_of,
     results_of,
-    strings_in,
     text_of,
 )
 from everthread.core.transcript import is_user_message, user_text
@@ -89,13 +89,13 @@ def _find_paths(run: str) -> list[str]:
     """Return the paths in a run of path characters: one with a slash and an extension, else names of source files."""
     slash = run.find("/")
     if slash >= 0:
-        ends = [
-            found
-            for found in _EXTENSION.finditer(run)
-            if found.start() >= slash + _MIN_NAME_START
+        extensions = [
+            extension
+            for extension in _EXTENSION.finditer(run)
+            if extension.start() >= slash + _MIN_NAME_START
         ]
-        if ends:
-            end = ends[-1].end()
+        if extensions:
+            end = extensions[-1].end()
             return [run[:end], *_find_paths(run[end:])]
     return [name.lstrip("-") for name in _SOURCE_FILE.findall(run)]
 
@@ -128,12 +128,12 @@ class HandOff:
     @property
     def user_messages(self) -> list[list[str]]:
         """The user's words in each part of each message; parts that the client wrote may be between them."""
-        said = [
+        messages = [
             _user_pieces(message)
             for message in self.messages
             if is_user_message(message)
         ]
-        return [pieces for pieces in said if pieces]
+        return [pieces for pieces in messages if pieces]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +214,19 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
 
 def _find_needs(known: Names, entries: Sequence[LoggedMessage]) -> Names:
     needs = Names()
-    shown = ""
+    shown_text = ""
     blocks = 0
     for entry in entries:
         message = entry.message
         if message["role"] != "assistant":
             if blocks:
-                shown += f"\n{user_text(message) if message['role'] == 'user' else whole_text(message)}"
+                shown_text += f"\n{user_text(message) if message['role'] == 'user' else whole_text(message)}"
             continue
         blocks += _count_blocks(message)
-        typed = "\n".join(
-            text for call in calls_of(message) for text in strings_in(call.parsed)
+        typed_text = "\n".join(
+            text for call in calls_of(message) for text in iterate_strings(call.parsed)
         )
-        needs |= known.typed_anew(find_names(typed), shown)
+        needs |= known.typed_anew(find_names(typed_text), shown_text)
         if blocks > MAX_LATER_BLOCKS:
             break
     return needs
@@ -247,8 +247,10 @@ def whole_text(message: Message) -> str:
         if message["role"] != "tool"
         else ()
     )
-    typed = (text for call in calls_of(message) for text in strings_in(call.parsed))
-    return "\n".join([text_of(message), *results, *typed])
+    arguments = (
+        text for call in calls_of(message) for text in iterate_strings(call.parsed)
+    )
+    return "\n".join([text_of(message), *results, *arguments])
 
 
 def _compare(hand_off: HandOff) -> ComparedHandOff:
@@ -262,13 +264,13 @@ def _compare(hand_off: HandOff) -> ComparedHandOff:
         SAME_SIZE: read_context(compact_to_size(hand_off.messages, size)),
         DEFAULT_SIZE: read_context(compact_messages(hand_off.messages, DEFAULT_WINDOW)),
     }
-    said = hand_off.user_messages
+    user_messages = hand_off.user_messages
     needs = hand_off.needs
     held = {
         name: Held(
             _count_in(needs.files, text),
             _count_in(needs.identifiers, text),
-            user_messages=count_whole(said, text),
+            user_messages=count_whole(user_messages, text),
             tokens=tokens,
         )
         for name, (text, tokens) in texts.items()
@@ -277,7 +279,7 @@ def _compare(hand_off: HandOff) -> ComparedHandOff:
         hand_off.number,
         len(needs.files),
         len(needs.identifiers),
-        user_messages=len(said),
+        user_messages=len(user_messages),
         is_readable=hand_off.is_readable,
         held=held,
     )
@@ -290,9 +292,9 @@ def _user_pieces(message: Message) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def count_whole(said: Iterable[Sequence[str]], text: str) -> int:
+def count_whole(messages: Iterable[Sequence[str]], text: str) -> int:
     """Return the number of user messages all of whose pieces are in the text, word for word."""
-    return sum(all(piece in text for piece in pieces) for pieces in said)
+    return sum(all(piece in text for piece in pieces) for pieces in messages)
 
 
 def _count_in(names: Iterable[str], text: str) -> int:
@@ -308,19 +310,19 @@ def compact_to_size(
 
     `edit` changes each compaction before its size is counted.
     """
-    low = MIN_WINDOW
-    high = MAX_WINDOW
+    min_window = MIN_WINDOW
+    max_window = MAX_WINDOW
     best: list[Message] = []
     for _ in range(SEARCH_STEPS):
-        window = (low + high) // 2
+        window = (min_window + max_window) // 2
         compacted = compact_messages(messages, window)
         if edit is not None:
             compacted = edit(compacted)
         if estimate_request_tokens(compacted) <= size:
             best = compacted
-            low = window
+            min_window = window
         else:
-            high = window
+            max_window = window
     return best
 
 
@@ -342,17 +344,17 @@ def read_context(messages: Sequence[Message]) -> tuple[str, int]:
 
 def total_held(comparisons: Sequence[Comparison], name: str) -> Held:
     """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
-    counted = [
-        one.held[name]
+    readable = [
+        hand_off.held[name]
         for comparison in comparisons
-        for one in comparison.compactions
-        if one.is_readable
+        for hand_off in comparison.compactions
+        if hand_off.is_readable
     ]
     return Held(
-        sum(held.files for held in counted),
-        sum(held.identifiers for held in counted),
-        user_messages=sum(held.user_messages for held in counted),
-        tokens=sum(held.tokens for held in counted) // max(len(counted), 1),
+        sum(held.files for held in readable),
+        sum(held.identifiers for held in readable),
+        user_messages=sum(held.user_messages for held in readable),
+        tokens=sum(held.tokens for held in readable) // max(len(readable), 1),
     )
 
 
@@ -379,13 +381,13 @@ def describe(comparisons: Sequence[Comparison]) -> str:
     readable = [
         one.client
         for one in comparisons
-        if any(made.is_readable for made in one.compactions)
+        if any(hand_off.is_readable for hand_off in one.compactions)
     ]
     clients = " and ".join(dict.fromkeys(readable))
-    own = total_held(comparisons, OWN).names / names
-    ours = total_held(comparisons, SAME_SIZE).names / names
+    own_share = total_held(comparisons, OWN).names / names
+    same_size_share = total_held(comparisons, SAME_SIZE).names / names
     times = f"its {len(counted)} compactions" if len(counted) > 1 else "its compaction"
     return (
-        f"At {times} {clients}'s summary kept {own:.0%} of the names that the agent used next; Everthread would have "
-        f"kept {ours:.0%} in the same room."
+        f"At {times} {clients}'s summary kept {own_share:.0%} of the names that the agent used next; "
+        f"Everthread would have kept {same_size_share:.0%} in the same room."
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.outputs import name_reader, persisted_block
+from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
 from everthread.lab.hand_back import write_hand_back
 from everthread.lab.importers.log import Log, text_in
@@ -121,8 +121,8 @@ class Hooks:
                 tool=tool,
                 call_id=text_in(hook_input, "tool_use_id"),
             )
-            replacements[text] = name_reader(
-                persisted_block(text, preview_chars=PREVIEW_CHARS), RECALL_TOOL
+            replacements[text] = replace_reader_name(
+                make_persisted_block(text, preview_chars=PREVIEW_CHARS), RECALL_TOOL
             )
         output = {
             "hookEventName": "PostToolUse",

@@ -10,8 +10,8 @@ from typing import Any
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.prices import cost, format_dollars, prices_for
-from everthread.factory.conversations import session_options
+from everthread.core.prices import compute_cost, format_dollars, prices_for
+from everthread.factory.conversations import make_session_options
 from everthread.lab.importers.claude_code import (
     DEFAULT_CLAUDE_WINDOW,
     LARGE_CLAUDE_WINDOW,
@@ -23,7 +23,7 @@ from everthread.lab.importers.log import (
     object_in,
     text_in,
 )
-from everthread.providers.catalog import catalogue_window
+from everthread.providers.catalog import find_catalogue_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _estimate_context(log: Log) -> int:
 
 
 def _find_window(kind: str, model: str, largest: int) -> int:
-    size = catalogue_window(model).tokens
+    size = find_catalogue_window(model).tokens
     if (
         kind == "claude-code"
         and size == LARGE_CLAUDE_WINDOW
@@ -153,7 +153,7 @@ def _find_window(kind: str, model: str, largest: int) -> int:
 
 
 def _find_threshold(config: Config, model: str, window: int) -> int:
-    return session_options(config).for_model(model).budget(window).threshold
+    return make_session_options(config).for_model(model).budget(window).threshold
 
 
 def _price(model: str, usage: CanonicalUsage, timestamp: float | None) -> float | None:
@@ -162,5 +162,5 @@ def _price(model: str, usage: CanonicalUsage, timestamp: float | None) -> float 
         if timestamp is None
         else datetime.fromtimestamp(timestamp, UTC)
     )
-    prices = prices_for(model, at=moment, prompt_tokens=usage.prompt_tokens)
-    return None if prices is None else float(cost(usage, prices) or 0)
+    prices = prices_for(model, time=moment, prompt_tokens=usage.prompt_tokens)
+    return None if prices is None else float(compute_cost(usage, prices) or 0)

@@ -13,22 +13,22 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from everthread.core.prices import stated_window
+from everthread.core.prices import find_listed_window
 from everthread.core.types import Api, Request
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
 if TYPE_CHECKING:
     import httpx2
 
-Caching = Literal["marks", "automatic"]
-NO_KEY = "none"
-"""Sent if no key is needed: the SDKs require one, and a local server ignores it."""
+CacheKind = Literal["marks", "automatic"]
+PLACEHOLDER_KEY = "none"
+"""Sent if no key is needed, because the SDKs require one."""
 
-_VARIANT = re.compile(
+_VARIANT_SUFFIXES = re.compile(
     r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d(?!\d))?)(?![^-]))*+"
 )
-"""Suffixes that do not make it another model: dates, stages, Bedrock's versions."""
-_BEDROCK = re.compile(
+"""Suffixes that do not mean another model: dates, stages, Bedrock's versions."""
+_BEDROCK_PREFIX = re.compile(
     r"^(?:[a-z]{2,6}\.)?(?:anthropic|meta|mistral|amazon|deepseek|openai|qwen)\."
 )
 
@@ -41,63 +41,70 @@ class KnownModel:
     """The longest part of the model's name that is in the table."""
     window: int | None = None
     max_output: int | None = None
-    cache: Caching | None = None
+    cache: CacheKind | None = None
     cache_min: int | None = None
-    exact: bool = False
-    """The name is in the table, apart from dates and stages; else only its family is."""
+    is_exact: bool = False
+    """Whether the name itself, apart from dates and stages, is in the table, not only its family."""
 
 
-def known_model(name: str) -> KnownModel | None:
-    """Return the entry for a model, under the name that any provider uses."""
-    model = _family(name)
-    if model is not None and model.exact:
+def find_known_model(name: str) -> KnownModel | None:
+    """Return the catalogue entry of a model, under any provider's name for it."""
+    model = _find_family(name)
+    if model is not None and model.is_exact:
         return model
-    window = stated_window(name)
+    window = find_listed_window(name)
     if window is None:
         return model
-    model = model or KnownModel(plain_name(name))
-    capped = model.max_output is not None and model.max_output < window
+    model = model or KnownModel(normalize_model_name(name))
+    has_lower_cap = model.max_output is not None and model.max_output < window
     return replace(
-        model, window=window, max_output=model.max_output if capped else None
+        model, window=window, max_output=model.max_output if has_lower_cap else None
     )
 
 
-def plain_name(name: str) -> str:
-    """Return a model's name without vendor, variant and punctuation: `openrouter/anthropic/claude-3.5-haiku:beta` is
-    `claude-3-5-haiku`, as are Bedrock's and Vertex's forms of it."""
+def normalize_model_name(name: str) -> str:
+    """Return a model's name without vendor, variant and punctuation.
+
+    `openrouter/anthropic/claude-3.5-haiku:beta` becomes `claude-3-5-haiku`, as do Bedrock's and Vertex's forms of it.
+    """
     text = name.strip().lower().rsplit("/", 1)[-1]
-    text = _BEDROCK.sub("", text).split(":", 1)[0]
+    text = _BEDROCK_PREFIX.sub("", text).split(":", 1)[0]
     return re.sub(r"[._@ ]", "-", text)
 
 
-def families() -> list[KnownModel]:
-    """Return every family of our table, by name."""
-    return [_families()[name] for name in sorted(_families())]
+def list_families() -> list[KnownModel]:
+    """Return every family of the catalogue, sorted by name."""
+    return [_load_families()[name] for name in sorted(_load_families())]
 
 
 @functools.lru_cache(maxsize=256)
-def _family(name: str) -> KnownModel | None:
-    plain = plain_name(name)
-    table = _families()
+def _find_family(name: str) -> KnownModel | None:
+    model_name = normalize_model_name(name)
+    table = _load_families()
     ends = [
-        len(plain),
-        *(at for at in range(len(plain) - 1, 0, -1) if not plain[at].isalnum()),
+        len(model_name),
+        *(
+            index
+            for index in range(len(model_name) - 1, 0, -1)
+            if not model_name[index].isalnum()
+        ),
     ]
-    family = next((plain[:end] for end in ends if plain[:end] in table), None)
+    family = next((model_name[:end] for end in ends if model_name[:end] in table), None)
     if family is None:
         return None
     return replace(
-        table[family], exact=_VARIANT.fullmatch(plain[len(family) :]) is not None
+        table[family],
+        is_exact=_VARIANT_SUFFIXES.fullmatch(model_name[len(family) :]) is not None,
     )
 
 
 @functools.cache
-def _families() -> dict[str, KnownModel]:
+def _load_families() -> dict[str, KnownModel]:
     text = files(__package__).joinpath("catalog.toml").read_text("utf-8")
     entries: list[dict[str, Any]] = tomllib.loads(text)["family"]
     return {
-        plain_name(name): KnownModel(
-            plain_name(name),
+        normalize_model_name(name): KnownModel(
+            normalize_model_name(name),
             entry.get("window"),
             entry.get("output"),
             entry.get("cache"),
@@ -119,33 +126,36 @@ _WINDOW_FIELDS = (
     "inputTokenLimit",  # Google
     "n_ctx",  # llama.cpp, under meta
 )
-_NESTED = ("meta", "top_provider", "model_info", "limits")
-_SILENT_HOSTS = ("api.openai.com",)
+_NESTED_FIELDS = ("meta", "top_provider", "model_info", "limits")
+_HOSTS_WITHOUT_WINDOWS = ("api.openai.com",)
 """Hosts whose model lists state no windows; they are not asked."""
 _PLAUSIBLE_WINDOWS = range(256, 1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointReport:
-    """The window a server reports; without one, `note` says why."""
+    """The window that a server reports; if it reports none, `note` gives the reason."""
 
     window: int | None
-    where: str = ""
-    """The address and field it was read from."""
+    source: str = ""
+    """Address and field that the window was read from."""
     note: str = ""
 
 
 async def ask_endpoint(
     base_url: str, model: str, *, api: Api = "openai_chat", api_key: str | None = None
 ) -> EndpointReport:
-    """Return the window of `model` that the server at `base_url` reports. Never raises for a server's answer."""
+    """Return the window of `model` that the server at `base_url` reports. Never raise for a server's answer."""
     parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or parts.hostname in _SILENT_HOSTS:
+    if (
+        parts.scheme not in ("http", "https")
+        or parts.hostname in _HOSTS_WITHOUT_WINDOWS
+    ):
         return EndpointReport(
             None, note=f"{base_url} does not tell the windows of its models."
         )
     notes: list[str] = []
-    trained: EndpointReport | None = None
+    trained_report: EndpointReport | None = None
     is_reachable = True
     # Its code and the certificates are read beside the event loop, which may have others waiting.
     httpx2 = await asyncio.to_thread(import_module, "httpx2")
@@ -153,7 +163,7 @@ async def ask_endpoint(
     async with await asyncio.to_thread(
         httpx2.AsyncClient, timeout=PROBE_SECONDS, headers=headers
     ) as client:
-        for url in _urls(base_url, model, api):
+        for url in _probe_urls(base_url, model, api):
             try:
                 body = (await client.get(url)).raise_for_status().json()
             except (httpx2.HTTPError, ValueError) as error:
@@ -162,13 +172,13 @@ async def ask_endpoint(
                     is_reachable = False
                     break
                 continue
-            entry = _entry(body, model)
-            for name, value in _windows(entry):
+            entry = _find_entry(body, model)
+            for name, value in _stated_windows(entry):
                 return EndpointReport(value, f"{url} ({name})")
-            trained = trained or _trained_window(entry, url)
-        if trained is None and api == "openai_chat" and is_reachable:
-            trained = await _ask_ollama(client, _root(base_url), model)
-    return trained or EndpointReport(
+            trained_report = trained_report or _trained_window(entry, url)
+        if trained_report is None and api == "openai_chat" and is_reachable:
+            trained_report = await _ask_ollama(client, _server_root(base_url), model)
+    return trained_report or EndpointReport(
         None,
         note=f"The server did not tell the window ({'; '.join(notes) or base_url}).",
     )
@@ -182,63 +192,68 @@ async def _ask_ollama(
     http_error = import_module("httpx2").HTTPError
     try:
         answer = await client.post(url, json={"model": model})
-        shown = answer.raise_for_status().json()
+        model_details = answer.raise_for_status().json()
     except (http_error, ValueError):
         return None
-    if not isinstance(shown, Mapping):
+    if not isinstance(model_details, Mapping):
         return None
-    stated = re.search(r"^num_ctx\s+(\d+)", str(shown.get("parameters")), re.MULTILINE)
-    if stated and (size := _size(stated[1])):
+    setting = re.search(
+        r"^num_ctx\s+(\d+)", str(model_details.get("parameters")), re.MULTILINE
+    )
+    if setting and (size := _plausible_size(setting[1])):
         return EndpointReport(size, f"{url} (num_ctx)")
-    info = shown.get("model_info")
+    info = model_details.get("model_info")
     for name, value in info.items() if isinstance(info, Mapping) else ():
-        if str(name).endswith(".context_length") and (size := _size(value)):
+        if str(name).endswith(".context_length") and (size := _plausible_size(value)):
             return EndpointReport(size, f"{url} ({name})")
     return None
 
 
-def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
+def _probe_urls(base_url: str, model: str, api: Api) -> Iterator[str]:
     models = models_url(base_url, api)
     # A client's word: it names a model and leads nowhere else.
     if not {"", ".", ".."} & set(model.split("/")):
         yield f"{models}/{quote(model, safe='/:')}"
     yield models
     if api not in ("anthropic", "gemini"):
-        yield f"{_root(base_url)}/props"
+        yield f"{_server_root(base_url)}/props"
 
 
 def models_url(base_url: str, api: Api) -> str:
-    """Return where a server lists its models."""
+    """Return the address of a server's model list."""
     if api == "gemini":
-        return f"{_root(base_url)}/v1beta/models"
+        return f"{_server_root(base_url)}/v1beta/models"
     return (
-        f"{_root(base_url)}/v1/models"
+        f"{_server_root(base_url)}/v1/models"
         if api == "anthropic"
         else f"{base_url.rstrip('/')}/models"
     )
 
 
-def _root(base_url: str) -> str:
+def _server_root(base_url: str) -> str:
     return re.sub(r"/v\d+(?:beta)?$", "", base_url.rstrip("/"))
 
 
 def endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
     """Return the headers that authorise a request."""
     if api == "anthropic":
-        return {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01"}
+        return {
+            "x-api-key": api_key or PLACEHOLDER_KEY,
+            "anthropic-version": "2023-06-01",
+        }
     if api == "gemini":
-        return {"x-goog-api-key": api_key or NO_KEY}
-    return {"authorization": f"Bearer {api_key or NO_KEY}"}
+        return {"x-goog-api-key": api_key or PLACEHOLDER_KEY}
+    return {"authorization": f"Bearer {api_key or PLACEHOLDER_KEY}"}
 
 
-def _entry(body: Any, model: str) -> Mapping[str, Any]:
-    """Return the entry for this model: the body itself, or an item of a list; the only item of a list of one."""
+def _find_entry(body: Any, model: str) -> Mapping[str, Any]:
+    """Return the entry of this model: the body itself, the matching item of a list, or the only item."""
     if not isinstance(body, Mapping):
         return {}
-    listed = body.get("data", body.get("models"))
-    if not isinstance(listed, list):
-        return listed if isinstance(listed, Mapping) else body
-    entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    model_list = body.get("data", body.get("models"))
+    if not isinstance(model_list, list):
+        return model_list if isinstance(model_list, Mapping) else body
+    entries = [entry for entry in model_list if isinstance(entry, Mapping)]
     for entry in entries:
         aliases = entry.get("aliases")
         names = (entry.get("id"), str(entry.get("name")).removeprefix("models/"))
@@ -247,39 +262,43 @@ def _entry(body: Any, model: str) -> Mapping[str, Any]:
     return entries[0] if len(entries) == 1 else {}
 
 
-def _windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the windows that the entry states, with their fields; the smallest first if a field occurs twice.
 
     OpenRouter states the model's window and that of the provider it would choose.
     """
     settings = entry.get("default_generation_settings")
-    if isinstance(settings, Mapping) and (size := _size(settings.get("n_ctx"))):
+    if isinstance(settings, Mapping) and (
+        size := _plausible_size(settings.get("n_ctx"))
+    ):
         yield "default_generation_settings.n_ctx", size
     for name in _WINDOW_FIELDS:
         holders = [
             ("", entry),
             *(
                 (f"{key}.", entry[key])
-                for key in _NESTED
+                for key in _NESTED_FIELDS
                 if isinstance(entry.get(key), Mapping)
             ),
         ]
         sizes = [
             (f"{prefix}{name}", size)
             for prefix, holder in holders
-            if (size := _size(holder.get(name)))
+            if (size := _plausible_size(holder.get(name)))
         ]
         yield from sorted(sizes, key=lambda item: item[1])
 
 
 def _trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
-    """Return the length a model was trained with: the most a server may have, used if it states nothing else."""
+    """Return the context length that a model was trained with, as an upper bound if the server states no window."""
     meta = entry.get("meta")
-    size = _size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
+    size = (
+        _plausible_size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
+    )
     return EndpointReport(size, f"{url} (meta.n_ctx_train)") if size else None
 
 
-def _size(value: Any) -> int | None:
+def _plausible_size(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -303,13 +322,13 @@ class LearntLimit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window in tokens, its source, and the sentence that is shown."""
+    """A window in tokens, its source, and a sentence for people."""
 
     tokens: int
     source: WindowSource
     sentence: str
     note: str = ""
-    """Why a better source said nothing."""
+    """Why a better source had no answer."""
 
     def __str__(self) -> str:
         return self.sentence
@@ -318,26 +337,26 @@ class Window:
 BETA_HEADER = "anthropic-beta"
 LONG_CONTEXT_BETA = "context-1m"
 LONG_CONTEXT_TOKENS = 1_000_000
-"""Headers by which a client of Claude asks for a longer window, and that window."""
+"""Window that a client of Claude requests with the header."""
 
 
 async def resolve_window(
     model: str,
     *,
     setting: int | None = None,
-    learnt: LearntLimit | None = None,
-    ask: Callable[[], Awaitable[EndpointReport]] | None = None,
+    learnt_limit: LearntLimit | None = None,
+    ask_server: Callable[[], Awaitable[EndpointReport]] | None = None,
     betas: str = "",
 ) -> Window:
-    """Return the window of `model`. `ask` is called only if neither a setting nor a learnt limit decides.
+    """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `window_headers` of the request; a long context that it requests is not the model's own.
+    `betas`: the `window_headers` of the request, which may ask for a longer window than the model's usual one.
     """
-    if learnt is not None and (setting is None or learnt.limit < setting):
+    if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
         return Window(
-            learnt.limit,
+            learnt_limit.limit,
             "learnt",
-            f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}",
+            f"{learnt_limit.limit:,} tokens, learnt from the server: {learnt_limit.source}",
         )
     if setting is not None:
         return Window(
@@ -349,35 +368,35 @@ async def resolve_window(
             "request",
             f"{LONG_CONTEXT_TOKENS:,} tokens, by the header {BETA_HEADER}",
         )
-    report = await ask() if ask else EndpointReport(None)
+    report = await ask_server() if ask_server else EndpointReport(None)
     if report.window is not None:
         return Window(
             report.window,
             "endpoint",
-            f"{report.window:,} tokens, as the server says: {report.where}",
+            f"{report.window:,} tokens, as the server says: {report.source}",
         )
-    return catalogue_window(model, note=report.note)
+    return find_catalogue_window(model, note=report.note)
 
 
-def catalogue_window(model: str, *, note: str = "") -> Window:
+def find_catalogue_window(model: str, *, note: str = "") -> Window:
     """Return the window from the catalogue, without a request."""
-    known = known_model(model)
-    if known is None or known.window is None:
+    catalogue_entry = find_known_model(model)
+    if catalogue_entry is None or catalogue_entry.window is None:
         sentence = (
             f"{DEFAULT_WINDOW:,} tokens, assumed: nothing is known about {model}. "
             "Set model.context_length if it is another."
         )
         return Window(DEFAULT_WINDOW, "default", sentence, note)
     return Window(
-        known.window,
+        catalogue_entry.window,
         "catalogue",
-        f"{known.window:,} tokens, from the catalogue ({known.family})",
+        f"{catalogue_entry.window:,} tokens, from the catalogue ({catalogue_entry.family})",
         note,
     )
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
-    """Return the part of the headers that changes the window, in one form: a learnt limit is kept for it."""
+    """Return the beta headers that change the window, normalized; learnt limits are stored per value."""
     header = next(
         (
             value
@@ -397,16 +416,16 @@ def window_headers(headers: Mapping[str, str] | None) -> str:
     )
 
 
-FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+OUTPUT_CAP_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def output_cap(request: Request) -> int | None:
+def get_output_cap(request: Request) -> int | None:
     """Return the output cap of a request, under any of its names."""
-    stated = (request.params.get(field) for field in FIELDS)
+    values = (request.params.get(field) for field in OUTPUT_CAP_FIELDS)
     return next(
         (
             value
-            for value in stated
+            for value in values
             if isinstance(value, int) and not isinstance(value, bool)
         ),
         None,
@@ -416,13 +435,15 @@ def output_cap(request: Request) -> int | None:
 def with_output_cap(
     request: Request, tokens: int, *, api: Api, base_url: str = ""
 ) -> Request:
-    """Return the request with this output cap only, under the name that this server knows, at its old place."""
-    old = next((field for field in FIELDS if field in request.params), None)
-    name = cap_field(api, base_url)
+    """Return the request with this output cap only, under the server's name for it, in its old position."""
+    old_field = next(
+        (field for field in OUTPUT_CAP_FIELDS if field in request.params), None
+    )
+    name = output_cap_field(api, base_url)
     params = {
-        name if key == old else key: value
+        name if key == old_field else key: value
         for key, value in request.params.items()
-        if key == old or key not in FIELDS
+        if key == old_field or key not in OUTPUT_CAP_FIELDS
     }
     return replace(request, params={**params, name: tokens})
 
@@ -435,21 +456,23 @@ def host_of(base_url: str) -> str:
         return ""
 
 
-def cap_field(api: Api, base_url: str = "") -> str:
-    """Return the field for the output cap. OpenAI refuses `max_tokens` for reasoning models; others know only that."""
+def output_cap_field(api: Api, base_url: str = "") -> str:
+    """Return the field for the output cap. OpenAI's reasoning models refuse `max_tokens`; others know only that."""
     if api == "openai_responses":
         return "max_output_tokens"
     host = host_of(base_url)
-    own = host == "api.openai.com" or host.endswith(
+    is_openai = host == "api.openai.com" or host.endswith(
         (".openai.com", ".openai.azure.com")
     )
-    return "max_completion_tokens" if api == "openai_chat" and own else "max_tokens"
+    return (
+        "max_completion_tokens" if api == "openai_chat" and is_openai else "max_tokens"
+    )
 
 
-def own_cap(model: str, window: int) -> int:
+def default_output_cap(model: str, window: int) -> int:
     """Return the model's largest output, at most half of the window."""
-    model_facts = known_model(model)
+    catalogue_entry = find_known_model(model)
     return min(
-        (model_facts and model_facts.max_output) or DEFAULT_MAX_TOKENS,
+        (catalogue_entry and catalogue_entry.max_output) or DEFAULT_MAX_TOKENS,
         max(window // 2, 1),
     )

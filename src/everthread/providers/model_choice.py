@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError
-from everthread.providers.catalog import catalogue_window
+from everthread.providers.catalog import find_catalogue_window
 from everthread.providers.clients import (
     ANTHROPIC_URL,
     CLIENTS,
@@ -24,7 +24,7 @@ from everthread.providers.clients import (
     is_reasoning_model,
 )
 from everthread.providers.local import DEFAULT_WINDOW as LOCAL_WINDOW
-from everthread.providers.local import SMOLLM2, LocalModel, find_model
+from everthread.providers.local import SMOLLM2, LocalModel, find_model_file
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 OPENROUTER_HEADERS = {"X-Title": "Everthread"}
@@ -37,11 +37,11 @@ class ProviderEntry:
     name: str
     base_url: str
     key_env: str
-    begins: str = "$^"
+    name_pattern: str = "$^"
     api: Api = "openai_chat"
     url_env: str = ""
     """The variable of the ecosystem that holds another address."""
-    default: str = ""
+    default_model: str = ""
     """The default model."""
 
 
@@ -51,31 +51,31 @@ OPENAI = ProviderEntry(
     "OPENAI_API_KEY",
     r"gpt-|chatgpt-|o\d|codex-",
     url_env="OPENAI_BASE_URL",
-    default="gpt-5",
+    default_model="gpt-5",
 )
 ANTHROPIC = ProviderEntry(
     "anthropic",
     ANTHROPIC_URL,
     key_env="ANTHROPIC_API_KEY",
-    begins=r"claude",
+    name_pattern=r"claude",
     api="anthropic",
     url_env="ANTHROPIC_BASE_URL",
-    default="claude-sonnet-4-5",
+    default_model="claude-sonnet-4-5",
 )
 OPENROUTER = ProviderEntry(
     "openrouter",
     OPENROUTER_URL,
     "OPENROUTER_API_KEY",
-    default="anthropic/claude-sonnet-4.5",
+    default_model="anthropic/claude-sonnet-4.5",
 )
 GEMINI = ProviderEntry(
     "gemini",
     "https://generativelanguage.googleapis.com/v1beta/openai",
     "GEMINI_API_KEY",
     r"gemini|gemma",
-    default="gemini-2.5-pro",
+    default_model="gemini-2.5-pro",
 )
-OTHERS = (
+OTHER_PROVIDERS = (
     ProviderEntry(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"
     ),
@@ -95,12 +95,12 @@ OTHERS = (
     ProviderEntry("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
 )
 """Providers that `auto` uses if their key is present; by name they are `custom`, with a base_url."""
-_WITH_DEFAULT = (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
-_NAMED = {provider.name: provider for provider in _WITH_DEFAULT}
+_PROVIDERS_WITH_DEFAULT = (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
+_PROVIDER_BY_NAME = {provider.name: provider for provider in _PROVIDERS_WITH_DEFAULT}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """A resolved model before anything is opened: provider, name there, protocol."""
 
     provider: str
@@ -109,12 +109,12 @@ class Choice:
     api: Api
     key_env: str | None
     """The variable that must hold a key; None if no key is needed."""
-    why: str = ""
+    reason: str = ""
     """Why this model was chosen, if none was named."""
 
 
 def create_model(
-    choice: Choice,
+    choice: ModelChoice,
     *,
     environment: Mapping[str, str],
     home: Path,
@@ -123,7 +123,7 @@ def create_model(
 ) -> StreamingModel:
     """Return the chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
     if choice.provider == "local":
-        path = find_model(choice.model, home)
+        path = find_model_file(choice.model, home)
         window = context_length or LOCAL_WINDOW
         return LocalModel(
             path,
@@ -144,7 +144,7 @@ def create_model(
         )
     return CLIENTS[choice.api](
         choice.model,
-        window=context_length or catalogue_window(choice.model).tokens,
+        window=context_length or find_catalogue_window(choice.model).tokens,
         base_url=choice.base_url,
         api_key=key or None,
         key_env=choice.key_env,
@@ -153,7 +153,7 @@ def create_model(
     )
 
 
-def choose(  # noqa: PLR0913 - the settings of a model, one by one
+def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
     name: str | None,
     *,
     environment: Mapping[str, str],
@@ -161,34 +161,38 @@ def choose(  # noqa: PLR0913 - the settings of a model, one by one
     base_url: str | None = None,
     api_key_env: str | None = None,
     api: Api | None = None,
-) -> Choice:
+) -> ModelChoice:
     """Choose the provider for the model of this name."""
     if provider == "local" or (
         provider == "auto" and base_url is None and _is_local(name or "")
     ):
-        local = name.removeprefix("local/") if name else SMOLLM2.name
-        return Choice("local", local, "", api or "openai_chat", None)
+        local_name = name.removeprefix("local/") if name else SMOLLM2.name
+        return ModelChoice("local", local_name, "", api or "openai_chat", None)
     if not name:
         return _choose_default(environment, provider, base_url, api_key_env, api)
     if provider == "custom" or (provider == "auto" and base_url is not None):
         if base_url is None:
             raise ConfigError("provider `custom` needs a base_url")
-        return _custom_choice(name, base_url, api_key_env, api)
-    served, model = _find_provider(name, provider, environment)
-    elsewhere = base_url or environment.get(served.url_env, "").strip()
-    url = _with_path(elsewhere, api or served.api) if elsewhere else served.base_url
+        return _choose_custom(name, base_url, api_key_env, api)
+    entry, model = _find_provider(name, provider, environment)
+    other_url = base_url or environment.get(entry.url_env, "").strip()
+    url = (
+        _normalize_base_url(other_url, api or entry.api)
+        if other_url
+        else entry.base_url
+    )
     # OpenAI keeps a model's reasoning between calls only in its responses.
-    reasons = served is OPENAI and not elsewhere and is_reasoning_model(model)
-    spoken = api or ("openai_responses" if reasons else served.api)
-    key_env: str | None = api_key_env or served.key_env
+    is_reasoning = entry is OPENAI and not other_url and is_reasoning_model(model)
+    chosen_api = api or ("openai_responses" if is_reasoning else entry.api)
+    key_env: str | None = api_key_env or entry.key_env
     if (
-        elsewhere
+        other_url
         and not base_url
         and not api_key_env
-        and not _has_key(served, environment)
+        and not _has_key(entry, environment)
     ):
         key_env = None  # a server of the user's own may need none
-    return Choice(served.name, model, url, spoken, key_env)
+    return ModelChoice(entry.name, model, url, chosen_api, key_env)
 
 
 def _choose_default(
@@ -197,28 +201,28 @@ def _choose_default(
     base_url: str | None,
     api_key_env: str | None,
     api: Api | None,
-) -> Choice:
+) -> ModelChoice:
     """Return the model of the first provider whose key is present."""
-    elsewhere: list[str] = []
-    for candidate in _WITH_DEFAULT if base_url is None else ():
+    url_variables: list[str] = []
+    for candidate in _PROVIDERS_WITH_DEFAULT if base_url is None else ():
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):
             if environment.get(candidate.url_env, "").strip():
-                elsewhere.append(candidate.url_env)
+                url_variables.append(candidate.url_env)
                 continue  # which models that server has is not known
-            choice = choose(
-                candidate.default,
+            choice = choose_model(
+                candidate.default_model,
                 environment=environment,
                 provider=candidate.name,
                 api_key_env=api_key_env,
                 api=api,
             )
             return replace(
-                choice, why=f"no model is named, and {candidate.key_env} is set"
+                choice, reason=f"no model is named, and {candidate.key_env} is set"
             )
-    if elsewhere:
+    if url_variables:
         raise ConfigError(
-            f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
-            f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
+            f"no model is named: set model.default or give --model. {' and '.join(url_variables)} "
+            f"name{'s' if len(url_variables) == 1 else ''} a server whose models are not known here."
         )
     raise ConfigError(
         "no model is named (model.default), and no key of a provider is set"
@@ -228,17 +232,17 @@ def _choose_default(
 def _find_provider(
     name: str, provider: str, environment: Mapping[str, str]
 ) -> tuple[ProviderEntry, str]:
-    if provider in _NAMED:
-        return _NAMED[provider], name.removeprefix(f"{provider}/")
+    if provider in _PROVIDER_BY_NAME:
+        return _PROVIDER_BY_NAME[provider], name.removeprefix(f"{provider}/")
     if provider != "auto":
-        names = ", ".join(("auto", *_NAMED, "local", "custom"))
+        names = ", ".join(("auto", *_PROVIDER_BY_NAME, "local", "custom"))
         raise ConfigError(f"provider {provider!r} is not known; known are {names}")
     if name.startswith("openrouter/"):
         return OPENROUTER, name.removeprefix("openrouter/")
-    vendor, slash, rest = name.rpartition("/")
-    if slash and (_has_key(OPENROUTER, environment) or vendor not in _NAMED):
+    vendor, slash, name_without_vendor = name.rpartition("/")
+    if slash and (_has_key(OPENROUTER, environment) or vendor not in _PROVIDER_BY_NAME):
         return OPENROUTER, name
-    model = rest if slash else name
+    model = name_without_vendor if slash else name
     maker = _find_maker(model)
     if maker in (ANTHROPIC, OPENAI) or (maker and _has_key(maker, environment)):
         return maker, model
@@ -256,33 +260,34 @@ def _find_provider(
 
 def _find_maker(model: str) -> ProviderEntry | None:
     """Return the provider whose models have names like this; None if there is none."""
-    candidates = (ANTHROPIC, OPENAI, GEMINI, *OTHERS)
+    candidates = (ANTHROPIC, OPENAI, GEMINI, *OTHER_PROVIDERS)
     return next(
-        (entry for entry in candidates if re.match(entry.begins, model.lower())), None
+        (entry for entry in candidates if re.match(entry.name_pattern, model.lower())),
+        None,
     )
 
 
-def provider_named_by(model: str) -> str | None:
+def find_provider_by_name(model: str) -> str | None:
     """Return the provider that a model's name implies; None if the name alone does not decide."""
     if _is_local(model):
         return "local"
-    vendor, slash, rest = model.partition("/")
-    if slash and vendor in _NAMED:
+    vendor, slash, name_without_vendor = model.partition("/")
+    if slash and vendor in _PROVIDER_BY_NAME:
         return vendor
-    bare = rest if slash else model
+    name = name_without_vendor if slash else model
     return next(
         (
             entry.name
-            for entry in (ANTHROPIC, OPENAI, GEMINI, *OTHERS)
-            if re.match(entry.begins, bare.lower())
+            for entry in (ANTHROPIC, OPENAI, GEMINI, *OTHER_PROVIDERS)
+            if re.match(entry.name_pattern, name.lower())
         ),
         None,
     )
 
 
-def _custom_choice(
+def _choose_custom(
     name: str, base_url: str, key_env: str | None, api: Api | None
-) -> Choice:
+) -> ModelChoice:
     parts = urlsplit(base_url)
     host = parts.hostname or ""
     path = parts.path.rstrip("/")
@@ -294,16 +299,24 @@ def _custom_choice(
     provider = next(
         (
             entry.name
-            for entry in _NAMED.values()
+            for entry in _PROVIDER_BY_NAME.values()
             if urlsplit(entry.base_url).hostname == host
         ),
         "custom",
     )
-    usual = _NAMED[provider].key_env if provider in _NAMED else None
-    return Choice(provider, name, _with_path(base_url, api), api, key_env or usual)
+    usual_key_env = (
+        _PROVIDER_BY_NAME[provider].key_env if provider in _PROVIDER_BY_NAME else None
+    )
+    return ModelChoice(
+        provider,
+        name,
+        _normalize_base_url(base_url, api),
+        api,
+        key_env or usual_key_env,
+    )
 
 
-def _with_path(base_url: str, api: Api) -> str:
+def _normalize_base_url(base_url: str, api: Api) -> str:
     """Return the address as each SDK wants it.
 
     OpenAI's has the version, which is added if there is no path at all; Anthropic's has none.

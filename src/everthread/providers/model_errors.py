@@ -1,7 +1,7 @@
 """Failures of calls to a model, as one `ModelError`: a sentence, and the provider's message word for word.
 
-The sentence names the model, the address and the remedy. It says nothing of its own about sizes, because
-`core.provider_errors` also reads it to decide whether the prompt was too long.
+The sentence names the model, the address and the remedy. It must not mention sizes itself, because
+`core.provider_errors` reads it to decide whether the prompt was too long.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.common import error_text
 
-_MIN_KEY = 8
-"""Shorter keys are not redacted: they could be part of any word."""
+_MIN_REDACTED_KEY_CHARS = 8
+"""Shorter keys are not redacted, because they could be part of any word."""
 _MAX_QUOTED_CHARS = 500
-_STATUS_OF_TYPE = {
+_STATUS_BY_ERROR_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -38,8 +38,8 @@ _STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The HTTP status of an error that came inside a stream, by its type."""
-_ADVICE = {
+"""HTTP status of an error inside a stream, by its type."""
+_ADVICE_BY_STATUS = {
     402: "The account must be topped up at the provider.",
     403: "The key may not use this model.",
     404: "Check the model's name and the base_url.",
@@ -47,7 +47,7 @@ _ADVICE = {
 _EMPTY_ACCOUNT = re.compile(
     r"insufficient_quota|billing_not_active|insufficient.?balance", re.IGNORECASE
 )
-"""Codes for an empty account, which come with status 429 but do not pass."""
+"""Codes for an empty account, which come with status 429 but are not temporary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,50 +59,60 @@ class ModelAddress:
     key_env: str | None = None
     key: str | None = field(default=None, repr=False)
 
-    def clean_words(self, words: str) -> str:
-        """Return a provider's words on one line, without secrets and without the key that was sent."""
-        if self.key and len(self.key) >= _MIN_KEY:
-            words = words.replace(self.key, "[REDACTED]")
-        return clip(redact(one_line(words)), _MAX_QUOTED_CHARS)
+    def clean_message(self, message: str) -> str:
+        """Return a provider's message on one line, without secrets and without the key that was sent."""
+        if self.key and len(self.key) >= _MIN_REDACTED_KEY_CHARS:
+            message = message.replace(self.key, "[REDACTED]")
+        return clip(redact(one_line(message)), _MAX_QUOTED_CHARS)
 
     def __str__(self) -> str:
         return f"{self.model} at {self.base_url}"
 
 
 def refusal_error(
-    route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes
+    address: ModelAddress, status: int, headers: Mapping[str, str], content: bytes
 ) -> ModelError:
     """Return the exception for an answer with an error status."""
     body = read_body(content)
-    wait = retry_after(headers, body)
-    text = _describe(route, f"answered with status {status}", body, status, wait)
-    return ModelError(text, status=status, body=body, retry_after=wait)
+    wait_seconds = find_retry_seconds(headers, body)
+    text = _describe_failure(
+        address, f"answered with status {status}", body, status, wait_seconds
+    )
+    return ModelError(text, status=status, body=body, retry_after=wait_seconds)
 
 
 def answer_error(
-    route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
+    address: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
 ) -> ModelError:
     """Return the exception for an error inside an answer with status 200."""
-    status = _status_within(error)
-    wait = retry_after({}, error)
-    text = _describe(route, "broke off", error, status, wait)
-    return ModelError(text, status=status, body=body, retry_after=wait, partial=partial)
+    status = _find_status(error)
+    wait_seconds = find_retry_seconds({}, error)
+    text = _describe_failure(address, "broke off", error, status, wait_seconds)
+    return ModelError(
+        text, status=status, body=body, retry_after=wait_seconds, partial=partial
+    )
 
 
-def _describe(
-    route: ModelAddress, what: str, error: Any, status: int | None, wait: float | None
+def _describe_failure(
+    address: ModelAddress,
+    event: str,
+    error: Any,
+    status: int | None,
+    wait_seconds: float | None,
 ) -> str:
-    """Describe the failure, quote the provider, and say what to do."""
+    """Describe the failure, quote the provider, and give advice."""
     if isinstance(error, list) and error:
         error = error[0]  # Google wraps its errors once more
-    words = error_text(error) or (
+    error_message = error_text(error) or (
         error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     )
-    message = route.clean_words(words)
-    sentence = f"{route} {what}{f': {message}' if message else ''}"
-    advice = _ADVICE.get(status or 0, f"Wait {wait:g} s." if wait else "")
+    message = address.clean_message(error_message)
+    sentence = f"{address} {event}{f': {message}' if message else ''}"
+    advice = _ADVICE_BY_STATUS.get(
+        status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else ""
+    )
     if status == 401:
-        variable = route.key_env
+        variable = address.key_env
         advice = (
             f"Check the key in {variable}."
             if variable
@@ -111,56 +121,56 @@ def _describe(
     return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
 
 
-def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
+def truncation_error(address: ModelAddress, partial: Reply | None) -> ModelError:
     """Return the exception for a stream that ended in the middle of the answer."""
     return ModelUnreachableError(
-        f"{route} closed the connection in the middle of its answer. Ask again.",
+        f"{address} closed the connection in the middle of its answer. Ask again.",
         status=None,
         partial=partial,
     )
 
 
-def empty_stream_error(route: ModelAddress) -> ModelError:
+def empty_stream_error(address: ModelAddress) -> ModelError:
     """Return the exception for a stream without events, with which local servers refuse a prompt."""
     return ModelError(
-        f"{route} answered with an empty stream, as servers do when the prompt is too long.",
+        f"{address} answered with an empty stream, as servers do when the prompt is too long.",
         status=200,
         body="",
     )
 
 
 def unreadable_error(
-    route: ModelAddress, reason: object, body: Any, partial: Reply | None = None
+    address: ModelAddress, reason: object, body: Any, partial: Reply | None = None
 ) -> ModelError:
     """Return the exception for an answer in no known protocol, such as a proxy's login page."""
-    detail = route.clean_words(str(reason))
+    detail = address.clean_message(str(reason))
     sentence = (
-        f"{route} sent something that cannot be read: {detail}. Check the base_url."
+        f"{address} sent something that cannot be read: {detail}. Check the base_url."
     )
     return ModelError(sentence, body=body, partial=partial)
 
 
 def timeout_error(
-    route: ModelAddress, error: Exception, partial: Reply | None = None
+    address: ModelAddress, error: Exception, partial: Reply | None = None
 ) -> ModelTimeoutError:
     kind = type(error.__cause__ or error).__name__
     return ModelTimeoutError(
-        f"{route} did not answer in time ({kind}). Ask again.", partial=partial
+        f"{address} did not answer in time ({kind}). Ask again.", partial=partial
     )
 
 
 def connection_error(
-    route: ModelAddress, error: Exception, partial: Reply | None = None
+    address: ModelAddress, error: Exception, partial: Reply | None = None
 ) -> ModelUnreachableError:
     cause = error.__cause__ or error
-    words = route.clean_words(str(cause))
-    detail = f"{type(cause).__name__}{f': {words}' if words else ''}"
+    message = address.clean_message(str(cause))
+    detail = f"{type(cause).__name__}{f': {message}' if message else ''}"
     if partial is not None:
         return ModelUnreachableError(
-            f"The connection to {route} broke ({detail}). Ask again.", partial=partial
+            f"The connection to {address} broke ({detail}). Ask again.", partial=partial
         )
     return ModelUnreachableError(
-        f"There is no connection to {route} ({detail}). Check that it runs and that the base_url is right."
+        f"There is no connection to {address} ({detail}). Check that it runs and that the base_url is right."
     )
 
 
@@ -172,39 +182,39 @@ def read_body(content: bytes) -> Any:
         return content.decode("utf-8", "replace")
 
 
-def retry_after(
+def find_retry_seconds(
     headers: Mapping[str, str], body: Any = None, *, now: datetime | None = None
 ) -> float | None:
-    """Return the seconds to wait, stated in milliseconds, in seconds, as a date, or in Google's error details."""
-    milliseconds = _number(headers.get("retry-after-ms"))
+    """Return the seconds to wait, read from headers (milliseconds, seconds or a date) or Google's error details."""
+    milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
     if value is None:
-        return _retry_delay(body)
-    seconds = _number(value)
+        return _find_google_retry_delay(body)
+    seconds = _parse_number(value)
     if seconds is not None:
         return seconds
     try:
-        moment = parsedate_to_datetime(value)
+        retry_time = parsedate_to_datetime(value)
     except ValueError:
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max((moment - (now or datetime.now(UTC))).total_seconds(), 0.0)
+    retry_time = retry_time if retry_time.tzinfo else retry_time.replace(tzinfo=UTC)
+    return max((retry_time - (now or datetime.now(UTC))).total_seconds(), 0.0)
 
 
-def _retry_delay(body: Any) -> float | None:
+def _find_google_retry_delay(body: Any) -> float | None:
     body = body[0] if isinstance(body, list) and body else body
     error = body.get("error", body) if isinstance(body, Mapping) else None
     details = error.get("details") if isinstance(error, Mapping) else None
     for detail in details if isinstance(details, list) else []:
         delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
         if isinstance(delay, str):
-            return _number(delay.removesuffix("s"))
+            return _parse_number(delay.removesuffix("s"))
     return None
 
 
-def _number(value: str | None) -> float | None:
+def _parse_number(value: str | None) -> float | None:
     try:
         number = float(value or "")
     except ValueError:
@@ -212,7 +222,7 @@ def _number(value: str | None) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _status_within(error: Mapping[str, Any]) -> int | None:
+def _find_status(error: Mapping[str, Any]) -> int | None:
     inner = error.get("error")
     for holder in (error, inner) if isinstance(inner, Mapping) else (error,):
         for key in ("status", "status_code", "code"):
@@ -220,7 +230,7 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
             if value.isdecimal() and 400 <= int(value) <= 599:
                 return int(value)
         for key in ("type", "code"):
-            status = _STATUS_OF_TYPE.get(str(holder.get(key)))
+            status = _STATUS_BY_ERROR_TYPE.get(str(holder.get(key)))
             if status:
                 return status
     return None
@@ -229,7 +239,7 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
 def is_transient(error: ModelError) -> bool:
     """Return whether the same request may succeed a little later.
 
-    A prompt too long stays too long, and an empty account stays empty, whatever status they come with.
+    A prompt that is too long or an empty account is not transient, whatever its status.
     """
     verdict = classify_error(error)
     if verdict.kind == "rate_limit":
@@ -244,7 +254,7 @@ def is_transient(error: ModelError) -> bool:
 
 
 def is_out_of_service(error: ModelError) -> bool:
-    """Return whether another model should be asked: this one will not answer soon, and the request is not to blame."""
+    """Return whether to ask another model: this one will not answer soon, and the request is not at fault."""
     if is_transient(error):
         return True
     kind = classify_error(error).kind

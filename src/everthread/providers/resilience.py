@@ -23,15 +23,15 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
 from everthread.providers.catalog import (
-    known_model,
-    output_cap,
-    own_cap,
+    default_output_cap,
+    find_known_model,
+    get_output_cap,
     with_output_cap,
 )
 from everthread.providers.model_errors import is_out_of_service, is_transient
 
 T = TypeVar("T")
-Piece = StreamDelta | Reply
+AnswerPiece = StreamDelta | Reply
 _RATE_LIMIT = 429
 
 
@@ -48,7 +48,7 @@ class ModelEvent:
     """Seconds until the next attempt."""
 
 
-Events = Callable[[ModelEvent], None]
+EventHandler = Callable[[ModelEvent], None]
 
 
 def ignore_event(event: ModelEvent) -> None:
@@ -63,7 +63,9 @@ async def close_model(model: object) -> None:
 
 
 @asynccontextmanager
-async def closing(pieces: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
+async def closing_stream(
+    pieces: AsyncIterator[T],
+) -> AsyncGenerator[AsyncIterator[T], None]:
     """Yield the stream and close it at the end, so that its connection does not outlive the reader."""
     try:
         yield pieces
@@ -75,7 +77,7 @@ async def closing(pieces: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 class ModelWrapper:
     """A model around another: everything not overridden is the inner model's.
 
-    A wrapper overrides `_pieces`, which is both a stream and a whole answer: the latter is one piece.
+    A wrapper overrides `_ask`, which yields a stream, or a whole answer as one piece.
     """
 
     def __init__(self, model: StreamingModel) -> None:
@@ -98,56 +100,56 @@ class ModelWrapper:
         return self.inner.base_url
 
     async def complete(self, request: Request) -> Reply:
-        async with closing(self._pieces(request, stream=False)) as pieces:
+        async with closing_stream(self._ask(request, stream=False)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Reply):
                     return piece
         raise AssertionError("an answer is a reply or an error")
 
-    def stream(self, request: Request) -> AsyncIterator[Piece]:
-        return self._pieces(request, stream=True)
+    def stream(self, request: Request) -> AsyncIterator[AnswerPiece]:
+        return self._ask(request, stream=True)
 
     async def aclose(self) -> None:
         await close_model(self.inner)
 
-    def _pieces(self, request: Request, *, stream: bool) -> AsyncIterator[Piece]:
+    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, request, stream=stream)
 
 
 async def ask_model(
     model: StreamingModel, request: Request, *, stream: bool
-) -> AsyncGenerator[Piece, None]:
+) -> AsyncGenerator[AnswerPiece, None]:
     """Yield the pieces of a stream, or the whole answer as one."""
     if not stream:
         yield await model.complete(request)
         return
-    async with closing(model.stream(request)) as pieces:
+    async with closing_stream(model.stream(request)) as pieces:
         async for piece in pieces:
             yield piece
 
 
-async def ask_from_first_word(
+async def ask_until_first_word(
     model: StreamingModel, request: Request, *, stream: bool
-) -> AsyncGenerator[Piece, None]:
-    """Like `ask_model`, but deliver usage reported before the first word together with that word.
+) -> AsyncGenerator[AnswerPiece, None]:
+    """Like `ask_model`, but yield usage reported before the first word together with that word.
 
-    A stream that has reported only the usage of the prompt has not begun: it can fail and be retried unnoticed.
+    A stream that has reported only usage has not begun, so it can still be retried unnoticed.
     """
-    early: list[Piece] = []
+    early_pieces: list[AnswerPiece] = []
     has_begun = False
-    async with closing(ask_model(model, request, stream=stream)) as pieces:
+    async with closing_stream(ask_model(model, request, stream=stream)) as pieces:
         async for piece in pieces:
             if (
                 not has_begun
                 and isinstance(piece, StreamDelta)
                 and piece.kind == "usage"
             ):
-                early.append(piece)
+                early_pieces.append(piece)
                 continue
             has_begun = True
-            for earlier in early:
-                yield earlier
-            early.clear()
+            for early_piece in early_pieces:
+                yield early_piece
+            early_pieces.clear()
             yield piece
 
 
@@ -157,45 +159,45 @@ class RetryOptions:
 
     attempts: int = 4
     first_wait: float = 0.5
-    longest_wait: float = 30.0
+    max_wait: float = 30.0
     """Limit for waits that the provider does not set."""
-    patience: float = 300.0
-    """Total time from the first attempt; do not wait for a provider that asks for more."""
+    max_total_seconds: float = 300.0
+    """Maximum seconds since the first attempt; a provider that asks for a longer wait is not waited for."""
     rate_limit_attempts: int = 12
     rate_limit_wait: float = 4.0
     """First wait after a rate limit if the provider names none: such limits last minutes."""
 
 
 class RetryingModel(ModelWrapper):
-    """Retry a model after passing failures."""
+    """Retry a model after temporary failures."""
 
     def __init__(  # noqa: PLR0913 - time and chance are injected
         self,
         model: StreamingModel,
         options: RetryOptions | None = None,
         *,
-        events: Events = ignore_event,
+        events: EventHandler = ignore_event,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
+        random_share: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(model)
         self._options = options or RetryOptions()
         self._events = events
         self._clock = clock
         self._sleep = sleep
-        self._chance = chance
+        self._random_share = random_share
 
-    async def _pieces(
+    async def _ask(
         self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
-        begun = self._clock()
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        start_time = self._clock()
         attempt = 1
         has_begun = False
         while True:
             try:
-                async with closing(
-                    ask_from_first_word(self.inner, request, stream=stream)
+                async with closing_stream(
+                    ask_until_first_word(self.inner, request, stream=stream)
                 ) as pieces:
                     async for piece in pieces:
                         has_begun = True
@@ -203,32 +205,37 @@ class RetryingModel(ModelWrapper):
             except ModelError as error:
                 if has_begun:
                     raise
-                await self._wait_or_raise(error, attempt, begun)
+                await self._wait_or_raise(error, attempt, start_time)
                 attempt += 1
             else:
                 return
 
     async def _wait_or_raise(
-        self, error: ModelError, attempt: int, begun: float
+        self, error: ModelError, attempt: int, start_time: float
     ) -> None:
         if not is_transient(error):
             raise error
-        wait = self._wait(error, attempt)
-        late = self._clock() - begun + wait > self._options.patience
+        wait = self._next_wait(error, attempt)
+        exceeds_total = (
+            self._clock() - start_time + wait > self._options.max_total_seconds
+        )
         attempts = (
             self._options.rate_limit_attempts
             if error.status == _RATE_LIMIT
             else self._options.attempts
         )
-        if attempt >= attempts or late:
-            why = (
+        if attempt >= attempts or exceeds_total:
+            reason = (
                 f"it asks to wait {wait:.0f} s"
-                if late and error.retry_after
+                if exceeds_total and error.retry_after
                 else f"tried {attempt} times"
             )
             self._events(
                 ModelEvent(
-                    "gave_up", self.name, f"{self.name}: no more retries, {why}.", error
+                    "gave_up",
+                    self.name,
+                    f"{self.name}: no more retries, {reason}.",
+                    error,
                 )
             )
             raise error
@@ -236,26 +243,26 @@ class RetryingModel(ModelWrapper):
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
-    def _wait(self, error: ModelError, attempt: int) -> float:
+    def _next_wait(self, error: ModelError, attempt: int) -> float:
         """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
         if error.retry_after is not None:
-            return error.retry_after * (1 + self._chance() / 10)
-        first = (
+            return error.retry_after * (1 + self._random_share() / 10)
+        first_wait = (
             self._options.rate_limit_wait
             if error.status == _RATE_LIMIT
             else self._options.first_wait
         )
-        doubled = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
-        return doubled * (1 + self._chance()) / 2
+        max_next_wait = min(self._options.max_wait, first_wait * 2.0 ** (attempt - 1))
+        return max_next_wait * (1 + self._random_share()) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Seconds; None means no limit. A model that reasons silently needs a long first limit."""
 
-    first: float | None = 300.0
-    between: float | None = 120.0
-    whole: float | None = 1_800.0
+    first_seconds: float | None = 300.0
+    between_seconds: float | None = 120.0
+    total_seconds: float | None = 1_800.0
 
 
 class TimeLimitedModel(ModelWrapper):
@@ -265,56 +272,63 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def _pieces(
+    async def _ask(
         self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[AnswerPiece, None]:
         loop = asyncio.get_running_loop()
         limits = self._limits
-        end = None if limits.whole is None else loop.time() + limits.whole
-        words: list[str] = []
+        total_deadline = (
+            None if limits.total_seconds is None else loop.time() + limits.total_seconds
+        )
+        texts: list[str] = []
         usage: dict[str, Any] | None = None
         has_begun = False
-        async with closing(ask_model(self.inner, request, stream=stream)) as pieces:
+        async with closing_stream(
+            ask_model(self.inner, request, stream=stream)
+        ) as pieces:
             while True:
                 limit = (
                     None
                     if not stream
-                    else limits.between
+                    else limits.between_seconds
                     if has_begun
-                    else limits.first
+                    else limits.first_seconds
                 )
-                until = min(
+                deadline = min(
                     (
-                        at
-                        for at in (end, None if limit is None else loop.time() + limit)
-                        if at
+                        time
+                        for time in (
+                            total_deadline,
+                            None if limit is None else loop.time() + limit,
+                        )
+                        if time
                     ),
                     default=None,
                 )
-                scope = asyncio.timeout_at(until)
+                scope = asyncio.timeout_at(deadline)
                 try:
                     async with scope:
                         piece = await anext(pieces, None)
                 except TimeoutError:
                     if not scope.expired():
                         raise
-                    what = (
+                    problem = (
                         "has fallen silent in the middle of its answer"
                         if has_begun
                         else "has not begun to answer"
                     )
-                    if until == end:
-                        what = "has not come to the end of its answer"
-                        limit = limits.whole
+                    if deadline == total_deadline:
+                        problem = "has not come to the end of its answer"
+                        limit = limits.total_seconds
                     # An incomplete call is dropped: it must not be run.
-                    message: Message = {"role": "assistant", "content": "".join(words)}
+                    message: Message = {"role": "assistant", "content": "".join(texts)}
                     partial = (
                         Reply(message, usage=usage, model=self.name)
                         if has_begun or usage
                         else None
                     )
                     raise ModelTimeoutError(
-                        f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again.",
+                        f"{self.name} at {self.base_url} {problem} within {limit:g} s. Ask again.",
                         partial=partial,
                     ) from None
                 if piece is None:
@@ -323,16 +337,16 @@ class TimeLimitedModel(ModelWrapper):
                     usage = dict(piece.raw)
                 elif isinstance(piece, StreamDelta):
                     has_begun = True
-                    words += [piece.text] if piece.kind == "text" else []
+                    texts += [piece.text] if piece.kind == "text" else []
                 yield piece
 
 
-Refit = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
-REST_SECONDS = 60.0
+RequestFitter = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
+OUT_OF_SERVICE_SECONDS = 60.0
 
 
 def keep_request(request: Request, _model: StreamingModel) -> Request:
-    """Return the request unchanged: for models with windows of about the same size."""
+    """Return the request unchanged, for models with windows of similar size."""
     return request
 
 
@@ -343,38 +357,40 @@ class FallbackModel(ModelWrapper):
         self,
         models: Sequence[StreamingModel],
         *,
-        refit: Refit = keep_request,
-        events: Events = ignore_event,
+        fit_request: RequestFitter = keep_request,
+        events: EventHandler = ignore_event,
         clock: Callable[[], float] = time.monotonic,
-        rest_seconds: float = REST_SECONDS,
+        out_of_service_seconds: float = OUT_OF_SERVICE_SECONDS,
     ) -> None:
         if not models:
             raise InputError("A fallback needs at least one model; none was given.")
         super().__init__(models[0])
         self._models = tuple(models)
-        self._refit = refit
+        self._fit_to_model = fit_request
         self._events = events
         self._clock = clock
-        self._rest_seconds = rest_seconds
-        self._resting: dict[int, float] = {}
+        self._out_of_service_seconds = out_of_service_seconds
+        self._out_of_service_until: dict[int, float] = {}
 
-    async def _pieces(
+    async def _ask(
         self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
-        for at, is_last in self._order():
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        for index, is_last in self._models_to_ask():
             has_begun = False
             try:
-                fitted = await self._fit_request(request, at)
-                async with closing(
-                    ask_from_first_word(self._models[at], fitted, stream=stream)
+                fitted_request = await self._fit_request(request, index)
+                async with closing_stream(
+                    ask_until_first_word(
+                        self._models[index], fitted_request, stream=stream
+                    )
                 ) as pieces:
                     async for piece in pieces:
                         if not has_begun:
-                            self._note_answer(at)
+                            self._note_answer(index)
                         has_begun = True
                         yield piece
             except ModelError as error:
-                self._note_failure(at, error, is_last=is_last or has_begun)
+                self._note_failure(index, error, is_last=is_last or has_begun)
             else:
                 return
 
@@ -382,56 +398,65 @@ class FallbackModel(ModelWrapper):
         for model in self._models:
             await close_model(model)
 
-    def _order(self) -> Iterator[tuple[int, bool]]:
-        """Yield the models in service in their order, then those at rest."""
+    def _models_to_ask(self) -> Iterator[tuple[int, bool]]:
+        """Yield the index of each model to ask, those in service first, and whether it is the last."""
         now = self._clock()
-        rested = [
-            at for at in range(len(self._models)) if self._resting.get(at, now) <= now
+        in_service = [
+            index
+            for index in range(len(self._models))
+            if self._out_of_service_until.get(index, now) <= now
         ]
-        order = [*rested, *(at for at in range(len(self._models)) if at not in rested)]
-        for position, at in enumerate(order):
-            yield at, position == len(order) - 1
+        order = [
+            *in_service,
+            *(index for index in range(len(self._models)) if index not in in_service),
+        ]
+        for position, index in enumerate(order):
+            yield index, position == len(order) - 1
 
-    async def _fit_request(self, request: Request, at: int) -> Request:
-        model = self._models[at]
+    async def _fit_request(self, request: Request, index: int) -> Request:
+        model = self._models[index]
         if request.model == model.name:
             return request
         request = replace(request, model=model.name)
-        cap = output_cap(request)
+        cap = get_output_cap(request)
         if cap is not None:
-            model_facts = known_model(model.name)
-            most = (model_facts and model_facts.max_output) or cap
+            catalogue_entry = find_known_model(model.name)
+            max_cap = (catalogue_entry and catalogue_entry.max_output) or cap
             request = with_output_cap(
-                request, min(cap, most), api=model.api, base_url=model.base_url
+                request, min(cap, max_cap), api=model.api, base_url=model.base_url
             )
-        fitted = self._refit(request, model)
-        return await fitted if inspect.isawaitable(fitted) else fitted
+        fitted_request = self._fit_to_model(request, model)
+        return (
+            await fitted_request
+            if inspect.isawaitable(fitted_request)
+            else fitted_request
+        )
 
-    def _note_failure(self, at: int, error: ModelError, *, is_last: bool) -> None:
-        """Report the failure and let the next model take over; raise it for the last one, or for a bad request."""
+    def _note_failure(self, index: int, error: ModelError, *, is_last: bool) -> None:
+        """Report the failure, so that the next model is asked; raise it for the last model or a bad request."""
         if not is_out_of_service(error):
             raise error
-        self._resting[at] = self._clock() + max(
-            self._rest_seconds, error.retry_after or 0.0
+        self._out_of_service_until[index] = self._clock() + max(
+            self._out_of_service_seconds, error.retry_after or 0.0
         )
-        self.inner = self._models[next(self._order())[0]]
+        self.inner = self._models[next(self._models_to_ask())[0]]
         if is_last:
             raise error
-        name = self._models[at].name
+        name = self._models[index].name
         text = f"{name} is out of service; another model is asked. {error}"
         self._events(ModelEvent("fallback", name, text, error))
 
-    def _note_answer(self, at: int) -> None:
-        if self._resting.pop(at, None) is not None:
-            name = self._models[at].name
+    def _note_answer(self, index: int) -> None:
+        if self._out_of_service_until.pop(index, None) is not None:
+            name = self._models[index].name
             self._events(ModelEvent("recovered", name, f"{name} is in service again."))
-        self.inner = self._models[at]
+        self.inner = self._models[index]
 
 
-SIZE_MARGIN = 1.05
-"""Our count of a prompt may be a little below the provider's."""
+PROMPT_SIZE_FACTOR = 1.05
+"""Factor on our count of a prompt, which may be a little below the provider's."""
 MIN_OUTPUT_TOKENS = 256
-"""With less room the prompt is too long, and the provider may say so."""
+"""If fewer tokens are left, the prompt counts as too long, and the provider may refuse it."""
 
 
 class FittingModel(ModelWrapper):
@@ -443,42 +468,44 @@ class FittingModel(ModelWrapper):
         super().__init__(model)
         self._counter = counter or TokenCounter(model.name)
 
-    def _pieces(self, request: Request, *, stream: bool) -> AsyncIterator[Piece]:
+    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, self._fit_request(request), stream=stream)
 
     def _fit_request(self, request: Request) -> Request:
-        cap = output_cap(request)
+        cap = get_output_cap(request)
         if cap is None and self.api == "anthropic":
-            cap = own_cap(request.model, self.window)
+            cap = default_output_cap(request.model, self.window)
         if cap is None:
             return request
         prompt = self._counter.request(
             request.messages, system=request.system, tools=request.tools
         )
-        room = self.window - round(SIZE_MARGIN * prompt)
-        if cap <= room or room < MIN_OUTPUT_TOKENS:
+        free_tokens = self.window - round(PROMPT_SIZE_FACTOR * prompt)
+        if cap <= free_tokens or free_tokens < MIN_OUTPUT_TOKENS:
             return request
-        return with_output_cap(request, room, api=self.api, base_url=self.base_url)
+        return with_output_cap(
+            request, free_tokens, api=self.api, base_url=self.base_url
+        )
 
 
 class MeteredModel(ModelWrapper):
-    """Ask `permit` before each request, and report requests that were abandoned to `lost`."""
+    """Check permission before each request, and report requests that were abandoned."""
 
     def __init__(
         self,
         model: StreamingModel,
-        lost: Callable[[Request], None],
-        permit: Callable[[Request], Awaitable[None]] | None = None,
+        report_abandoned: Callable[[Request], None],
+        check_permission: Callable[[Request], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(model)
-        self._lost = lost
-        self._permit = permit
+        self._report_abandoned = report_abandoned
+        self._check_permission = check_permission
 
     async def complete(self, request: Request) -> Reply:
-        if self._permit is not None:
-            await self._permit(request)
+        if self._check_permission is not None:
+            await self._check_permission(request)
         try:
             return await self.inner.complete(request)
         except asyncio.CancelledError:
-            self._lost(request)
+            self._report_abandoned(request)
             raise

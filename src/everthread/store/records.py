@@ -12,6 +12,7 @@ exports (`sql/export_lines.py`, `sql/import_lines.py`).
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.prices import format_dollars
 from everthread.core.search.lookup import Neighbour
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
 
@@ -41,8 +42,13 @@ DEFAULT_TENANT = "default"
 
 
 def new_id() -> str:
-    """A fresh id for a session or an event: unique, short enough to read out, sortable by nothing."""
+    """A fresh id for a session: unique, short enough to read out, sortable by nothing."""
     return secrets.token_hex(16)
+
+
+def new_event() -> str:
+    """A fresh id for an event: unique, and in order of time, so that an index of events grows at one end."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ class NewMessage:
 
     body: Message
     kind: MessageKind = "message"
-    event: str = field(default_factory=new_id)
+    event: str = field(default_factory=new_event)
     tokens: int | None = None
     origin: int | None = None
     """For a derived message: the message it replaces."""
@@ -203,7 +209,7 @@ class NewUsage:
     task: UsageTask = "main"
     cost: Decimal | None = None
     estimated: bool = False
-    event: str = field(default_factory=new_id)
+    event: str = field(default_factory=new_event)
     created: float | None = None
 
 
@@ -281,7 +287,7 @@ class Insights:
     @property
     def lookups(self) -> int:
         """How often a model looked up what had left its context, with a tool that does nothing else."""
-        return sum(row.results for row in self.by_tool if is_lookup(row.tool))
+        return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -699,6 +705,8 @@ class RecallQuery:
     limit: int = 10
     least: float = 0.0
     """Return nothing unless one place holds at least this share of the query (0 to 1)."""
+    least_of_others: float = 0.0
+    """The share that every place after the best ones must hold."""
     chars: int = 600
     """The most of one place."""
     role: str | None = None

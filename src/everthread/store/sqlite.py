@@ -107,13 +107,13 @@ class SqliteConnection(Connection):
         return apsw.SQLITE_OK
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        return list(self.raw.execute(sql, tuple(values)))
+        return self.raw.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
-        self.raw.execute(sql, tuple(values))
+        self.raw.execute(sql, values)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.raw.executemany(sql, (tuple(row) for row in rows))
+        self.raw.executemany(sql, rows)
 
     def sync(self) -> None:
         if not self._is_unsynced:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 import secrets
 import threading
 import time
@@ -15,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
-from everthread.core.search.terms import query_terms
 from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import indexing
@@ -60,6 +58,7 @@ from everthread.store.sql import accounts as usage_sql
 from everthread.store.sql import api_keys as key_sql
 from everthread.store.sql import (
     client_threads,
+    hit_pages,
     import_lines,
     maintenance,
 )
@@ -96,15 +95,6 @@ INDEX_PAUSE_FACTOR = 3.0
 """Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
-MAX_CLOSEST = 50
-BEST_ANSWERS = 10
-"""Number of best answers to a question that come before the texts with every word."""
-MIN_CLOSENESS = 0.3
-"""The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
-MIN_QUESTION_CLOSENESS = 1e-6
-"""The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
-MIN_ANSWER_CLOSENESS = 0.15
-"""The least share of a question that each text after the best answers must hold."""
 
 
 def reads(
@@ -336,93 +326,37 @@ class Store:
     # Search and recall
 
     async def search(self, query: SearchQuery) -> list[SearchHit]:
-        """What matches. Everything that was appended before is indexed first."""
-        await self._index_all()
-        return await self._read(search_sql.search_texts, query)
+        """Return the texts that hold every word of the query, best first."""
+        return await self._read_indexed(search_sql.search_texts, query)
 
     async def find(self, query: SearchQuery) -> HitPage:
-        """Return a page of hits. The best answers to a question come first, then all texts that hold every word.
-
-        If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
-        """
-        end = query.offset + query.limit
-        best: list[RecallPassage] = []
-        exact: list[SearchHit] = []
-        asks_first = query.is_question and end < BEST_ANSWERS
-        if asks_first:
-            best = await self._find_closest(query, BEST_ANSWERS)
-        if len(best) <= end:
-            exact = await self.search(replace(query, limit=end + 1, offset=0))
-        if not asks_first and (query.is_question or not exact):
-            wanted = BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
-            best = await self._find_closest(query, wanted)
-        taken = {(passage.message, passage.output) for passage in best}
-        found: list[SearchHit | RecallPassage] = [*best]
-        found += (hit for hit in exact if (hit.message, hit.output) not in taken)
-        rows = found[query.offset : end]
-        hits = await self._read(search_sql.as_hits, rows)
-        beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
-        pairs = zip(hits, beside, strict=True)
-        return HitPage(
-            tuple(
-                replace(hit, before=before, after=after)
-                for hit, (before, after) in pairs
-            ),
-            more=len(found) > end,
-            near=bool(hits)
-            and not exact
-            and all(passage.closeness < 1 for passage in best),
-        )
-
-    async def _find_closest(
-        self, query: SearchQuery, wanted: int
-    ) -> list[RecallPassage]:
-        """Return up to `wanted` of the closest texts. Skipped for single-word and quoted queries.
-
-        A question is answered if any of its rare words is stored; a shorter query must be closer.
-        """
-        if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
-            return []
-        # Of more texts some are not close enough, or not of the time that is asked for.
-        is_enough = wanted <= BEST_ANSWERS and query.since is query.until is None
-        question = RecallQuery(
-            query.text,
-            query.tenant,
-            query.thread,
-            family=query.family,
-            limit=wanted if is_enough else min(2 * wanted, MAX_CLOSEST),
-            least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
-            role=query.role,
-            tool=query.tool,
-            as_page=True,
-        )
-        since = query.since or 0
-        until = query.until or math.inf
-        # The answer to a question may hold none of its words, but be said beside one that does.
-        passages = [
-            one
-            for one in await self.recall(question)
-            if since <= one.created < until and (one.closeness or query.is_sentence)
-        ]
-        # The best answers may hold little of the query; the others must hold more of it.
-        others = (
-            one
-            for one in passages[BEST_ANSWERS:]
-            if one.closeness >= MIN_ANSWER_CLOSENESS
-        )
-        return [*passages[:BEST_ANSWERS], *others][:wanted]
+        """Return a page of hits; see `find_page`."""
+        return await self._read_indexed(hit_pages.find_page, query, self._clock())
 
     neighbours = reads(neighbour_sql.find_neighbours)
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
-        """Return passages that may answer a message, the best first. Index every earlier message first."""
+        """Return passages that may answer a message, the best first."""
         question = read_question(
             query.text,
             self._clock() if query.now is None else query.now,
             common_words=query.as_page,
         )
-        await self._index_all()
-        return await self._read(recall.recall_passages, query, question)
+        return await self._read_indexed(recall.recall_passages, query, question)
+
+    async def _read_indexed(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Return the result of `work` on an index that holds everything appended before. Index the rest first."""
+
+        def read_if_indexed(tx: Tx) -> list[T]:
+            return [] if indexing.is_waiting(tx) else [work(tx, *args, **named)]
+
+        results = await self._read(read_if_indexed)
+        if not results:
+            await self._index_all()
+            return await self._read(work, *args, **named)
+        return results[0]
 
     async def index_appended(self) -> None:
         """Index everything that was appended, so that the next search does not wait."""
@@ -740,17 +674,33 @@ class Store:
     find_rewrites = reads(client_threads.find_rewrites)
 
     async def match_rewrites(
-        self, *history: Any, states: Sequence[tuple[str, str]] = ()
+        self,
+        tenant: str,
+        engines: Sequence[str],
+        digests: Sequence[str],
+        skeletons: Sequence[str],
+        last_search: RewriteSearch | None = None,
+        *,
+        states: Sequence[tuple[str, str]] = (),
     ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
-        """Return the rewrites of a history and states beside them, in one snapshot."""
+        """Return the rewrites of a history and states beside them, in one snapshot.
+
+        `last_search`: the search for a beginning of the history. A long history without one is not searched on the
+        event loop.
+        """
 
         def work(
             tx: Tx,
         ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
             stored = [state.get_state(tx, scope, key) for scope, key in states]
-            return *client_threads.match_rewrites(tx, *history), stored
+            found, search = client_threads.match_rewrites(
+                tx, tenant, engines, digests, skeletons, before=last_search
+            )
+            return found, search, stored
 
-        return await self._readers.read_short(work)
+        is_long = last_search is None and len(digests) > client_threads.DIGESTS_AT_ONCE
+        read = self._readers.read if is_long else self._readers.read_short
+        return await read(work)
 
     find_similar_rewrites = reads(client_threads.find_similar_rewrites)
 

@@ -86,6 +86,8 @@ def checksum(stored: bytes) -> int:
 
 def clean_text(text: str) -> str:
     """Replace whatever a database refuses by a question mark. For names and words, never for content."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 

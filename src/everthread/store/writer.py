@@ -33,7 +33,7 @@ RETRY_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 """Seconds that a read under way has for its end when the store is closed."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
-"""Does what several callers ask for at once, with a result for each."""
+"""Work for several callers at once, with a result for each."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class StoreWriter:
         self._start = threading.Lock()
         self._closed = False
         self.answered_at = 0.0
-        """When the database last took something, on the clock that only grows."""
+        """When the database last accepted a write, on the monotonic clock."""
 
     async def write(
         self,
@@ -190,7 +190,7 @@ class StoreWriter:
     def _write_batch(
         self, connection: Connection | None, batch: list[_WriteItem]
     ) -> Connection | None:
-        """Everything in one transaction; again after a passing error. Errors end up with their items."""
+        """Run all items in one transaction; try again after a passing error. Errors are kept in their items."""
         for item in batch:
             _prepare(item)
         ready = [item for item in batch if item.error is None]
@@ -236,7 +236,7 @@ class StoreWriter:
         return connection
 
     def _attempt(self, connection: Connection, batch: list[_WriteItem]) -> None:
-        """All of it in one transaction: at first as if nothing could fail, then each item for itself."""
+        """Run the batch in one transaction: first without savepoints, then, if that fails, each item in its own."""
         if len(batch) > 1 and self._run_plainly(connection, batch):
             return
         connection.begin()
@@ -251,7 +251,7 @@ class StoreWriter:
         connection.commit()
 
     def _run_plainly(self, connection: Connection, batch: list[_WriteItem]) -> bool:
-        """Everything without savepoints; False, and nothing is done, if one of the items fails."""
+        """Run the batch without savepoints; if an item fails, undo everything and return False."""
         connection.begin()
         try:
             for group in _group_items(_order_by_thread(connection, batch)):
@@ -285,7 +285,7 @@ class StoreWriter:
             item.error = self._database.explain(error)
 
     def _run_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
-        """Several requests of one kind, in one savepoint; False, and nothing is done, if one of them fails."""
+        """Run several requests of one kind in one savepoint; if one fails, undo all of them and return False."""
         many = group[0].many
         assert many is not None
         connection.savepoint()
@@ -316,7 +316,7 @@ def _new_waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
 
 
 def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
-    """Neighbours that can be done together; everything else alone."""
+    """Yield groups of neighbours that can be run together, and every other item alone."""
     for _, group in itertools.groupby(
         enumerate(items), lambda each: each[1].many or each[0]
     ):
@@ -441,7 +441,7 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._closed = False
         self.answered_at = 0.0
-        """When the database last answered any reader, on the clock that only grows."""
+        """When the database last answered any reader, on the monotonic clock."""
 
     async def read(self, work: Callable[[Tx], T]) -> T:
         if self._closed:
@@ -462,7 +462,7 @@ class ReaderPool:
         return result
 
     async def read_short(self, work: Callable[[Tx], T]) -> T:
-        """As `read`, for a short question: a file is asked in this thread, where to change it would take longer."""
+        """As `read`, for a short query: a file is read in this thread, because another thread would take longer."""
         if self._closed or self._database.is_remote:
             return await self.read(work)
         try:

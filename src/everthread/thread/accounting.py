@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import cost_of
+from everthread.core.prices import compute_call_cost
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import NewUsage, UsageTask
@@ -53,9 +53,12 @@ class Accounting:
     ) -> NewUsage:
         """Return the record of a call, with its price in dollars, None if that is unknown."""
         is_unnamed = provider in PROVIDERS_WITHOUT_PRICES and provider != "local"
-        named = None if is_unnamed else provider
-        price = cost_of(
-            usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named
+        priced_provider = None if is_unnamed else provider
+        price = compute_call_cost(
+            usage,
+            model,
+            time=datetime.fromtimestamp(self._wall(), UTC),
+            provider=priced_provider,
         )
         return NewUsage(
             session, model, usage, task=task, cost=price, estimated=estimated

@@ -11,7 +11,7 @@ MAX_EFFECTIVE_SHARE = 0.90
 MAX_STRIKES = 2
 """Ineffective compactions in a row that begin a pause."""
 PAUSE_SECONDS = 300.0
-PAUSE_GROWTH = 1.10
+PAUSE_GROWTH_FACTOR = 1.10
 
 
 @dataclass(slots=True)
@@ -22,44 +22,50 @@ class CompactionPause:
     """
 
     judged: int = 0
-    """The last compaction whose effect is known."""
+    """Number of the last compaction whose effect is known."""
     strikes: int = 0
     since: float | None = None
     tokens: int = 0
-    """The prompt's size when it began."""
+    """Size of the prompt when the pause began."""
     relieved: int = 0
-    """The prompt before a compaction whose effect is not reported yet."""
+    """Size of the prompt before a compaction whose effect is not reported yet."""
 
-    def judge(self, depth: int, before: int, reported: int, now: float) -> bool:
-        """Take note of the prompt that the provider counted after a compaction; return whether a pause begins."""
-        if depth <= self.judged:
+    def judge_compaction(
+        self, compaction_number: int, tokens_before: int, tokens_after: int, now: float
+    ) -> bool:
+        """Record the size that the provider counted after a compaction; return whether a pause begins."""
+        if compaction_number <= self.judged:
             return False
-        self.judged = depth
+        self.judged = compaction_number
         self.strikes = (
-            0 if reported <= MAX_EFFECTIVE_SHARE * before else self.strikes + 1
+            0
+            if tokens_after <= MAX_EFFECTIVE_SHARE * tokens_before
+            else self.strikes + 1
         )
         if self.strikes < MAX_STRIKES:
             return False
         self.since = now
-        self.tokens = reported
+        self.tokens = tokens_after
         return True
 
-    def report(self, reported: int, now: float) -> bool:
-        """Take note of the first prompt after a compaction of `relieved` tokens; return whether a pause begins."""
-        before = self.relieved
+    def judge_first_prompt(self, tokens_after: int, now: float) -> bool:
+        """Judge the last compaction by the first prompt after it; return whether a pause begins."""
+        tokens_before = self.relieved
         self.relieved = 0
-        return before > 0 and self.judge(self.judged + 1, before, reported, now)
+        return tokens_before > 0 and self.judge_compaction(
+            self.judged + 1, tokens_before, tokens_after, now
+        )
 
-    def exempt(self, depth: int) -> None:
+    def skip_judging(self, compaction_number: int) -> None:
         """Do not judge a compaction after an overflow by its savings."""
-        self.judged = max(self.judged, depth)
+        self.judged = max(self.judged, compaction_number)
 
-    def holds(self, tokens: int, now: float) -> bool:
+    def is_active(self, tokens: int, now: float) -> bool:
         """Return whether compactions pause for a prompt of this size."""
         if self.since is None:
             return False
         if (
-            tokens < PAUSE_GROWTH * self.tokens
+            tokens < PAUSE_GROWTH_FACTOR * self.tokens
             and 0 <= now - self.since < PAUSE_SECONDS
         ):
             return True
@@ -85,7 +91,7 @@ class CompactionPause:
         return cls(**counts, since=None if since is None else float(since))
 
 
-def paused_text(tokens: int) -> str:
+def make_pause_notice(tokens: int) -> str:
     return (
         f"Automatic compaction is paused: two in a row made the prompt hardly smaller ({tokens:,} tokens). It resumes "
         "when the history has grown by a tenth or after five minutes."

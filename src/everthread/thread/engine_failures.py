@@ -16,7 +16,7 @@ from everthread.compaction.summary import (
 )
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Messages
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
@@ -37,7 +37,7 @@ def wrap_failure(engine: str) -> Iterator[None]:
 
 
 class SafeEngine(ContextEngine):
-    """The engine, with each failure reported once. Only `compress` raises: always an `EverthreadError`."""
+    """An engine whose failures are reported once. Only `compress` and `refit` raise, always an `EverthreadError`."""
 
     def __init__(
         self, engine: ContextEngine, report_failure: Callable[[str], None]
@@ -52,20 +52,22 @@ class SafeEngine(ContextEngine):
 
     @property
     def planning(self) -> PlanningEngine | None:
-        """The engine itself if it plans and finishes."""
+        """The engine if it has `plan` and `finish`; else None."""
         return as_planning(self._engine)
 
-    async def compress(self, messages: Messages, **how: Any) -> Compaction:
+    async def compress(self, messages: Messages, **options: Any) -> Compaction:
         with wrap_failure(self.name):
-            compaction = await self._engine.compress(messages, **how)
+            compaction = await self._engine.compress(messages, **options)
         check_compaction(self.name, compaction, len(messages))
         return compaction
 
     async def refit(
-        self, prepared: Compaction, since: Messages, *, start: int, **how: Any
+        self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
         with wrap_failure(self.name):
-            compaction = await self._engine.refit(prepared, since, start=start, **how)
+            compaction = await self._engine.refit(
+                prepared, since, start=start, **options
+            )
         check_compaction(self.name, compaction, start + len(since))
         return compaction
 
@@ -75,11 +77,11 @@ class SafeEngine(ContextEngine):
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         return self._call(bool, "should_compress", prompt_tokens)
 
-    def has_work(self, given: CompactionInput) -> bool:
-        """Return whether there is anything to make smaller; of an engine that plans, for exactly this input."""
+    def has_work(self, engine_input: CompactionInput) -> bool:
+        """Return whether there is anything to compact; a planning engine checks exactly this input."""
         if self.planning is None:
-            return self.has_content_to_compress(given.messages)
-        return self._call(bool, "has_work", given)
+            return self.has_content_to_compress(engine_input.messages)
+        return self._call(bool, "has_work", engine_input)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         return self._call(bool, "has_content_to_compress", messages)
@@ -91,16 +93,16 @@ class SafeEngine(ContextEngine):
         return self._call(dict, "dump_state")
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._tell("load_state", state)
+        self._notify("load_state", state)
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._tell("update_from_response", usage)
+        self._notify("update_from_response", usage)
 
     def update_model(self, services: Services) -> None:
-        self._tell("update_model", services)
+        self._notify("update_model", services)
 
     def pin(self, notes: Sequence[str]) -> None:
-        self._tell("pin", notes)
+        self._notify("pin", notes)
 
     def on_session_start(
         self,
@@ -109,32 +111,34 @@ class SafeEngine(ContextEngine):
         reason: StartReason = "new",
         previous: str | None = None,
     ) -> None:
-        self._tell("on_session_start", session_id, reason=reason, previous=previous)
+        self._notify("on_session_start", session_id, reason=reason, previous=previous)
 
     def on_session_end(self, session_id: str) -> None:
-        self._tell("on_session_end", session_id)
+        self._notify("on_session_end", session_id)
 
     def on_compacted(self, compaction: Compaction) -> None:
-        self._tell("on_compacted", compaction)
+        self._notify("on_compacted", compaction)
 
-    def failed(self, what: str, why: object) -> None:
+    def report_method_failure(self, method: str, error: object) -> None:
         """Report a failure; the same one only once."""
-        if what not in self._reported:
-            self._reported.add(what)
+        if method not in self._reported:
+            self._reported.add(method)
             self._report_failure(
-                f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it."
+                f"The context engine {self.name} failed in {method} ({error}); the conversation goes on without it."
             )
 
-    def _tell(self, what: str, *values: Any, **named: Any) -> None:
-        self._call(bool, what, *values, **named)
+    def _notify(self, method: str, *args: Any, **kwargs: Any) -> None:
+        self._call(bool, method, *args, **kwargs)
 
-    def _call(self, make: Callable[..., T], what: str, *values: Any, **named: Any) -> T:
-        """Return the result of an engine's method as a value of this type; an empty one if it fails."""
+    def _call(
+        self, result_type: Callable[..., T], method: str, *args: Any, **kwargs: Any
+    ) -> T:
+        """Return the result of an engine's method, converted to this type; an empty value if it fails."""
         try:
-            return make(getattr(self._engine, what)(*values, **named))
+            return result_type(getattr(self._engine, method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - it is reported, and an engine must not end a conversation
-            self.failed(what, f"{type(error).__name__}: {error}")
-            return make()
+            self.report_method_failure(method, f"{type(error).__name__}: {error}")
+            return result_type()
 
 
 class SafeSummarizer:
@@ -158,10 +162,10 @@ class SafeSummarizer:
 
 def check_compaction(engine: str, compaction: Any, count: int) -> None:
     """Raise `EngineError` if a compaction of `count` messages cannot be used."""
-    wrong = find_fault(compaction, count)
-    if wrong:
+    fault = find_fault(compaction, count)
+    if fault:
         raise EngineError(
-            f"the context engine {engine} gave no usable compaction: {wrong}. Nothing was changed."
+            f"the context engine {engine} gave no usable compaction: {fault}. Nothing was changed."
         )
 
 
@@ -172,30 +176,32 @@ def find_fault(compaction: Any, count: int) -> str:
     if not compaction.changed:
         return ""
 
-    def is_place(at: Any) -> bool:
-        return isinstance(at, int) and 0 <= at < count
+    def is_index(index: Any) -> bool:
+        return isinstance(index, int) and 0 <= index < count
 
-    if not _list_of(
+    if not _is_list_of(
         compaction.messages,
         lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str),
     ):
         return "its messages are no list of messages"
     if not compaction.messages and count:
         return "it has no message left"
-    if len(compaction.kept) != len(compaction.messages) or not _list_of(
-        compaction.kept, lambda at: at is None or is_place(at)
+    if len(compaction.kept) != len(compaction.messages) or not _is_list_of(
+        compaction.kept, lambda index: index is None or is_index(index)
     ):
         return "`kept` does not name, for each of its messages, the one it was"
-    if not _list_of(compaction.covered, is_place):
+    if not _is_list_of(compaction.covered, is_index):
         return "`covered` names messages that are not there"
-    if not _list_of(compaction.to_store, lambda item: isinstance(item, ToStore)):
+    if not _is_list_of(
+        compaction.to_store, lambda item: isinstance(item, OutputToStore)
+    ):
         return "`to_store` holds what is no output"
-    if not _list_of(compaction.nodes, lambda item: isinstance(item, Node)):
+    if not _is_list_of(compaction.nodes, lambda item: isinstance(item, Node)):
         return "`nodes` holds what is no node"
-    if not _list_of(compaction.usage, lambda item: isinstance(item, Mapping)):
+    if not _is_list_of(compaction.usage, lambda item: isinstance(item, Mapping)):
         return "`usage` holds what is no usage"
     return ""
 
 
-def _list_of(items: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(items, Sequence) and all(map(fits, items))
+def _is_list_of(items: Any, is_valid: Callable[[Any], bool]) -> bool:
+    return isinstance(items, Sequence) and all(map(is_valid, items))

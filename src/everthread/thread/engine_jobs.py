@@ -235,9 +235,9 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     with wrap_failure(engine.name):
         job.restore(engine)
         given = job.read()
-        made = engine.refit_planned(given, engine.current_state())
-        check_compaction(engine.name, made, given.start + len(given.since))
-        return job.conclude(given, made)
+        compaction = engine.refit_planned(given, engine.current_state())
+        check_compaction(engine.name, compaction, given.start + len(given.since))
+        return job.conclude(given, compaction)
 
 
 def _advance(
@@ -277,9 +277,9 @@ async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
     with wrap_failure(engine.name):
         job.restore(engine)
         given = job.read()
-        made = await engine.refit(given.prepared, given.since, **given.options())
-        check_compaction(engine.name, made, given.start + len(given.since))
-        return job.conclude(given, made)
+        compaction = await engine.refit(given.prepared, given.since, **given.options())
+        check_compaction(engine.name, compaction, given.start + len(given.since))
+        return job.conclude(given, compaction)
 
 
 async def compress_beside(
@@ -320,6 +320,6 @@ async def refit_beside(
         )
     with wrap_failure(engine.name):
         state = await planning.read_state(given.history())
-        made = await asyncio.to_thread(planning.refit_planned, given, state)
-    check_compaction(engine.name, made, given.start + len(given.since))
-    return made
+        compaction = await asyncio.to_thread(planning.refit_planned, given, state)
+    check_compaction(engine.name, compaction, given.start + len(given.since))
+    return compaction

@@ -22,7 +22,7 @@ class Event:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as JSON values."""
-        return {"event": self.kind, **_plain(asdict(self))}
+        return {"event": self.kind, **_to_json_value(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class CompactionProgress(Event):
     kind = "compaction_progress"
     text: str
     is_repeated: bool = False
-    """An earlier event told the reason, such as a route that still rests after a failure."""
+    """Whether an earlier event gave the same reason, such as a route that is still paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class ToolsChanged(Event):
     """Tokens that each request saves, compared with offering all tools."""
     why: str
     now: bool = False
-    """Within a session: a person accepted the cache miss."""
+    """Whether it changes within a session, because a person accepted the cache miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Notice(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drifted(Event):
-    """A client dropped thinking or cleared results in the part a rewrite covers; the rewrite is used all the same."""
+    """A client dropped thinking or results in the compacted part of the history, which is still used."""
 
     kind = "drift"
     covered: int
@@ -224,21 +224,21 @@ class Drifted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Branched(Event):
-    """A client changed what was said before: `session` is a new thread that leaves `parent` there."""
+    """A client changed earlier messages: `session` is a new thread that branches off `parent`."""
 
     kind = "branch"
     parent: str
     length: int
-    """How many messages both share."""
+    """Number of messages that both share."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionReceipt(Event):
-    """A rewrite goes upstream for the first time."""
+    """A compacted history is sent to the provider for the first time."""
 
     kind = "receipt"
     text: str
-    """The effect, and how to look up what was compacted, in one line."""
+    """One line with the effect, and how to look up compacted messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Unmanaged(Event):
 
     kind = "unmanaged"
     why: str
-    """The field that says so."""
+    """The request field that shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class RecallAnswered(Event):
 Listener = Callable[[Event], None]
 
 
-def engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
+def make_engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
     """Return an event for a report of an engine or a summariser."""
     if kind == "notice":
         return Notice(session, str(details.get("text", "")))
@@ -290,9 +290,9 @@ def engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
     return CompactionProgress(session, progress_text(kind, details), is_repeated)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -16,7 +16,7 @@ from everthread.store.store import Store
 _SEARCHED_MESSAGES = 8
 """Messages to search for the user's first words."""
 _MAX_READ_CHARS = 4_000
-"""Characters to read of those words: enough context to recognise a secret."""
+"""Characters to read of those words, enough to recognise a secret."""
 
 
 async def load_title(store: Store, session: Session) -> str:
@@ -66,17 +66,20 @@ def _title_from_words(messages: Sequence[StoredMessage]) -> str:
 
 async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRecord]]:
     """Return the calls of a thread: `main`, `auxiliary`, those of its `subagents`, and `all`."""
-    own = await store.usage(thread)
-    theirs = [
+    own_records = await store.usage(thread)
+    subagent_records = [
         record
-        for other in await store.subagents(thread)
-        for record in await store.usage(other)
+        for subagent in await store.subagents(thread)
+        for record in await store.usage(subagent)
     ]
     parts = {
-        task: [record for record in own if record.task == task]
+        task: [record for record in own_records if record.task == task]
         for task in ("main", "auxiliary")
     }
-    return parts | {"subagents": theirs, "all": [*own, *theirs]}
+    return parts | {
+        "subagents": subagent_records,
+        "all": [*own_records, *subagent_records],
+    }
 
 
 async def load_thread_state(store: Store, thread: str) -> ThreadState:
@@ -85,12 +88,18 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     The family is the thread, those it branched from or works for, and those of the same
     client session: subagents change files too. Threads without calls add nothing.
     """
-    messages = {stored.id: stored.body for stored in await store.history(thread)}
-    for other in await store.family(thread):
-        if other != thread:
-            theirs = await store.history(other)
-            if any(calls_of(stored.body) for stored in theirs):
-                messages |= {stored.id: stored.body for stored in theirs}
+    messages = {
+        stored_message.id: stored_message.body
+        for stored_message in await store.history(thread)
+    }
+    for other_thread in await store.family(thread):
+        if other_thread != thread:
+            other_messages = await store.history(other_thread)
+            if any(calls_of(stored_message.body) for stored_message in other_messages):
+                messages |= {
+                    stored_message.id: stored_message.body
+                    for stored_message in other_messages
+                }
     return state_of([messages[key] for key in sorted(messages)])
 
 
@@ -136,7 +145,7 @@ def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
 
 # Pins: notes on a thread that every later compaction carries word for word
 
-PIN_CHARS = 2_000
+MAX_PIN_CHARS = 2_000
 """Maximum characters of one pin."""
 MAX_PINS = 50
 
@@ -146,8 +155,8 @@ async def add_pin(store: Store, thread: str, text: str) -> Pin:
     note = redact(text).strip()
     if not note:
         raise InputError("there is nothing to pin: give a text, or the id of a message")
-    if len(note) > PIN_CHARS:
+    if len(note) > MAX_PIN_CHARS:
         raise InputError(
-            f"a pin has at most {PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
+            f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
         )
     return await store.put_pin(thread, note, most=MAX_PINS)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from everthread.core.fingerprints import (
     canonical_form,
@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import spoken_form
+from everthread.wire.gemini import comparable_content
 
 _CLEARED = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -49,9 +49,11 @@ _HASH_CHARS = 12
 """Characters of a result's hash."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageIdentity:
-    """The hashes by which one message is recognised."""
+class MessageIdentity(NamedTuple):
+    """The hashes by which one message is recognised.
+
+    A named tuple, because other processes send thousands of them: unpickling a dataclass takes ten times as long.
+    """
 
     fingerprint: str
     skeleton: str
@@ -62,6 +64,8 @@ class MessageIdentity:
     """Whether that result is a placeholder."""
     key: bytes = b""
     """A hash of the message's original text."""
+    has_user_words: bool = False
+    """Whether the user says something in it; a message may also hold only the results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +180,17 @@ def _chain_digest(digest: str, fingerprint: str) -> str:
 
 def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     """Return the identity of one wire message. Treat a value that is not an object as its content."""
+    has_user_words = (
+        isinstance(value, dict)
+        and value.get("role") == "user"
+        and bool(text_of(value).strip())
+    )
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
         value = _item(value)
     elif api == "gemini":
-        value = spoken_form(value)
+        value = comparable_content(value)
     fields = _identity_fields(value)
     results = _results(fields)
     fingerprint = message_fingerprint(fields)
@@ -191,6 +200,7 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
         tuple(_short(content) for content in results),
         tuple(is_cleared(content) for content in results),
         key,
+        has_user_words,
     )
 
 

@@ -15,19 +15,19 @@ from everthread.core.messages import (
 )
 from everthread.core.outputs import (
     OutputLimits,
+    OutputToStore,
     ToolOutput,
-    ToStore,
     plan_storage,
     reads_stored_output,
 )
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 
 
 @dataclass(frozen=True, slots=True)
 class LargeOutput:
     """An output that must be stored before it is cited, and the tool it comes from."""
 
-    output: ToStore
+    output: OutputToStore
     tool: str
 
 
@@ -38,40 +38,41 @@ def cite_large_results(
     *,
     lookups: Container[str] = (),
 ) -> tuple[list[Message], list[LargeOutput]]:
-    """Return the results of one assistant turn, the largest replaced if they are too large, and what to store.
+    """Return the results of one assistant turn, the largest replaced if they are too large, and the outputs to store.
 
-    `calls`: the turn's calls by their ids. Results of `lookups` are exempt: they limit themselves, and if stored they
-    would have to be looked up again.
+    `calls`: the turn's calls by id. Results of `lookups` are never replaced: they are short, and would have to be
+    looked up again.
     """
     results = [result for message in messages for result in results_of(message)]
-    turn = [_as_output(result, calls, lookups) for result in results]
-    planned = {item.index: item for item in plan_storage(turn, limits)}
-    if not planned:
+    outputs = [_as_output(result, calls, lookups) for result in results]
+    planned_outputs = {item.index: item for item in plan_storage(outputs, limits)}
+    if not planned_outputs:
         return list(messages), []
-    places = iter(range(len(results)))
+    result_indexes = iter(range(len(results)))
 
-    def replaced(result: Result, _holder: object) -> object:
-        item = planned.get(next(places))
+    def replace_content(result: Result, _holder: object) -> object:
+        item = planned_outputs.get(next(result_indexes))
         return (
             result.content
             if item is None
             else with_text(result.content, item.replacement)
         )
 
-    edited = [edit_results(message, replaced) for message in messages]
-    stored = [
-        LargeOutput(item, turn[index].tool) for index, item in sorted(planned.items())
+    edited_messages = [edit_results(message, replace_content) for message in messages]
+    large_outputs = [
+        LargeOutput(item, outputs[index].tool)
+        for index, item in sorted(planned_outputs.items())
     ]
-    return edited, stored
+    return edited_messages, large_outputs
 
 
 def _as_output(
     result: Result, calls: Mapping[str, Call], lookups: Container[str]
 ) -> ToolOutput:
     call = calls.get(result.call_id) or Call(result.call_id, result.name, "")
-    exempt = reads_stored_output(call) or (
-        is_lookup(call.name) and call.name in lookups
+    is_exempt = reads_stored_output(call) or (
+        is_lookup_tool(call.name) and call.name in lookups
     )
     return ToolOutput(
-        result.call_id, result.name or call.name, result.text, exempt=exempt
+        result.call_id, result.name or call.name, result.text, is_exempt=is_exempt
     )

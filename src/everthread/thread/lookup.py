@@ -26,7 +26,7 @@ from everthread.core.search.lookup import (
     heading,
 )
 from everthread.core.secrets.redaction import redact, redact_part
-from everthread.core.transcript import is_lookup, is_user_message
+from everthread.core.transcript import is_lookup_tool, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
@@ -36,20 +36,20 @@ from everthread.store.store import Store
 
 # Patterns
 
-MAX_PATTERN = 1_000
+MAX_PATTERN_CHARS = 1_000
 """Maximum characters of a pattern."""
 PATTERN_SECONDS = 2.0
 """Maximum seconds of a pattern for all texts of a search together."""
 MAX_REPEATS = 10_000
-"""Maximum product of counted repetitions: a pattern is unrolled by them before use, which takes memory."""
-_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+"""Maximum product of counted repetitions, which are unrolled in memory."""
+_REPEAT_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
 def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
-    """Compile a pattern of a model. Raise `InputError` if it is invalid or would take too much room."""
+    """Compile a pattern of a model. Raise `InputError` if it is invalid or would take too much memory."""
     repeats = (
         int(group or 0)
-        for match in _COUNTS.finditer(pattern)
+        for match in _REPEAT_COUNTS.finditer(pattern)
         for group in match.groups()
     )
     if (
@@ -71,40 +71,38 @@ class PatternMatcher:
     """One pattern and the seconds it may still take."""
 
     def __init__(self, pattern: str) -> None:
-        if not pattern or len(pattern) > MAX_PATTERN:
+        if not pattern or len(pattern) > MAX_PATTERN_CHARS:
             raise InputError(
-                f"a pattern has 1 to {MAX_PATTERN:,} characters, not {len(pattern):,}"
+                f"a pattern has 1 to {MAX_PATTERN_CHARS:,} characters, not {len(pattern):,}"
             )
         self._pattern = compile_pattern(pattern, regex.MULTILINE)
         self._seconds = PATTERN_SECONDS
 
-    def scan(self, texts: Sequence[str], around: int) -> list[str]:
+    def scan(self, texts: Sequence[str], snippet_chars: int) -> list[str]:
         """Return the words around the first match in each text, without secrets; empty if nothing matches.
 
         Return fewer results than `texts` if the time runs out. Raise `InputError` if a single text takes too long.
         """
-        shown = []
+        snippets = []
         for text in texts:
             if self._seconds <= 0:
                 break
-            started = time.monotonic()
-            shown.append(self._show_match(text, around))
-            self._seconds -= time.monotonic() - started
-        return shown
+            start_time = time.monotonic()
+            snippets.append(self._show_match(text, snippet_chars))
+            self._seconds -= time.monotonic() - start_time
+        return snippets
 
-    def _show_match(self, text: str, around: int) -> str:
+    def _show_match(self, text: str, snippet_chars: int) -> str:
         if self._find_first(text) is None:
             return ""
-        clean = redact(text)
-        span = self._find_first(clean)
+        redacted_text = redact(text)
+        span = self._find_first(redacted_text)
         if span is None:  # only a secret matches
             return ""
-        spare = max(0, around - (span[1] - span[0])) // 2
-        start = max(0, span[0] - spare)
-        end = min(len(clean), start + around)
-        return (
-            f"{'…' if start else ''}{clean[start:end]}{'…' if end < len(clean) else ''}"
-        )
+        context_chars = max(0, snippet_chars - (span[1] - span[0])) // 2
+        start = max(0, span[0] - context_chars)
+        end = min(len(redacted_text), start + snippet_chars)
+        return f"{'…' if start else ''}{redacted_text[start:end]}{'…' if end < len(redacted_text) else ''}"
 
     def _find_first(self, text: str) -> tuple[int, int] | None:
         try:
@@ -121,19 +119,19 @@ class PatternMatcher:
 
 EXCERPT_CHARS = 600
 """Characters of one excerpt."""
-MAX_PLACES = 50
+MAX_EXCERPTS_PER_PAGE = 50
 """Excerpts on one page."""
-MAX_QUERY = 1_000
-MAX_PART = 50_000
+MAX_QUERY_CHARS = 1_000
+MAX_PASSAGE_CHARS = 50_000
 MAX_PATTERN_THREADS = 200
 """Search by pattern covers this many of a tenant's latest threads."""
 SEARCH_SECONDS = 5.0
 """A search by pattern returns its results after this time; the next page continues from there."""
 MESSAGES_PER_QUERY = 200
-_MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
-_OUTPUT = re.compile(r"output:[0-9a-f]{16}")
-_COMPACTION = re.compile(r"compaction:(\d{1,18})")
-_NODE = re.compile(r"n[0-9a-f]{12}")
+_MESSAGE_ID = re.compile(r"(?:message:|#)?(\d{1,18})")
+_OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
+_COMPACTION_ID = re.compile(r"compaction:(\d{1,18})")
+_NODE_ID = re.compile(r"n[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +142,8 @@ class OriginalsLayout:
     sizes: tuple[int, ...]
 
 
-CACHED_THREADS = 64
-CACHED_LAYOUTS = 256
+MAX_CACHED_THREADS = 64
+MAX_CACHED_LAYOUTS = 256
 
 
 class LookupCache:
@@ -155,9 +153,9 @@ class LookupCache:
     """
 
     def __init__(self) -> None:
-        self._turns: RecentDict[str, dict[int, int]] = RecentDict(CACHED_THREADS)
+        self._turns: RecentDict[str, dict[int, int]] = RecentDict(MAX_CACHED_THREADS)
         self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(
-            CACHED_LAYOUTS
+            MAX_CACHED_LAYOUTS
         )
         """By the thread and the id of a summary."""
 
@@ -167,15 +165,15 @@ class LookupCache:
         self._turns[thread] = turns
         return turns
 
-    def keep(
-        self, thread: str, wanted: str, layout: OriginalsLayout
+    def keep_layout(
+        self, thread: str, summary_id: str, layout: OriginalsLayout
     ) -> OriginalsLayout:
-        self.layouts[thread, wanted] = layout
+        self.layouts[thread, summary_id] = layout
         return layout
 
 
 class StoreLookup:
-    """`Lookup` and `Graph` over a store. Without a thread, or with `reach="all"`, it looks in all of the tenant's.
+    """`Lookup` and `Graph` over a store. Without a thread, or with `reach="all"`, it searches all of the tenant's.
 
     `tenant` None: in the threads of every tenant.
     """
@@ -190,7 +188,7 @@ class StoreLookup:
         family: bool = False,
         cache: LookupCache | None = None,
     ) -> None:
-        """Set the scope. `family`: also search all threads of the client's session and those it branched from."""
+        """Set the scope. `family`: also search the threads of the client's session and those it branched from."""
         self.store = store
         self.tenant = tenant
         self.thread = thread
@@ -202,9 +200,9 @@ class StoreLookup:
         """List the threads that are searched; empty for all of the tenant's."""
         if self.thread is None or self._reach == "all":
             return []
-        return await self._threads(self.thread)
+        return await self._list_family(self.thread)
 
-    async def _threads(self, thread: str) -> list[str]:
+    async def _list_family(self, thread: str) -> list[str]:
         """Return the threads to search when this one is named."""
         return await self.store.family(thread) if self._has_family else [thread]
 
@@ -229,22 +227,22 @@ class StoreLookup:
             )
         if scope == "thread" and self.thread is None:
             raise InputError("no thread was chosen; name one, or search in all")
-        if len(text) > MAX_QUERY:
+        if len(text) > MAX_QUERY_CHARS:
             raise InputError(
-                f"a query has at most {MAX_QUERY:,} characters, not {len(text):,}"
+                f"a query has at most {MAX_QUERY_CHARS:,} characters, not {len(text):,}"
             )
-        within = self.thread if scope == "thread" else None
-        most = max(1, min(limit, MAX_PLACES))
-        first = max(0, offset)
+        searched_thread = self.thread if scope == "thread" else None
+        page_size = max(1, min(limit, MAX_EXCERPTS_PER_PAGE))
+        start = max(0, offset)
         query = SearchQuery(
             text,
             self.tenant,
-            within,
-            family=self._has_family and within is not None,
+            searched_thread,
+            family=self._has_family and searched_thread is not None,
             role=role,
             tool=tool,
-            limit=most,
-            offset=first,
+            limit=page_size,
+            offset=start,
             path=path,
         )
         if mode == "regex":
@@ -256,27 +254,29 @@ class StoreLookup:
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""
-        numbers = [_MESSAGE.fullmatch(excerpt.id) for excerpt in page.excerpts]
-        places = [
-            (number and int(number[1]), one.text)
-            for number, one in zip(numbers, page.excerpts, strict=True)
+        id_matches = [
+            _MESSAGE_ID.fullmatch(found_excerpt.id) for found_excerpt in page.excerpts
         ]
-        beside = await self.store.neighbours(places)
-        pairs = zip(page.excerpts, beside, strict=True)
+        positions = [
+            (id_match and int(id_match[1]), excerpt.text)
+            for id_match, excerpt in zip(id_matches, page.excerpts, strict=True)
+        ]
+        neighbours = await self.store.neighbours(positions)
+        pairs = zip(page.excerpts, neighbours, strict=True)
         return replace(
             page,
             excerpts=tuple(
-                replace(one, before=str(before or ""), after=str(after or ""))
-                for one, (before, after) in pairs
+                replace(excerpt, before=str(before or ""), after=str(after or ""))
+                for excerpt, (before, after) in pairs
             ),
         )
 
     async def _search_words(self, query: SearchQuery) -> SearchPage:
         """Return a page of `Store.find`. Skip pages that hold only earlier searches."""
-        at = query.offset
+        offset = query.offset
         while True:
-            page = await self.store.find(replace(query, offset=at))
-            at += query.limit
+            page = await self.store.find(replace(query, offset=offset))
+            offset += query.limit
             excerpts = [
                 excerpt
                 for hit in page.hits
@@ -284,19 +284,19 @@ class StoreLookup:
             ]
             if excerpts or not page.more:
                 return SearchPage(
-                    tuple(excerpts), at if page.more else None, near=page.near
+                    tuple(excerpts), offset if page.more else None, near=page.near
                 )
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
         """Return a hit as an excerpt with the text around it, or None for the arguments of an earlier search."""
-        if is_lookup(hit.tool):
+        if is_lookup_tool(hit.tool):
             return None
         text = hit.snippet if hit.is_passage else await self._show_hit(hit)
         if text is None:
             return None
         turn = None
         if hit.message is not None:
-            turn = await self._turn(hit.thread, hit.message)
+            turn = await self._find_turn(hit.thread, hit.message)
         return Excerpt(
             hit.output or f"message:{hit.message}",
             hit.thread,
@@ -314,58 +314,68 @@ class StoreLookup:
         if hit.message is None:
             text = await self.store.output(hit.output or "", tenant=self.tenant)
             return _show_around(text, hit.snippet)
-        stored = await self.store.message(hit.message, tenant=self.tenant)
-        shown = _show_around(searchable_text(stored.body), hit.snippet)
-        searched = [
-            call.arguments for call in calls_of(stored.body) if is_lookup(call.name)
+        stored_message = await self.store.message(hit.message, tenant=self.tenant)
+        excerpt = _show_around(searchable_text(stored_message.body), hit.snippet)
+        search_arguments = [
+            call.arguments
+            for call in calls_of(stored_message.body)
+            if is_lookup_tool(call.name)
         ]
-        if any(argument and argument in shown for argument in searched):
+        if any(argument and argument in excerpt for argument in search_arguments):
             return None
         if (
             hit.role == "assistant" and hit.tool
         ):  # the arguments of a call, without JSON's escapes
-            shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-        return shown
+            excerpt = (
+                excerpt.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+            )
+        return excerpt
 
     async def _search_pattern(
         self, matcher: PatternMatcher, query: SearchQuery
     ) -> SearchPage:
         excerpts: list[Excerpt] = []
-        at = 0
+        position = 0
         deadline = 0.0
         async for texts in self._read_texts(query.thread):
-            start = at
-            at = at + len(texts)
+            start = position
+            position = position + len(texts)
             skipped = max(0, query.offset - start)
             if skipped >= len(texts):
                 continue
             deadline = deadline or time.monotonic() + SEARCH_SECONDS
-            fitting = [
+            matching_texts = [
                 (index, text)
                 for index, text in enumerate(texts[skipped:], start + skipped)
                 if query.role in (None, text.role) and query.tool in (None, text.tool)
             ]
-            shown = await asyncio.to_thread(
-                matcher.scan, [text.text for _, text in fitting], EXCERPT_CHARS
+            snippets = await asyncio.to_thread(
+                matcher.scan, [text.text for _, text in matching_texts], EXCERPT_CHARS
             )
-            for (index, text), words in zip(fitting, shown, strict=False):
-                if words and len(excerpts) == query.limit:
+            for (index, text), snippet in zip(matching_texts, snippets, strict=False):
+                if snippet and len(excerpts) == query.limit:
                     return SearchPage(tuple(excerpts), index)
-                if words:
-                    excerpts.append(replace(text, text=words))
-            if len(shown) < len(fitting):
-                return SearchPage(tuple(excerpts), fitting[len(shown)][0])
+                if snippet:
+                    excerpts.append(replace(text, text=snippet))
+            if len(snippets) < len(matching_texts):
+                return SearchPage(tuple(excerpts), matching_texts[len(snippets)][0])
             if time.monotonic() > deadline:
-                return SearchPage(tuple(excerpts), at)
+                return SearchPage(tuple(excerpts), position)
         return SearchPage(tuple(excerpts), None)
 
-    async def _read_texts(self, within: str | None) -> AsyncIterator[list[Excerpt]]:
+    async def _read_texts(
+        self, searched_thread: str | None
+    ) -> AsyncIterator[list[Excerpt]]:
         """Yield every whole text, without calls of a search tool and their results.
 
         The earliest thread and message come first, so that an offset stays valid while messages are added.
         """
-        threads = await self._threads(within) if within is not None else []
-        if within is None:
+        threads = (
+            await self._list_family(searched_thread)
+            if searched_thread is not None
+            else []
+        )
+        if searched_thread is None:
             rows = await self.store.list_threads(
                 tenant=self.tenant, limit=MAX_PATTERN_THREADS
             )
@@ -377,24 +387,26 @@ class StoreLookup:
             ]
         for thread in threads:
             turn = 0
-            called = dict[str, str]()
+            tool_by_call = dict[str, str]()
             for start in itertools.count(0, MESSAGES_PER_QUERY):
                 page = await self.store.history(
                     thread, start=start, limit=MESSAGES_PER_QUERY
                 )
                 texts = []
-                for stored in page:
-                    turn += is_user_message(stored.body)
-                    calls = {call.id: call.name for call in calls_of(stored.body)}
-                    called |= calls
-                    named = (
-                        one.name or called.get(one.call_id, "")
-                        for one in results_of(stored.body)
+                for stored_message in page:
+                    turn += is_user_message(stored_message.body)
+                    calls = {
+                        call.id: call.name for call in calls_of(stored_message.body)
+                    }
+                    tool_by_call |= calls
+                    tool_names = (
+                        result.name or tool_by_call.get(result.call_id, "")
+                        for result in results_of(stored_message.body)
                     )
-                    tools = [*filter(None, named)]
-                    if not any(map(is_lookup, (*tools, *calls.values()))):
+                    tools = [*filter(None, tool_names)]
+                    if not any(map(is_lookup_tool, (*tools, *calls.values()))):
                         texts.append(
-                            _whole_message(stored, thread, turn, ",".join(tools))
+                            _make_excerpt(stored_message, thread, turn, ",".join(tools))
                         )
                 yield texts
                 if len(page) < MESSAGES_PER_QUERY:
@@ -402,7 +414,7 @@ class StoreLookup:
             outputs = [
                 output
                 for output in await self.store.outputs(thread)
-                if not is_lookup(output.tool)
+                if not is_lookup_tool(output.tool)
             ]
             yield [
                 Excerpt(
@@ -423,15 +435,15 @@ class StoreLookup:
         self, wanted: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
         """Return a part of a message or stored output."""
-        cited = wanted.strip()
+        item_id = wanted.strip()
         start = max(0, offset)
-        most = max(1, min(limit, MAX_PART))
-        if _OUTPUT.fullmatch(cited):
-            await self._check_output(cited)
-            text = await self.store.output(cited, tenant=self.tenant)
+        max_chars = max(1, min(limit, MAX_PASSAGE_CHARS))
+        if _OUTPUT_ID.fullmatch(item_id):
+            await self._check_output(item_id)
+            text = await self.store.output(item_id, tenant=self.tenant)
             return _make_passage(
                 Excerpt(
-                    cited,
+                    item_id,
                     self.thread or "",
                     turn=None,
                     role="tool",
@@ -440,68 +452,78 @@ class StoreLookup:
                     text=text,
                 ),
                 start,
-                most,
+                max_chars,
             )
-        number = _MESSAGE.fullmatch(cited)
-        if number is None:
+        id_match = _MESSAGE_ID.fullmatch(item_id)
+        if id_match is None:
             raise InputError(
-                f"{cited[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
+                f"{item_id[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
             )
-        stored, thread = await self._message(int(number[1]))
-        turn = await self._turn(thread, stored.id)
-        return _make_passage(_whole_message(stored, thread, turn), start, most)
+        stored_message, thread = await self._find_message(int(id_match[1]))
+        turn = await self._find_turn(thread, stored_message.id)
+        return _make_passage(
+            _make_excerpt(stored_message, thread, turn), start, max_chars
+        )
 
-    async def _check_output(self, cited: str) -> None:
+    async def _check_output(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
             lists = [
                 await self.store.outputs(thread)
-                for thread in await self._threads(self.thread)
+                for thread in await self._list_family(self.thread)
             ]
-            if not any(output.id == cited for outputs in lists for output in outputs):
-                raise UnknownIdError(f"this conversation has no stored output {cited}")
+            if not any(
+                output.id == output_id for outputs in lists for output in outputs
+            ):
+                raise UnknownIdError(
+                    f"this conversation has no stored output {output_id}"
+                )
 
-    async def _message(self, number: int) -> tuple[StoredMessage, str]:
+    async def _find_message(self, message_id: int) -> tuple[StoredMessage, str]:
         """Return a message and its thread. Raise `UnknownIdError` if it is out of reach."""
-        stored = await self.store.message(number, tenant=self.tenant)
-        thread = (await self.store.session(stored.session)).thread
+        stored_message = await self.store.message(message_id, tenant=self.tenant)
+        thread = (await self.store.session(stored_message.session)).thread
         if self.thread is None or thread == self.thread:
-            return stored, thread
+            return stored_message, thread
         # A branch has its parent's messages too.
-        if await self.turn_of(number) is not None:
-            return stored, self.thread
-        if self._reach == "all" or thread in await self._threads(self.thread):
-            return stored, thread
-        raise UnknownIdError(f"this conversation has no message {number}")
+        if await self.turn_of(message_id) is not None:
+            return stored_message, self.thread
+        if self._reach == "all" or thread in await self._list_family(self.thread):
+            return stored_message, thread
+        raise UnknownIdError(f"this conversation has no message {message_id}")
 
     # Turns
 
     async def turn_of(self, message: int) -> int | None:
         """Return the turn of a message of this thread, or None for a message of another."""
-        return None if self.thread is None else await self._turn(self.thread, message)
+        return (
+            None if self.thread is None else await self._find_turn(self.thread, message)
+        )
 
     async def turns(
-        self, thread: str, *, upto: Collection[int] = ()
+        self, thread: str, *, needed_ids: Collection[int] = ()
     ) -> Mapping[int, int]:
-        """Return the turn of every message, in order. Read nothing if the cache covers all of `upto`.
+        """Return the turn of every message, in order. Read nothing if the cache covers all of `needed_ids`.
 
         Stored messages do not change, so only those added since the last call are read.
         """
-        numbers = self.cache.turns(thread)
-        more = not upto or any(number not in numbers for number in upto)
-        while more:
-            start = len(numbers)
-            turn = max(numbers.values(), default=0)
+        turn_by_message = self.cache.turns(thread)
+        has_more = not needed_ids or any(
+            message_id not in turn_by_message for message_id in needed_ids
+        )
+        while has_more:
+            start = len(turn_by_message)
+            turn = max(turn_by_message.values(), default=0)
             page = await self.store.history(
                 thread, start=start, limit=MESSAGES_PER_QUERY
             )
-            for stored in page:
-                turn += is_user_message(stored.body)
-                numbers[stored.id] = turn
-            more = len(page) == MESSAGES_PER_QUERY
-        return numbers
+            for stored_message in page:
+                turn += is_user_message(stored_message.body)
+                turn_by_message[stored_message.id] = turn
+            has_more = len(page) == MESSAGES_PER_QUERY
+        return turn_by_message
 
-    async def _turn(self, thread: str, message: int) -> int | None:
-        return (await self.turns(thread, upto=(message,))).get(message) or None
+    async def _find_turn(self, thread: str, message: int) -> int | None:
+        return (await self.turns(thread, needed_ids=(message,))).get(message) or None
 
     # Sources of a summary
 
@@ -517,196 +539,226 @@ class StoreLookup:
 
         A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
         """
-        cited = wanted.strip()
+        item_id = wanted.strip()
         thread = self.thread
         if thread is None:
-            if _COMPACTION.fullmatch(cited) or _NODE.fullmatch(cited):
-                raise InputError(f"name the thread of {cited}")
-            return await self.read(cited, offset=offset, limit=limit)
-        layout = self.cache.layouts.get((thread, cited))
+            if _COMPACTION_ID.fullmatch(item_id) or _NODE_ID.fullmatch(item_id):
+                raise InputError(f"name the thread of {item_id}")
+            return await self.read(item_id, offset=offset, limit=limit)
+        layout = self.cache.layouts.get((thread, item_id))
         if layout is None:
-            ids = await self._find_covered(thread, cited)
+            ids = await self._find_covered(thread, item_id)
             if ids is None:
-                return await self.read(cited, offset=offset, limit=limit)
-            layout = self.cache.keep(thread, cited, await self._lay_out(thread, ids))
+                return await self.read(item_id, offset=offset, limit=limit)
+            layout = self.cache.keep_layout(
+                thread, item_id, await self._make_layout(thread, ids)
+            )
         return await self._read_covered(
-            thread, cited, layout, max(0, offset), max(1, min(limit, MAX_PART))
+            thread,
+            item_id,
+            layout,
+            max(0, offset),
+            max(1, min(limit, MAX_PASSAGE_CHARS)),
         )
 
-    async def _lay_out(self, thread: str, ids: Collection[int]) -> OriginalsLayout:
+    async def _make_layout(self, thread: str, ids: Collection[int]) -> OriginalsLayout:
         """Return the layout of these messages, in order. Read only the part of the history that holds them."""
         turns = await self.turns(thread)
-        wanted = set(ids)
-        places = [index for index, number in enumerate(turns) if number in wanted]
+        wanted_ids = set(ids)
+        positions = [
+            index for index, message_id in enumerate(turns) if message_id in wanted_ids
+        ]
         sizes: dict[int, int] = {}
-        first, last = (places[0], places[-1] + 1) if places else (0, 0)
+        first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
         for start in range(first, last, MESSAGES_PER_QUERY):
-            for stored in await self.store.history(
+            for stored_message in await self.store.history(
                 thread, start=start, limit=min(MESSAGES_PER_QUERY, last - start)
             ):
-                if stored.id in wanted:
-                    sizes[stored.id] = len(
-                        _render_block(stored, thread, turns[stored.id])
+                if stored_message.id in wanted_ids:
+                    sizes[stored_message.id] = len(
+                        _render_block(stored_message, thread, turns[stored_message.id])
                     )
         return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
     async def _read_covered(
-        self, thread: str, wanted: str, layout: OriginalsLayout, start: int, most: int
+        self,
+        thread: str,
+        summary_id: str,
+        layout: OriginalsLayout,
+        start: int,
+        max_chars: int,
     ) -> Passage:
         """Return a part of the covered messages, in order, each under its heading. Read only the messages shown."""
-        turns = await self.turns(thread, upto=layout.ids)
-        shown: list[str] = []
+        turns = await self.turns(thread, needed_ids=layout.ids)
+        blocks: list[str] = []
         total = 0
-        for number, size in zip(layout.ids, layout.sizes, strict=True):
+        for message_id, size in zip(layout.ids, layout.sizes, strict=True):
             first = max(start - total, 0)
-            last = min(start + most - total, size)
+            last = min(start + max_chars - total, size)
             total += size
             if first < last:
-                stored = await self.store.message(number, tenant=self.tenant)
-                shown.append(
+                stored_message = await self.store.message(
+                    message_id, tenant=self.tenant
+                )
+                blocks.append(
                     redact_part(
-                        _render_block(stored, thread, turns[number]),
+                        _render_block(stored_message, thread, turns[message_id]),
                         first,
                         last,
                         margin=RAW_MARGIN,
                     )
                 )
-        end = min(total, start + most)
+        end = min(total, start + max_chars)
         return Passage(
-            wanted,
+            summary_id,
             thread,
             turn=None,
             role="",
             tool="",
             created=None,
-            text="".join(shown),
+            text="".join(blocks),
             start=min(start, total),
             end=end,
             size=total,
         )
 
-    async def _find_covered(self, thread: str, wanted: str) -> list[int] | None:
+    async def _find_covered(self, thread: str, summary_id: str) -> list[int] | None:
         """Return the ids of the messages that a summary covers, or None if the id does not name a summary."""
-        if _NODE.fullmatch(wanted):
+        if _NODE_ID.fullmatch(summary_id):
             nodes = {node.id: node for node in await self.store.nodes(thread)}
-            if wanted not in nodes:
-                raise UnknownIdError(f"this conversation has no node {wanted}")
-            return await self._find_originals(_list_leaves(nodes, wanted))
-        compaction = _COMPACTION.fullmatch(wanted)
-        number = _MESSAGE.fullmatch(wanted)
+            if summary_id not in nodes:
+                raise UnknownIdError(f"this conversation has no node {summary_id}")
+            return await self._find_originals(_list_leaves(nodes, summary_id))
+        compaction_match = _COMPACTION_ID.fullmatch(summary_id)
+        number = _MESSAGE_ID.fullmatch(summary_id)
         session = (
-            await self._session_of_summary(int(number[1]))
+            await self._find_summary_session(int(number[1]))
             if number is not None
             else None
         )
-        if compaction is None and session is None:
+        if compaction_match is None and session is None:
             return None
         records = await self.store.compactions(thread)
-        if compaction is not None:
-            chosen = next(
-                (record for record in records if record.id == int(compaction[1])), None
+        if compaction_match is not None:
+            compaction_record = next(
+                (record for record in records if record.id == int(compaction_match[1])),
+                None,
             )
-            if chosen is None:
+            if compaction_record is None:
                 raise UnknownIdError(
-                    f"this thread has no {wanted}; `status` lists its compactions"
+                    f"this thread has no {summary_id}; `status` lists its compactions"
                 )
         else:
-            chosen = next(
+            compaction_record = next(
                 (record for record in records if record.session == session), None
             )
-            if chosen is None:
+            if compaction_record is None:
                 return None
         # A proxied client's: it covers all messages before it.
-        if not chosen.record.covered:
+        if not compaction_record.record.covered:
             history = await self.store.history(thread)
-            return [stored.id for stored in history if stored.created <= chosen.created]
-        before = (
+            return [
+                stored_message.id
+                for stored_message in history
+                if stored_message.created <= compaction_record.created
+            ]
+        earlier_records = (
             record
             for record in records
-            if record.id < chosen.id and record.reverted is None
+            if record.id < compaction_record.id and record.reverted is None
         )
         return await self._find_originals(
-            [number for record in (*before, chosen) for number in record.record.covered]
+            [
+                number
+                for record in (*earlier_records, compaction_record)
+                for number in record.record.covered
+            ]
         )
 
-    async def _session_of_summary(self, number: int) -> str | None:
+    async def _find_summary_session(self, message_id: int) -> str | None:
         """Return the session that a summary message begins, or None for any other message."""
-        stored = await self.load_message(number)
+        stored_message = await self.load_message(message_id)
         return (
-            stored.session if stored is not None and stored.kind == "summary" else None
+            stored_message.session
+            if stored_message is not None and stored_message.kind == "summary"
+            else None
         )
 
     async def _find_originals(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids of the originals, with the original's id instead of a shortened copy's."""
+        """Return the ids of the original messages; a shortened copy is replaced by its original."""
         originals: set[int] = set()
-        for number in dict.fromkeys(ids):
-            if await self.turn_of(number) is not None:
-                originals.add(number)
-            elif (stored := await self.load_message(number)) is not None:
-                originals.add(number if stored.origin is None else stored.origin)
+        for message_id in dict.fromkeys(ids):
+            if await self.turn_of(message_id) is not None:
+                originals.add(message_id)
+            elif (stored_message := await self.load_message(message_id)) is not None:
+                originals.add(
+                    message_id
+                    if stored_message.origin is None
+                    else stored_message.origin
+                )
         return sorted(originals)
 
-    async def load_message(self, number: int) -> StoredMessage | None:
+    async def load_message(self, message_id: int) -> StoredMessage | None:
         """Return a message of the tenant, or None if it does not exist."""
         try:
-            return await self.store.message(number, tenant=self.tenant)
+            return await self.store.message(message_id, tenant=self.tenant)
         except UnknownIdError:
             return None
 
 
-def _render_block(stored: StoredMessage, thread: str, turn: int) -> str:
-    whole = _whole_message(stored, thread, turn)
-    return f"{heading(whole)}:\n{whole.text}\n\n"
+def _render_block(stored_message: StoredMessage, thread: str, turn: int) -> str:
+    excerpt = _make_excerpt(stored_message, thread, turn)
+    return f"{heading(excerpt)}:\n{excerpt.text}\n\n"
 
 
-def _list_leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
+def _list_leaves(nodes: Mapping[str, Node], node_id: str) -> list[int]:
     """Return the ids of the messages under a node, in order."""
     messages: list[int] = []
-    waiting = [wanted]
+    pending_ids = [node_id]
     visited: set[str] = set()
-    while waiting:
-        node = nodes.get(waiting.pop())
+    while pending_ids:
+        node = nodes.get(pending_ids.pop())
         if node is None or node.id in visited:
             continue
         visited.add(node.id)
         if node.level == 0:
             messages += (int(source) for source in node.sources if source.isdecimal())
         else:
-            waiting += node.sources
+            pending_ids += node.sources
     return sorted(messages)
 
 
-def _whole_message(
-    stored: StoredMessage, thread: str, turn: int | None, tool: str = ""
+def _make_excerpt(
+    stored_message: StoredMessage, thread: str, turn: int | None, tool: str = ""
 ) -> Excerpt:
-    role = str(stored.body.get("role", ""))
-    text = searchable_text(stored.body)
+    role = str(stored_message.body.get("role", ""))
+    text = searchable_text(stored_message.body)
     return Excerpt(
-        f"message:{stored.id}",
+        f"message:{stored_message.id}",
         thread,
         turn=turn or None,
         role=role,
         tool=tool,
-        created=stored.created,
+        created=stored_message.created,
         text=text,
     )
 
 
-def _make_passage(whole: Excerpt, start: int, most: int) -> Passage:
+def _make_passage(excerpt: Excerpt, start: int, max_chars: int) -> Passage:
     """Return a part of a whole text."""
-    size = len(whole.text)
+    size = len(excerpt.text)
     first = min(start, size)
-    end = min(size, first + most)
-    shown = redact_part(whole.text, first, end, margin=RAW_MARGIN)
-    when = whole.created or None
+    end = min(size, first + max_chars)
+    text = redact_part(excerpt.text, first, end, margin=RAW_MARGIN)
+    created = excerpt.created or None
     return Passage(
-        whole.id,
-        whole.thread,
-        turn=whole.turn,
-        role=whole.role,
-        tool=whole.tool,
-        created=when,
-        text=shown,
+        excerpt.id,
+        excerpt.thread,
+        turn=excerpt.turn,
+        role=excerpt.role,
+        tool=excerpt.tool,
+        created=created,
+        text=text,
         start=first,
         end=end,
         size=size,
@@ -719,9 +771,9 @@ def _show_around(text: str, snippet: str) -> str:
     match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
     if match is None:
         return snippet[:EXCERPT_CHARS]
-    spare = max(0, EXCERPT_CHARS - (match.end() - match.start())) // 2
-    start = sentence_start(text, max(0, match.start() - spare))
-    end = min(len(text), max(match.end() + spare, start + EXCERPT_CHARS))
-    shown = redact_part(text, start, end, margin=RAW_MARGIN)
-    is_cut = end < len(text) or len(shown) > EXCERPT_CHARS
-    return f"{'…' if start else ''}{shown[:EXCERPT_CHARS]}{'…' if is_cut else ''}"
+    context_chars = max(0, EXCERPT_CHARS - (match.end() - match.start())) // 2
+    start = sentence_start(text, max(0, match.start() - context_chars))
+    end = min(len(text), max(match.end() + context_chars, start + EXCERPT_CHARS))
+    excerpt = redact_part(text, start, end, margin=RAW_MARGIN)
+    is_cut = end < len(text) or len(excerpt) > EXCERPT_CHARS
+    return f"{'…' if start else ''}{excerpt[:EXCERPT_CHARS]}{'…' if is_cut else ''}"

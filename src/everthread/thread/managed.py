@@ -19,10 +19,13 @@ from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.caching.cache_lifetimes import cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
-from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
+from everthread.core.provider_errors.classification import (
+    ErrorVerdict,
+    classify_error,
+)
 from everthread.errors import EverthreadError
 from everthread.thread import events
-from everthread.thread.compaction_pause import paused_text
+from everthread.thread.compaction_pause import make_pause_notice
 from everthread.thread.policy import (
     COLD_CACHE,
     IDLE,
@@ -36,7 +39,7 @@ from everthread.thread.policy import (
     PromptSize,
 )
 from everthread.thread.recovery import (
-    NEAR_LIMIT,
+    NEAR_LIMIT_SHARE,
     TOO_LARGE,
     RecoveryAttempts,
     RecoveryStep,
@@ -133,15 +136,15 @@ class ThreadContext(Protocol[DraftT]):
         ...
 
     async def commit(self, draft: DraftT, order: CompactionOrder) -> str:
-        """Continue with the compacted messages. Return why that was not possible; empty if it was."""
+        """Continue with the compacted messages. Return the reason if that was not possible, else ""."""
         ...
 
-    async def discard(self, draft: DraftT, why: str) -> None:
-        """Account for a compaction that is not used, and say why."""
+    async def discard(self, draft: DraftT, reason: str) -> None:
+        """Account for a compaction that is not used, and report the reason."""
         ...
 
     async def account_lost(self) -> None:
-        """Account for a summariser's calls that were cancelled under way."""
+        """Account for a summariser's calls that were cancelled."""
         ...
 
     async def learn_limit(
@@ -151,7 +154,7 @@ class ThreadContext(Protocol[DraftT]):
         ...
 
     async def shrink_payload(self) -> bool:
-        """Take old images out and store big results, so that no word is lost; return whether there were any."""
+        """Remove old images and store big results without losing text; return whether there were any."""
         ...
 
     def choose_step(
@@ -162,18 +165,18 @@ class ThreadContext(Protocol[DraftT]):
 
 
 class Preparation(Generic[DraftT]):
-    """The compaction of a thread that is being made; at most one."""
+    """The draft of a thread's next compaction while it is made; at most one per thread."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[DraftT] | None = None
-        """Makes the draft; None if there is nothing under way, or it was taken."""
+        """Makes the draft; None if none was started, or it was taken."""
         self.idle_timer: Timer | None = None
         """Fires shortly before the provider's cache expires."""
         self._wait: SummaryWait | None = None
 
     @property
     def is_under_way(self) -> bool:
-        """Begun, or finished and not taken yet."""
+        """Whether a draft was started and not taken yet."""
         return self.task is not None
 
     @property
@@ -181,11 +184,11 @@ class Preparation(Generic[DraftT]):
         return self.task is not None and self.task.done()
 
     def start(
-        self, work: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
+        self, coroutine: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
     ) -> None:
         """Start making a draft. `wait`: its wait for a model, unless it bounds that itself."""
         self._wait = wait
-        self.task = asyncio.get_running_loop().create_task(work)
+        self.task = asyncio.get_running_loop().create_task(coroutine)
 
     async def wait_for_model(self, seconds: float) -> bool:
         """Wait for the draft; return False once a model has been writing for `seconds`."""
@@ -194,7 +197,7 @@ class Preparation(Generic[DraftT]):
         return await self._wait.wait_for(self.task, seconds)
 
     def leave_to_journal(self) -> None:
-        """Ask no model any longer."""
+        """Stop waiting for a model, so that the journal writes."""
         if self._wait is not None:
             self._wait.end()
 
@@ -218,12 +221,12 @@ class Preparation(Generic[DraftT]):
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadTools:
+class ThreadServices:
     """Services that all threads of a process share."""
 
     policy: CompactionPolicy
     options: ContextOptions
-    wall: Callable[[], float]
+    wall_clock: Callable[[], float]
     timer: StartTimer
 
 
@@ -233,7 +236,7 @@ class ManagedThread(Generic[DraftT]):
     def __init__(
         self,
         context: ThreadContext[DraftT],
-        tools: ThreadTools,
+        tools: ThreadServices,
         preparation: Preparation[DraftT] | None = None,
     ) -> None:
         self.context = context
@@ -242,14 +245,14 @@ class ManagedThread(Generic[DraftT]):
         self._is_wait_reported = False
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
-        """Compact if the policy says so. Waits for a model's summary only if the call cannot go without."""
+        """Compact if the policy says so. Wait for a model's summary only if the call cannot be sent without it."""
         context = self.context
         decision = self._tools.policy.decide(
             context.size,
             context.state,
             context.prices,
             reason=reason,
-            ready=self.preparation.is_ready,
+            is_summary_ready=self.preparation.is_ready,
         )
         if decision.action == "wait" and not self._is_wait_reported:
             self._is_wait_reported = True
@@ -257,33 +260,37 @@ class ManagedThread(Generic[DraftT]):
         order = CompactionOrder(
             decision.reason,
             is_background=self._tools.options.background,
-            decision=str(decision.weighed or ""),
+            decision=str(decision.cost_decision or ""),
         )
-        if decision.compacts and (
+        if decision.should_compact and (
             self.preparation.is_under_way or await context.can_compact(order)
         ):
             self._is_wait_reported = False
             self._report_plan(decision)
-            await self._carry_out(order, must_wait=decision.must_wait)
+            await self._run_order(order, must_wait=decision.must_wait)
         return decision
 
     async def compact_now(self, order: CompactionOrder) -> bool:
         """Compact and wait for it. A failing engine emits an event; return whether the prompt is smaller."""
         await self.drop_preparation("another compaction takes its place")
         order = replace(order, is_background=False)
-        self.preparation.start(self._make(order))
-        return await self._use(await self._take(), order)
+        self.preparation.start(self._make_draft(order))
+        return await self._commit_draft(await self._take_draft(), order)
 
-    async def compact_by_hand(self, order: CompactionOrder) -> Compaction:
+    async def compact_manually(self, order: CompactionOrder) -> Compaction:
         """Compact at a person's request, whatever the size. The result's `reason` explains why nothing changed."""
         await self.drop_preparation("a person asked for another")
-        draft = await self._make(order)
-        made = draft.compaction
-        if not made.changed:
-            await self.context.discard(draft, made.reason)
-            return made
-        unused = await self.context.commit(draft, order)
-        return replace(made, changed=False, reason=unused) if unused else made
+        draft = await self._make_draft(order)
+        compaction = draft.compaction
+        if not compaction.changed:
+            await self.context.discard(draft, compaction.reason)
+            return compaction
+        unused_reason = await self.context.commit(draft, order)
+        return (
+            replace(compaction, changed=False, reason=unused_reason)
+            if unused_reason
+            else compaction
+        )
 
     async def prepare_ahead(self) -> None:
         """Start at 80 % of the threshold to let a model write the next summary while the thread continues."""
@@ -291,20 +298,20 @@ class ManagedThread(Generic[DraftT]):
         size = context.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._tools.policy.prepares(size, context.state, context.prices):
-            await self._prepare("in-loop")
+        if self._tools.policy.should_prepare(size, context.state, context.prices):
+            await self._prepare_summary("in-loop")
 
     async def recover(
         self, attempts: RecoveryAttempts, refusal: ProviderRefusal
     ) -> RecoveryStep | None:
-        """Make the next try possible.
+        """Prepare the next attempt after a refusal.
 
         Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
         """
         context = self.context
         size = context.size
         verdict = refusal.classify(
-            near_limit=size.tokens >= NEAR_LIMIT * size.budget.window
+            near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window
         )
         if verdict.kind not in TOO_LARGE:
             return None
@@ -325,10 +332,10 @@ class ManagedThread(Generic[DraftT]):
                 if await context.shrink_payload():
                     return step
             elif await self._compact_harder(step, verdict):
-                attempts.done += 1
+                attempts.effective_compactions += 1
                 return step
 
-    async def drop_preparation(self, why: str) -> None:
+    async def drop_preparation(self, reason: str) -> None:
         """Cancel the compaction that is under way; one that is finished is discarded."""
         task = await self.preparation.cancel()
         await self.context.account_lost()
@@ -336,7 +343,7 @@ class ManagedThread(Generic[DraftT]):
             return
         failure = task.exception()
         if failure is None:
-            await self.context.discard(task.result(), why)
+            await self.context.discard(task.result(), reason)
         else:
             self._report_failure(failure)
 
@@ -349,13 +356,13 @@ class ManagedThread(Generic[DraftT]):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._tools.policy.lifetime(self.context.state)
+            lifetime = self._tools.policy.cache_lifetime(self.context.state)
             self.preparation.idle_timer = self._tools.timer(
-                NEARLY_COLD_SHARE * lifetime, self._use_pause
+                NEARLY_COLD_SHARE * lifetime, self._use_idle_time
             )
 
     async def cancel_idle_timer(self) -> None:
-        """Cancel it because the thread continues or ends; wait for a compaction that commits."""
+        """Cancel the idle timer because the thread continues or ends; wait for a compaction that commits."""
         timer = self.preparation.idle_timer
         self.preparation.idle_timer = None
         if timer is not None:
@@ -371,56 +378,62 @@ class ManagedThread(Generic[DraftT]):
     def learn_from_usage(
         self, usage: CanonicalUsage, params: Mapping[str, Any]
     ) -> None:
-        """Take note of a call that the provider counted; pause compactions that two times in a row hardly helped.
+        """Learn from a call that the provider counted; pause compactions after two in a row that hardly helped.
 
         `params`: those of the call, which may ask for a lifetime of the cache.
         """
         state = self.context.state
-        now = self._tools.wall()
+        now = self._tools.wall_clock()
         ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and state.pause.report(usage.prompt_tokens, now):
+        if usage.prompt_tokens and state.pause.judge_first_prompt(
+            usage.prompt_tokens, now
+        ):
             self.context.emit(
-                events.Notice(self.context.session_id, paused_text(usage.prompt_tokens))
+                events.Notice(
+                    self.context.session_id, make_pause_notice(usage.prompt_tokens)
+                )
             )
 
-    def _use_pause(self) -> None:
+    def _use_idle_time(self) -> None:
         """Compact if the options say so, or else prepare a summary if that pays."""
         self.preparation.idle_timer = None
         context = self.context
         policy = self._tools.policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.compacts_at_pause(context.size, context.state):
-            work = self._compact_at_pause()
-        elif not self.preparation.is_under_way and policy.prepares_at_pause(
+        if policy.should_compact_when_idle(context.size, context.state):
+            work = self._compact_when_idle()
+        elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
             context.size, context.state, context.prices
         ):
-            work = self._prepare(COLD_CACHE)
+            work = self._prepare_summary(COLD_CACHE)
         if work is not None:
             self.preparation.idle_timer = asyncio.get_running_loop().create_task(work)
 
-    async def _compact_at_pause(self) -> None:
+    async def _compact_when_idle(self) -> None:
         order = CompactionOrder(IDLE)
         if await self.context.can_compact(order):
             await self.compact_now(order)
 
-    async def _prepare(self, reason: str) -> None:
+    async def _prepare_summary(self, reason: str) -> None:
         order = CompactionOrder(reason, is_background=True)
         if await self.context.can_compact(order):
-            self._start(order)
+            self._start_draft(order)
 
-    async def _carry_out(self, order: CompactionOrder, *, must_wait: bool) -> None:
+    async def _run_order(self, order: CompactionOrder, *, must_wait: bool) -> None:
         context = self.context
         if not order.is_background:
             await self.compact_now(order)
             return
-        self._start(order)
-        most = MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
-        if not await self.preparation.wait_for_model(most):
+        self._start_draft(order)
+        max_wait_seconds = (
+            MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
+        )
+        if not await self.preparation.wait_for_model(max_wait_seconds):
             if not must_wait:
                 return
             self.preparation.leave_to_journal()
-        draft = await self._take()
+        draft = await self._take_draft()
         if (
             draft is not None
             and draft.compaction.changed
@@ -429,7 +442,7 @@ class ManagedThread(Generic[DraftT]):
             await context.discard(draft, "the conversation changed meanwhile")
             await self.compact_now(order)
         else:
-            await self._use(draft, order)
+            await self._commit_draft(draft, order)
 
     async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
         """Compact after an overflow; return whether the request is smaller."""
@@ -437,7 +450,7 @@ class ManagedThread(Generic[DraftT]):
             "overflow", level=step.level, tokens=verdict.input_tokens
         )
         try:
-            draft = await self._make(order)
+            draft = await self._make_draft(order)
         except EverthreadError as failure:
             self._report_failure(failure)
             return False
@@ -447,13 +460,13 @@ class ManagedThread(Generic[DraftT]):
         await self.context.commit(draft, order)
         return True
 
-    def _start(self, order: CompactionOrder) -> None:
+    def _start_draft(self, order: CompactionOrder) -> None:
         """Start making a compaction while the thread continues, unless one is being made."""
         if not self.preparation.is_under_way:
             wait = SummaryWait(self._tools.timer)
             self.preparation.start(self.context.draft(order, wait), wait)
 
-    async def _make(self, order: CompactionOrder) -> DraftT:
+    async def _make_draft(self, order: CompactionOrder) -> DraftT:
         """Run a compaction and wait for it. Unless a person asked, the journal replaces a model that is late."""
         wait = SummaryWait(self._tools.timer)
         task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
@@ -467,7 +480,7 @@ class ManagedThread(Generic[DraftT]):
             task.cancel()
             await asyncio.wait({task})
 
-    async def _take(self) -> DraftT | None:
+    async def _take_draft(self) -> DraftT | None:
         """Return the finished draft; None after a failure, which is reported."""
         try:
             return await self.preparation.take()
@@ -475,25 +488,27 @@ class ManagedThread(Generic[DraftT]):
             self._report_failure(error)
             return None
 
-    async def _use(self, draft: DraftT | None, order: CompactionOrder) -> bool:
-        """Commit a compaction. One that failed or made nothing smaller is not tried again until the thread grew."""
+    async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> bool:
+        """Commit a compaction. After one that failed or did not help, wait until the thread has grown."""
         context = self.context
         tokens = context.size.tokens
         is_done = False
         if draft is not None and draft.compaction.changed:
-            why = await context.commit(draft, order)
+            refusal = await context.commit(draft, order)
             # If another process committed first, the context is smaller too.
-            is_done = not why or context.size.tokens < tokens
+            is_done = not refusal or context.size.tokens < tokens
         elif draft is not None:
             await context.discard(draft, draft.compaction.reason)
         if is_done:
-            context.state.succeed(context.size.tokens, context.size.budget.threshold)
+            context.state.record_success(
+                context.size.tokens, context.size.budget.threshold
+            )
         else:
-            context.state.fail(tokens)
+            context.state.record_failure(tokens)
         return is_done
 
     def _report_plan(self, decision: PolicyDecision) -> None:
-        plan = decision.weighed
+        plan = decision.cost_decision
         if plan is None:
             return
         context = self.context
@@ -502,11 +517,11 @@ class ManagedThread(Generic[DraftT]):
             events.Planned(
                 context.session_id,
                 plan.action,
-                plan.why,
+                plan.reason,
                 tokens=tokens,
                 cost=plan.cost,
-                saves=plan.saves,
-                calls=plan.calls,
+                saves=plan.savings,
+                calls=plan.cheaper_calls,
             )
         )
 

@@ -15,10 +15,10 @@ from everthread.store.store import Store
 
 USUAL_WINDOWS = (128_000, 64_000, 32_000, 16_000, 8_000)
 MIN_WINDOW = 1_000
-FRESH_SECONDS = 30.0
-"""Seconds after which limits learnt by other processes are read from the store again."""
-MAX_KEYS = 10_000
-_STATUSES = frozenset({400, 413, 422, 500})
+REFRESH_SECONDS = 30.0
+"""Seconds after which limits are read from the store again, because other processes learn some too."""
+MAX_CACHED_KEYS = 10_000
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses of a refusal for size; a stream that begins with an error has 200."""
 _OVERFLOW_CODE = re.compile(
     r"context|length|too_?(?:long|large|big|many)|exceed|max|token|size|^\d+$",
@@ -27,24 +27,24 @@ _OVERFLOW_CODE = re.compile(
 _GENERIC_CODE = re.compile(
     r"^(?:(?:api_)?error)?$|invalid.?(?:request|argument)|bad.?request", re.IGNORECASE
 )
-"""A generic code, which only says that the request is at fault."""
-_FIELDS = re.compile(
+"""Generic codes, which only say that the request is at fault."""
+_SIZE_FIELDS = re.compile(
     r"^(?:messages|input|prompt|contents|max_\w+)(?:_tokens)?\b", re.IGNORECASE
 )
-CONFIRMING_SHARE = 0.25
-"""A success of at least this share of a guessed window confirms it: a request compacted for it is about that size."""
+MIN_CONFIRMING_SHARE = 0.25
+"""Minimum share of a guessed window that a successful prompt must have to confirm the guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitKey:
-    """The tenant, address and model that a limit holds for. `headers`: those that change the window, in one text."""
+    """The tenant, address and model that a limit applies to. `headers`: those that change the window, in one text."""
 
     tenant: str
     base_url: str
     model: str
     headers: str = ""
     credential: str = field(default="", compare=False)
-    """A digest of the credential in use: a limit that a second credential also met holds for all tenants."""
+    """Digest of the credential; a limit that two credentials met applies to all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class LearntWindow:
 
     tokens: int
     source: str
-    stored: bool
+    is_stored: bool
 
 
 @dataclass(slots=True)
 class _LearntLimits:
     read_at: float = float("-inf")
     window: int | None = None
-    output: int | None = None
-    succeeded: int = 0
-    guessed: int | None = None
+    output_cap: int | None = None
+    largest_success: int = 0
+    guessed_window: int | None = None
 
 
 class ModelLimits:
@@ -71,24 +71,24 @@ class ModelLimits:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._limits: RecentDict[LimitKey, _LearntLimits] = RecentDict(MAX_KEYS)
+        self._limits: RecentDict[LimitKey, _LearntLimits] = RecentDict(MAX_CACHED_KEYS)
 
-    async def window(self, key: LimitKey, stated: int) -> int:
+    async def find_window(self, key: LimitKey, assumed_window: int) -> int:
         """Return the smallest of the stated, the learnt and the guessed window."""
-        limits = await self._fresh(key)
+        limits = await self._load_limits(key)
         return min(
             limit
-            for limit in (stated, limits.window, limits.guessed)
+            for limit in (assumed_window, limits.window, limits.guessed_window)
             if limit is not None
         )
 
     async def learnt_window(self, key: LimitKey) -> int | None:
         """Return the window that a provider stated or a success confirmed; None if neither did."""
-        return (await self._fresh(key)).window
+        return (await self._load_limits(key)).window
 
     async def output_cap(self, key: LimitKey) -> int | None:
-        """Return the largest answer the model was found to allow; None if unknown."""
-        return (await self._fresh(key)).output
+        """Return the learnt maximum output of the model; None if unknown."""
+        return (await self._load_limits(key)).output_cap
 
     async def learn_refusal(
         self,
@@ -101,21 +101,23 @@ class ModelLimits:
         status: int | None,
         body: Any,
     ) -> LearntWindow | None:
-        """Learn from the refusal of a prompt of `tokens`; return the window if it is another than was thought."""
+        """Learn from the refusal of a prompt of `tokens`; return the window if it differs from the assumed one."""
         if verdict.kind == "payload_too_large":
             return None
-        believed = is_overflow_error(status, body)
+        is_believable = is_overflow_error(status, body)
         if verdict.kind == "prompt_too_long":
             return await self.learn_window(
-                key, verdict, window, tokens, believed=believed
+                key, verdict, window, tokens, is_believable=is_believable
             )
-        if verdict.output_limit is not None and (believed or _names_output_cap(body)):
+        if verdict.output_limit is not None and (
+            is_believable or _names_output_cap(body)
+        ):
             await self.learn_cap(key, verdict.output_limit, verdict.reason)
         if verdict.context_limit is None:
             return None
         total = max(tokens, verdict.input_tokens or 0) + (output_cap or 0)
         return await self.learn_window(
-            key, verdict, window, total, believed=believed, is_shared=True
+            key, verdict, window, total, is_believable=is_believable, is_shared=True
         )
 
     async def learn_window(
@@ -123,56 +125,56 @@ class ModelLimits:
         key: LimitKey,
         verdict: ErrorVerdict,
         window: int,
-        sent: int,
+        sent_tokens: int,
         *,
-        believed: bool = True,
+        is_believable: bool = True,
         is_shared: bool = False,
     ) -> LearntWindow | None:
         """Keep the limit that a refusal for size states, or else guess the next usual window.
 
-        `sent`: the tokens that were sent; `believed`: status and code are those of an overflow; `is_shared`: output
-        counts too, so that the limit is useful even if it equals the known window.
+        `is_believable`: status and code are those of an overflow. `is_shared`: the limit includes the output, so it
+        is useful even if it equals the known window.
         """
-        limits = await self._fresh(key)
+        limits = await self._load_limits(key)
         limit = verdict.context_limit
         if limit is not None:
-            least = max(MIN_WINDOW, limits.succeeded)
-            exceeds = max(sent, verdict.input_tokens or 0) > limit
+            min_limit = max(MIN_WINDOW, limits.largest_success)
+            exceeds_limit = max(sent_tokens, verdict.input_tokens or 0) > limit
             if (
-                not believed
-                or limit < least
-                or not exceeds
+                not is_believable
+                or limit < min_limit
+                or not exceeds_limit
                 or (limit >= window and not is_shared)
             ):
                 return None
             await self._store_limit(key, limit, verdict.reason, "window")
             limits.window = limit
             return (
-                LearntWindow(limit, "the provider stated it", stored=True)
+                LearntWindow(limit, "the provider stated it", is_stored=True)
                 if limit < window
                 else None
             )
-        refused = min(window, sent) if sent else window
-        lower = next(
+        refused_size = min(window, sent_tokens) if sent_tokens else window
+        lower_window = next(
             (
-                usual
-                for usual in USUAL_WINDOWS
-                if usual < refused and usual > limits.succeeded
+                usual_window
+                for usual_window in USUAL_WINDOWS
+                if usual_window < refused_size and usual_window > limits.largest_success
             ),
             None,
         )
-        if lower is None:
+        if lower_window is None:
             return None
-        limits.guessed = lower
+        limits.guessed_window = lower_window
         return LearntWindow(
-            lower, "a guess: the provider stated no limit", stored=False
+            lower_window, "a guess: the provider stated no limit", is_stored=False
         )
 
     async def learn_cap(self, key: LimitKey, cap: int, source: str) -> None:
         """Store the largest output that a model allows, as a cap for the next requests."""
-        limits = await self._fresh(key)
-        if limits.output is None or cap < limits.output:
-            limits.output = cap
+        limits = await self._load_limits(key)
+        if limits.output_cap is None or cap < limits.output_cap:
+            limits.output_cap = cap
             await self._store_limit(key, cap, source, "output")
 
     async def _store_limit(
@@ -189,43 +191,53 @@ class ModelLimits:
             kind=kind,
         )
 
-    async def succeed(self, key: LimitKey, prompt: int) -> bool:
-        """Record that a prompt of this size was accepted; return whether it ended a smaller limit."""
-        limits = await self._fresh(key)
-        limits.succeeded = max(limits.succeeded, prompt)
+    async def record_success(self, key: LimitKey, prompt_tokens: int) -> bool:
+        """Record that a prompt of this size was accepted; return whether it removed a smaller limit."""
+        limits = await self._load_limits(key)
+        limits.largest_success = max(limits.largest_success, prompt_tokens)
         await self._store.record_success(
-            key.base_url, key.model, prompt, headers=key.headers, tenant=key.tenant
+            key.base_url,
+            key.model,
+            prompt_tokens,
+            headers=key.headers,
+            tenant=key.tenant,
         )
-        await self._settle_guess(key, limits, prompt)
-        if limits.window is None or prompt <= limits.window:
+        await self._check_guess(key, limits, prompt_tokens)
+        if limits.window is None or prompt_tokens <= limits.window:
             return False
         limits.window = None
         return True
 
-    async def _settle_guess(
-        self, key: LimitKey, limits: _LearntLimits, prompt: int
+    async def _check_guess(
+        self, key: LimitKey, limits: _LearntLimits, prompt_tokens: int
     ) -> None:
-        """Drop a guessed window after a success above it; keep it like a stated one after a success of its size."""
-        guess = limits.guessed
-        if guess is None or prompt < CONFIRMING_SHARE * guess:
+        """Drop a guessed window after a success above it; store it after a success of about its size."""
+        guess = limits.guessed_window
+        if guess is None or prompt_tokens < MIN_CONFIRMING_SHARE * guess:
             return
-        limits.guessed = None
-        if prompt <= guess and (limits.window is None or guess < limits.window):
+        limits.guessed_window = None
+        if prompt_tokens <= guess and (limits.window is None or guess < limits.window):
             await self._store_limit(
                 key, guess, "found by stepping down, confirmed by a success", "window"
             )
             limits.window = guess
 
-    async def _fresh(self, key: LimitKey) -> _LearntLimits:
+    async def _load_limits(self, key: LimitKey) -> _LearntLimits:
         limits = self._limits.get(key) or _LearntLimits()
         self._limits[key] = limits
-        if self._clock() - limits.read_at > FRESH_SECONDS:
-            stored = await self._store.limits_for(
+        if self._clock() - limits.read_at > REFRESH_SECONDS:
+            stored_limits = await self._store.limits_for(
                 key.base_url, key.model, headers=key.headers, tenant=key.tenant
             )
-            limits.window = None if stored.window is None else stored.window.limit
-            limits.output = None if stored.output is None else stored.output.limit
-            limits.succeeded = max(limits.succeeded, stored.succeeded)
+            limits.window = (
+                None if stored_limits.window is None else stored_limits.window.limit
+            )
+            limits.output_cap = (
+                None if stored_limits.output is None else stored_limits.output.limit
+            )
+            limits.largest_success = max(
+                limits.largest_success, stored_limits.succeeded
+            )
             limits.read_at = self._clock()
         return limits
 
@@ -233,31 +245,33 @@ class ModelLimits:
 def is_overflow_error(status: int | None, body: Any) -> bool:
     """Return whether the status and code can mean an overflow; the text of another error may quote anything.
 
-    A value from the client, such as a role or a model's name, can appear in an error's text with any wording.
+    Values from the client, such as a role or a model's name, can appear in an error's text.
     """
-    if status is not None and status >= 300 and status not in _STATUSES:
+    if status is not None and status >= 300 and status not in _OVERFLOW_STATUSES:
         return False
-    stated = _error_fields(body)
-    code = stated.get("code")
-    field = stated.get("param")
-    if isinstance(field, str) and field and not _FIELDS.match(field):
+    error_fields = _read_error_fields(body)
+    code = error_fields.get("code")
+    field = error_fields.get("param")
+    if isinstance(field, str) and field and not _SIZE_FIELDS.match(field):
         return False
-    named = [
-        value for value in (code, stated.get("type")) if isinstance(value, str | int)
+    codes = [
+        value
+        for value in (code, error_fields.get("type"))
+        if isinstance(value, str | int)
     ]
     return all(
         _GENERIC_CODE.search(str(value)) or _OVERFLOW_CODE.search(str(value))
-        for value in named
+        for value in codes
     )
 
 
 def _names_output_cap(body: Any) -> bool:
     """Return whether the error's `param` is the output cap."""
-    field = _error_fields(body).get("param")
+    field = _read_error_fields(body).get("param")
     return isinstance(field, str) and field.startswith("max_")
 
 
-def _error_fields(body: Any) -> dict[str, Any]:
+def _read_error_fields(body: Any) -> dict[str, Any]:
     if isinstance(body, bytes | str):
         try:
             body = json.loads(body)

@@ -11,7 +11,7 @@ from everthread.compaction.engine import ContextEngine, Events, Services
 from everthread.compaction.summary import Summarizer
 from everthread.core.caching.cache_diagnosis import ask_for_diagnosis
 from everthread.core.caching.claude_cache_marks import cache_route
-from everthread.core.caching.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.outputs import OutputLimits
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -23,10 +23,10 @@ from everthread.thread.policy import ContextOptions
 from everthread.thread.summary_wait import StartTimer, call_later
 
 RecallScope = Literal["thread", "tenant"]
-MAX_TOKENS = 800
-"""About four excerpts. They are never cached, so every call that has them pays in full."""
-CLOSENESS = 0.5
-EXCERPTS = 4
+MAX_RECALL_TOKENS = 800
+"""Tokens of about four excerpts; they are never cached, so each call with excerpts pays the full price."""
+MIN_CLOSENESS = 0.5
+MAX_EXCERPTS = 4
 EXCERPT_CHARS = 600
 TOOLS_SHARE = 0.25
 """Share of the threshold that tool schemas may take before unused ones are left out."""
@@ -36,14 +36,14 @@ TOOLS_SHARE = 0.25
 class RecallOptions:
     enabled: bool = True
     scope: RecallScope = "thread"
-    max_tokens: int = MAX_TOKENS
-    closeness: float = CLOSENESS
-    """Nothing is injected unless one place holds this share of the question, its rarest words counting most."""
+    max_tokens: int = MAX_RECALL_TOKENS
+    closeness: float = MIN_CLOSENESS
+    """Minimum share of the question's words, weighted by rarity, that a passage must contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which model is talked to, and by which way. Without `model` the caller does the sending."""
+    """The model of a conversation and how to reach it. Without `model` the caller sends the requests."""
 
     name: str
     api: Api
@@ -67,9 +67,9 @@ class Route:
         )
 
     @property
-    def takes_breakpoints(self) -> bool:
+    def accepts_breakpoints(self) -> bool:
         """Whether the cache matches at breakpoints that a request can set."""
-        return takes_breakpoints(self.api, self.name, self.provider, self.base_url)
+        return accepts_breakpoints(self.api, self.name, self.provider, self.base_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +82,21 @@ class SessionOptions(ContextOptions):
     recall: RecallOptions = field(default_factory=RecallOptions)
 
     def output_limits(self, budget: Budget) -> OutputLimits:
-        ceiling = 2 * budget.threshold
+        max_chars = 2 * budget.threshold
         per_tool = {
-            tool: ceiling if limit is None else limit
+            tool: max_chars if limit is None else limit
             for tool, limit in self.per_tool.items()
         }
         return OutputLimits(
             budget.result_chars,
             budget.turn_chars,
             budget.preview_chars,
-            ceiling,
+            max_chars,
             per_tool,
         )
 
 
-Permit = Callable[[Request], Awaitable[None]]
+CheckPermission = Callable[[Request], Awaitable[None]]
 """Raises `SummaryError` if the owner of a conversation may not spend a call."""
 
 
@@ -106,14 +106,14 @@ class SummarizerContext:
 
     route: Route
     counter: TokenCounter
-    live: Callable[[], Request | None]
+    last_request: Callable[[], Request | None]
     """The last request that was sent, whose prefix is cached."""
     events: Events
-    lost: Callable[[Request], None]
+    report_abandoned: Callable[[Request], None]
     """Called with a request that was cancelled in flight."""
-    warm: Callable[[], bool] = lambda: True
+    is_warm: Callable[[], bool] = lambda: True
     """Whether the provider's cache may still hold the last request."""
-    permit: Permit | None = None
+    check_permission: CheckPermission | None = None
     """Called before each call of a model; None: every call is allowed."""
 
 
@@ -141,19 +141,19 @@ class Setup:
     summarizer: Callable[[SummarizerContext], Summarizer]
     options: SessionOptions = SessionOptions()
     system: System | Callable[[], System] = None
-    """The system prompt, or a function that writes it, called only at a session's start."""
+    """The system prompt, or a function that builds it at a session's start."""
     listener: Listener = ignore_event
     hooks: CompactionHooks = field(default_factory=CompactionHooks)
     clock: Callable[[], float] = time.monotonic
     """A monotonic clock, in seconds."""
-    wall: Callable[[], float] = time.time
+    wall_clock: Callable[[], float] = time.time
     timer: StartTimer = call_later
     limits: ModelLimits | None = None
     """Limits learnt from providers, if conversations share them; None: separate ones."""
-    closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
-    """Closed with the conversation."""
+    close_callbacks: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
+    """Called when the conversation is closed."""
     summary_key: bytes = b""
     """The home's key, used to make the tag of a summary."""
 
-    def written_system(self) -> System:
+    def build_system(self) -> System:
         return self.system() if callable(self.system) else self.system

@@ -18,7 +18,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError
-from everthread.thread.summary_wait import SummaryWait, late_draft
+from everthread.thread.summary_wait import SummaryWait, make_late_draft
 
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ class LoopSummarizer:
     def name(self) -> str:
         return self.inner.name
 
-    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run in a thread the work that asks this summariser. If it is cancelled, so is the summary."""
+    async def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a function that uses this summariser in a thread. If it is cancelled, cancel the summary too."""
         try:
-            return await run_in_thread(work)
+            return await run_in_thread(function)
         except asyncio.CancelledError:
             await self.wait.cancel()
             raise
@@ -51,12 +51,12 @@ class LoopSummarizer:
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         if isinstance(self.inner, JournalWriter):
             return self.inner.write(request)
-        asking = self._ask(request)
+        coroutine = self._ask(request)
         if asyncio.get_running_loop() is self._loop:
-            draft = await asking
+            draft = await coroutine
         else:
             draft = await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(asking, self._loop)
+                asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             )
         if draft.author != AUTHOR or draft.sections:
             return draft
@@ -64,23 +64,23 @@ class LoopSummarizer:
         return replace(journal, warnings=draft.warnings, usage=draft.usage)
 
     async def _ask(self, request: SummaryRequest) -> SummaryDraft:
-        draft = await self.wait.bound(self.inner.summarize(request))
-        return late_draft(self.inner) if draft is None else draft
+        draft = await self.wait.limit_wait(self.inner.summarize(request))
+        return make_late_draft(self.inner) if draft is None else draft
 
 
-async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
+async def run_in_thread(function: Callable[[], Awaitable[T]]) -> T:
     """Run work in a thread with a separate event loop.
 
     If the caller is cancelled, the work is cancelled too and ends at its next step. The caller does not wait for that.
     """
     outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
     outcome.set_running_or_notify_cancel()  # only the thread may settle it after this
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    started_tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     is_cancelled = False
 
     async def main() -> T:
-        task = asyncio.ensure_future(_await_work(work))
-        started.append((asyncio.get_running_loop(), task))
+        task = asyncio.ensure_future(_await_result(function))
+        started_tasks.append((asyncio.get_running_loop(), task))
         if is_cancelled:
             task.cancel()
         return await task
@@ -103,23 +103,23 @@ async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
         return await asyncio.wrap_future(outcome)
     except asyncio.CancelledError:
         is_cancelled = True
-        for loop, task in started:
+        for loop, task in started_tasks:
             with contextlib.suppress(RuntimeError):  # it ended in the meantime
                 loop.call_soon_threadsafe(task.cancel)
         raise
 
 
-async def _await_work(work: Callable[[], Awaitable[T]]) -> T:
-    return await work()
+async def _await_result(function: Callable[[], Awaitable[T]]) -> T:
+    return await function()
 
 
 def report_in_loop(events: Events) -> Events:
-    """Return events that are reported in the loop of the caller, whichever thread reports them."""
+    """Return an event function for any thread that reports in the caller's loop."""
     loop = asyncio.get_running_loop()
-    home = threading.get_ident()
+    home_thread = threading.get_ident()
 
     def report(kind: str, **details: Any) -> None:
-        if loop.is_running() and threading.get_ident() == home:
+        if loop.is_running() and threading.get_ident() == home_thread:
             events(kind, **details)
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended

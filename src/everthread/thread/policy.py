@@ -14,15 +14,15 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.journal.journal import AUTHOR as JOURNAL
 from everthread.compaction.summary import Summarizer
-from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_writes
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
 from everthread.core.call_pattern import CallPattern
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
-    Decision,
+    CompactionDecision,
     Rates,
-    weigh,
+    decide_compaction,
 )
 from everthread.core.prices import prices_for
 from everthread.core.tokens import budget as defaults
@@ -34,22 +34,22 @@ COLD_CACHE = "cold-cache"
 """The reason of an early compaction, because the provider no longer caches the prompt."""
 IDLE = "idle"
 """The reason of a compaction shortly before the provider's cache expires."""
-AUTOMATIC = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
+AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
 FADING_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
-RETRY_GROWTH = 1.10
+RETRY_GROWTH_FACTOR = 1.10
 """After a compaction that could make nothing smaller, the next automatic one waits for this growth."""
-MAX_DELAY = 1.7
-"""A compaction that would follow the last one too soon waits until at most this many times the threshold."""
-MIN_CALLS = 8
-"""A compaction should buy this many calls in a small window ..."""
-MAX_CALLS = 20
-"""... and this many in a large one ..."""
+MAX_DELAY_FACTOR = 1.7
+"""A compaction soon after the last one waits, but at most until this many times the threshold."""
+MIN_CALLS_BETWEEN = 8
+"""Minimum calls between two compactions in a small window."""
+MAX_CALLS_BETWEEN = 20
+"""Minimum calls between two compactions in a large window."""
 WINDOW_TOKENS_PER_CALL = 3_200
-"""... one for each of this many tokens of the window in between."""
+"""Between these bounds, one call per this many tokens of the window."""
 MIN_HYGIENE_MESSAGES = 4
 NEARLY_COLD_SHARE = 0.8
-"""Share of the time a cache is kept after which a summary is written from it, while reading it is still cheap."""
+"""Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
 OPTIONAL_WAIT_SECONDS = 0.25
 """Seconds a turn waits for an optional summary of a model."""
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
@@ -64,14 +64,14 @@ class ContextOptions:
     background: bool = True
     idle: bool = False
     """Compact shortly before the provider's cache expires."""
-    threshold: float = defaults.THRESHOLD
-    target_ratio: float = defaults.TARGET_RATIO
-    protect_last_n: int = defaults.PROTECT_LAST_N
-    threshold_tokens: int | None = defaults.THRESHOLD_TOKENS
-    user_words: float = defaults.USER_WORDS
-    result_chars: int = defaults.RESULT_CHARS
-    turn_chars: int = defaults.TURN_CHARS
-    preview_chars: int = defaults.PREVIEW_CHARS
+    threshold: float = defaults.DEFAULT_THRESHOLD
+    target_ratio: float = defaults.DEFAULT_TARGET_RATIO
+    protect_last_n: int = defaults.DEFAULT_PROTECT_LAST_N
+    threshold_tokens: int | None = defaults.DEFAULT_THRESHOLD_TOKENS
+    user_words: float = defaults.DEFAULT_USER_WORDS_SHARE
+    result_chars: int = defaults.DEFAULT_RESULT_CHARS
+    turn_chars: int = defaults.DEFAULT_TURN_CHARS
+    preview_chars: int = defaults.DEFAULT_PREVIEW_CHARS
     cache_ttl: str = "5m"
     economics: bool = True
     """Weigh in dollars when to compact, if prices are known."""
@@ -81,14 +81,22 @@ class ContextOptions:
 
     def for_model(self, name: str) -> Self:
         """Return the settings for a model: those under its exact name, or else under the longest glob that matches."""
-        fitting = [pattern for pattern in self.models if fnmatchcase(name, pattern)]
-        chosen = name if name in self.models else max(fitting, key=len, default=None)
+        matching_patterns = [
+            pattern for pattern in self.models if fnmatchcase(name, pattern)
+        ]
+        best_pattern = (
+            name
+            if name in self.models
+            else max(matching_patterns, key=len, default=None)
+        )
         return (
-            self if chosen is None else replace(self, models={}, **self.models[chosen])
+            self
+            if best_pattern is None
+            else replace(self, models={}, **self.models[best_pattern])
         )
 
-    def budget(self, window: int, *, fixed: int = 0) -> Budget:
-        """Return the budget of a window. If system prompt and tools (`fixed`) reach T, T is 85 % of the window."""
+    def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
+        """Return the budget of a window. If system prompt and tools alone reach T, T is 85 % of the window."""
         budget = Budget.for_window(
             window,
             threshold=self.threshold,
@@ -103,10 +111,10 @@ class ContextOptions:
             if self.max_tokens is None
             else min(self.max_tokens, max(window // 4, 1)),
         )
-        if fixed < budget.threshold or budget.threshold >= budget.hygiene:
+        if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
             return budget
         return replace(
-            self, threshold=budget.hygiene / window, threshold_tokens=None
+            self, threshold=budget.hygiene_limit / window, threshold_tokens=None
         ).budget(window)
 
     @property
@@ -123,36 +131,36 @@ class ContextState:
     """State learnt from the calls of one thread and stored with it, so that any process can continue."""
 
     calibration: Calibration = field(default_factory=Calibration)
-    rhythm: CallPattern = field(default_factory=CallPattern)
+    call_pattern: CallPattern = field(default_factory=CallPattern)
     pause: CompactionPause = field(default_factory=CompactionPause)
     retry_above_tokens: int = 0
-    """No automatic compaction below this size: the last one could make nothing smaller, or not enough."""
-    changed: str = ""
+    """No automatic compaction below this size, because the last one did not help enough."""
+    cache_change: str = ""
     """The reason, other than time, why the next request does not match the cache."""
-    compacted: int = 0
+    tokens_after_compaction: int = 0
     """Tokens after the last compaction."""
 
     def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
         """Record an answered call. After a compaction its prompt is not compared with an earlier one."""
-        before = (
-            self.rhythm.rewritten()
-            if usage.prompt_tokens < self.rhythm.prompt
-            else self.rhythm
+        pattern = (
+            self.call_pattern.after_compaction()
+            if usage.prompt_tokens < self.call_pattern.prompt
+            else self.call_pattern
         )
-        self.rhythm = before.after(usage, now, ttl=ttl)
-        self.changed = ""
+        self.call_pattern = pattern.add_call(usage, now, ttl=ttl)
+        self.cache_change = ""
 
-    def fail(self, tokens: int) -> None:
+    def record_failure(self, tokens: int) -> None:
         """Record a compaction of this size that achieved nothing: the next one waits until the prompt has grown."""
-        self.retry_above_tokens = round(tokens * RETRY_GROWTH)
+        self.retry_above_tokens = round(tokens * RETRY_GROWTH_FACTOR)
 
-    def succeed(self, tokens: int, threshold: int) -> None:
+    def record_success(self, tokens: int, threshold: int) -> None:
         """Record a compaction that left `tokens`.
 
         If that still reaches the threshold, the next one waits until the prompt has grown.
         """
         self.retry_above_tokens = (
-            round(tokens * RETRY_GROWTH) if tokens >= threshold else 0
+            round(tokens * RETRY_GROWTH_FACTOR) if tokens >= threshold else 0
         )
 
     def dump(self) -> dict[str, Any]:
@@ -160,8 +168,8 @@ class ContextState:
         return {
             **self.calibration.dump(),
             "pause": self.pause.dump(),
-            "rhythm": self.rhythm.dump(),
-            "compacted": self.compacted,
+            "rhythm": self.call_pattern.dump(),
+            "compacted": self.tokens_after_compaction,
             "retry_above_tokens": self.retry_above_tokens,
         }
 
@@ -170,10 +178,10 @@ class ContextState:
         fields = state if isinstance(state, Mapping) else {}
         return cls(
             calibration=Calibration.load(state),
-            rhythm=CallPattern.load(fields.get("rhythm")),
+            call_pattern=CallPattern.load(fields.get("rhythm")),
             pause=CompactionPause.load(fields.get("pause")),
             retry_above_tokens=_as_count(fields.get("retry_above_tokens")),
-            compacted=_as_count(fields.get("compacted")),
+            tokens_after_compaction=_as_count(fields.get("compacted")),
         )
 
 
@@ -187,32 +195,32 @@ class PromptSize:
     """The size of the next prompt, in tokens of the provider's count."""
 
     tokens: int
-    fixed: int
+    fixed_tokens: int
     """System prompt and tools."""
     budget: Budget
-    output: int | None = None
+    output_cap: int | None = None
     """The requested output cap."""
     is_mid_turn: bool = False
     """Whether the call hands tool results to the model, in the middle of a turn."""
 
     @property
     def hard_limit(self) -> int:
-        """From here on a request has no room for its answer: it cannot go without a compaction."""
+        """Size from which a request leaves no tokens for its answer, so that a compaction is required."""
         window = self.budget.window
-        spare = min(self.output or defaults.SPARE_OUTPUT, window // 8)
-        return max(self.budget.threshold, window - spare - window // 50)
+        reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 8)
+        return max(self.budget.threshold, window - reserve - window // 50)
 
     @property
     def delay_limit(self) -> int:
-        """A compaction that is due may be put off below this size."""
+        """Size up to which a due compaction may be delayed."""
         window = self.budget.window
-        spare = min(self.output or defaults.SPARE_OUTPUT, window // 4)
-        latest = min(
-            int(MAX_DELAY * self.budget.threshold),
-            self.budget.hygiene,
-            window - spare - window // 50,
+        reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)
+        limit = min(
+            int(MAX_DELAY_FACTOR * self.budget.threshold),
+            self.budget.hygiene_limit,
+            window - reserve - window // 50,
         )
-        return max(self.budget.threshold, latest)
+        return max(self.budget.threshold, limit)
 
     @property
     def is_full(self) -> bool:
@@ -243,18 +251,18 @@ class CallPrices:
 
     model: str
     provider: str
-    marked: bool
+    uses_marks: bool
     """Whether the cache is written only at marks."""
     summarizer: Summarizer
 
     @property
     def is_journal(self) -> bool:
-        """Whether the journal writes: it takes milliseconds, so it is never prepared ahead."""
+        """Whether the journal writes the summary; it takes milliseconds, so it is never prepared ahead."""
         return self.summarizer.name == JOURNAL
 
     @property
-    def free_summary(self) -> bool:
-        """Whether a summary costs nothing: no model has to write it."""
+    def has_free_summary(self) -> bool:
+        """Whether a summary costs nothing, because no model writes it."""
         return (
             not isinstance(self.summarizer, PricedSummarizer)
             or self.summarizer.quote(1_000, 100) == 0
@@ -270,25 +278,27 @@ class PolicyDecision:
 
     action: Literal["send", "wait", "compact"]
     """`send`: nothing is due; `wait`: due but postponed; `compact`."""
-    why: str
+    explanation: str
     reason: str = ""
     """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
-    weighed: Decision | None = None
+    cost_decision: CompactionDecision | None = None
     """The dollars; None if economics are off or prices unknown."""
 
     @property
-    def compacts(self) -> bool:
+    def should_compact(self) -> bool:
         return self.action == "compact"
 
 
 class CompactionPolicy:
-    """Decide, without side effects except that an expired pause is cleared."""
+    """Decides when to compact. Its only side effect: an expired pause is cleared."""
 
-    def __init__(self, options: ContextOptions, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, options: ContextOptions, wall_clock: Callable[[], float]
+    ) -> None:
         self._options = options
-        self._wall = wall
+        self._wall_clock = wall_clock
 
     def decide(
         self,
@@ -297,64 +307,78 @@ class CompactionPolicy:
         prices: CallPrices,
         *,
         reason: str,
-        ready: bool = False,
+        is_summary_ready: bool = False,
     ) -> PolicyDecision:
-        """Decide whether to compact before a call of this size. `ready`: a summary is prepared already."""
+        """Decide whether to compact before a call of this size. `is_summary_ready`: a summary is prepared already."""
         tokens = size.tokens
         threshold = size.budget.threshold
         if not self._options.enabled:
             return PolicyDecision("send", "compression is disabled")
-        weighed = (
-            self.weigh(size, state, prices)
+        cost_decision = (
+            self.weigh_costs(size, state, prices)
             if tokens >= MIN_THRESHOLD_SHARE * threshold
             else None
         )
         if tokens < threshold:
-            if weighed is None or weighed.action != "now":
+            if cost_decision is None or cost_decision.action != "now":
                 return PolicyDecision(
                     "send",
                     f"{tokens:,} tokens are below the threshold of {threshold:,}",
                 )
-            if self._options.background and not ready and not prices.free_summary:
+            if (
+                self._options.background
+                and not is_summary_ready
+                and not prices.has_free_summary
+            ):
                 return PolicyDecision(
                     "send", "it would pay now, but somebody would wait for the summary"
                 )
-            if why := self._too_soon(size, state):
-                return PolicyDecision("send", why, weighed=weighed)
-            early = PolicyDecision("compact", weighed.why, COLD_CACHE, weighed=weighed)
-            return self._skip_if_ineffective(size.when_due, state, early)
-        if weighed is not None and weighed.action == "later":
-            return PolicyDecision("wait", weighed.why, weighed=weighed)
-        if why := self._too_soon(size, state):
-            return PolicyDecision("wait", why, weighed=weighed)
-        why = (
-            weighed.why
-            if weighed
+            if explanation := self._explain_too_soon(size, state):
+                return PolicyDecision("send", explanation, cost_decision=cost_decision)
+            early_decision = PolicyDecision(
+                "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
+            )
+            return self._skip_if_ineffective(size.when_due, state, early_decision)
+        if cost_decision is not None and cost_decision.action == "later":
+            return PolicyDecision(
+                "wait", cost_decision.reason, cost_decision=cost_decision
+            )
+        if explanation := self._explain_too_soon(size, state):
+            return PolicyDecision("wait", explanation, cost_decision=cost_decision)
+        explanation = (
+            cost_decision.reason
+            if cost_decision
             else f"{tokens:,} tokens reach the threshold of {threshold:,}"
         )
         return self._skip_if_ineffective(
-            size, state, PolicyDecision("compact", why, reason, size.is_full, weighed)
+            size,
+            state,
+            PolicyDecision("compact", explanation, reason, size.is_full, cost_decision),
         )
 
-    def _too_soon(self, size: PromptSize, state: ContextState) -> str:
+    def _explain_too_soon(self, size: PromptSize, state: ContextState) -> str:
         """Return the reason why a compaction would follow the last one too soon; empty if it may proceed.
 
-        Each one fades detail and rewrites the cache, so it should buy a number of calls while the window has room.
+        Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        calls = state.rhythm.since_rewrite
-        least = min(
-            MAX_CALLS, max(MIN_CALLS, size.budget.window // WINDOW_TOKENS_PER_CALL)
+        calls = state.call_pattern.since_rewrite
+        min_calls = min(
+            MAX_CALLS_BETWEEN,
+            max(MIN_CALLS_BETWEEN, size.budget.window // WINDOW_TOKENS_PER_CALL),
         )
-        is_soon = bool(state.compacted) and calls < least
+        is_too_soon = bool(state.tokens_after_compaction) and calls < min_calls
         if (
-            not is_soon
+            not is_too_soon
             or not self._options.economics
             or size.tokens >= size.delay_limit
         ):
             return ""
-        return f"the last compaction was {calls} calls ago; it waits for {least} calls or {size.delay_limit:,} tokens"
+        return (
+            f"the last compaction was {calls} calls ago; "
+            f"it waits for {min_calls} calls or {size.delay_limit:,} tokens"
+        )
 
-    def prepares(
+    def should_prepare(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> bool:
         """Return whether a model should write the next summary in the background: from 80 % of the threshold on."""
@@ -363,28 +387,33 @@ class CompactionPolicy:
         )
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        weighed = self.weigh(size.when_due, state, prices)
-        return (weighed is None or weighed.action == "now") and not self.is_vain(
-            size.when_due, state
-        )
+        cost_decision = self.weigh_costs(size.when_due, state, prices)
+        return (
+            cost_decision is None or cost_decision.action == "now"
+        ) and not self.is_ineffective(size.when_due, state)
 
-    def prepares_at_pause(
+    def should_prepare_when_idle(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> bool:
-        """Return whether to write a summary shortly before the cache expires, if every second pause is final."""
-        rates = self._rates(prices, size.tokens, state)
+        """Return whether to write a summary shortly before the cache expires: its savings must be twice its cost."""
+        rates = self._find_rates(prices, size.tokens, state)
         may_prepare = (
             self._options.enabled and self._options.background and not prices.is_journal
         )
-        if not may_prepare or rates is None or not rates.caches:
+        if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
-        weighed = weigh(
-            replace(self._case(size, state, prices, rates), cold="the pause")
+        cost_decision = decide_compaction(
+            replace(
+                self._make_case(size, state, prices, rates), cold_reason="the pause"
+            )
         )
-        pays = weighed.action == "now" and weighed.saves > 2 * weighed.cost
-        return pays and not self.is_vain(size.when_due, state)
+        is_worthwhile = (
+            cost_decision.action == "now"
+            and cost_decision.savings > 2 * cost_decision.cost
+        )
+        return is_worthwhile and not self.is_ineffective(size.when_due, state)
 
-    def compacts_at_pause(self, size: PromptSize, state: ContextState) -> bool:
+    def should_compact_when_idle(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether to compact shortly before the cache expires."""
         options = self._options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
@@ -392,18 +421,18 @@ class CompactionPolicy:
             options.enabled
             and options.idle
             and is_large
-            and not self.is_vain(size, state)
+            and not self.is_ineffective(size, state)
         )
 
-    def is_hygiene_due(self, size: PromptSize, messages: int) -> bool:
+    def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
         """Return whether the gateway should compact before it takes an incoming message."""
         return (
             self._options.enabled
-            and messages >= MIN_HYGIENE_MESSAGES
-            and size.tokens >= size.budget.hygiene
+            and message_count >= MIN_HYGIENE_MESSAGES
+            and size.tokens >= size.budget.hygiene_limit
         )
 
-    def is_vain(self, size: PromptSize, state: ContextState) -> bool:
+    def is_ineffective(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether the last compactions showed that another would save nothing yet."""
         return bool(self._find_obstacle(size, state))
 
@@ -413,61 +442,69 @@ class CompactionPolicy:
             return "the last compaction could not make it small enough"
         return (
             "automatic compaction is paused"
-            if state.pause.holds(size.tokens, self._wall())
+            if state.pause.is_active(size.tokens, self._wall_clock())
             else ""
         )
 
     def _skip_if_ineffective(
         self, size: PromptSize, state: ContextState, decision: PolicyDecision
     ) -> PolicyDecision:
-        why = self._find_obstacle(size, state)
+        obstacle = self._find_obstacle(size, state)
         return (
-            PolicyDecision("send", why, weighed=decision.weighed) if why else decision
+            PolicyDecision("send", obstacle, cost_decision=decision.cost_decision)
+            if obstacle
+            else decision
         )
 
     # Dollars
 
-    def cold(self, state: ContextState) -> str:
+    def find_cold_reason(self, state: ContextState) -> str:
         """Return why the provider's cache does not hold the next prompt; empty if it may."""
-        if state.changed:
-            return state.changed
-        now = self._wall()
-        last = state.rhythm.last
-        ttl = self.lifetime(state)
-        if last is None or not state.rhythm.is_cold(now, ttl=ttl):
+        if state.cache_change:
+            return state.cache_change
+        now = self._wall_clock()
+        last_call = state.call_pattern.last
+        ttl = self.cache_lifetime(state)
+        if last_call is None or not state.call_pattern.is_cold(now, ttl=ttl):
             return ""
-        return f"{now - last:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
+        return f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
 
-    def lifetime(self, state: ContextState) -> float:
+    def cache_lifetime(self, state: ContextState) -> float:
         """Return how many seconds the provider keeps the thread's prefix, as far as calls showed it."""
-        return state.rhythm.lifetime or self._options.cache_seconds
+        return state.call_pattern.lifetime or self._options.cache_seconds
 
-    def weigh(
+    def weigh_costs(
         self, size: PromptSize, state: ContextState, prices: CallPrices
-    ) -> Decision | None:
+    ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
-        rates = self._rates(prices, size.tokens, state)
-        return None if rates is None else weigh(self._case(size, state, prices, rates))
-
-    def price_of_miss(
-        self, size: PromptSize, state: ContextState, prices: CallPrices
-    ) -> float | None:
-        """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
-        rates = self._rates(prices, size.tokens, state)
+        rates = self._find_rates(prices, size.tokens, state)
         return (
             None
             if rates is None
-            else rates.at_read_share(state.rhythm.read_share).miss(size.tokens)
+            else decide_compaction(self._make_case(size, state, prices, rates))
         )
 
-    def _rates(
+    def find_miss_cost(
+        self, size: PromptSize, state: ContextState, prices: CallPrices
+    ) -> float | None:
+        """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
+        rates = self._find_rates(prices, size.tokens, state)
+        return (
+            None
+            if rates is None
+            else rates.at_read_share(state.call_pattern.read_share).miss_cost(
+                size.tokens
+            )
+        )
+
+    def _find_rates(
         self, prices: CallPrices, tokens: int, state: ContextState
     ) -> Rates | None:
         if not self._options.economics:
             return None
         list_prices = prices_for(
             prices.model,
-            at=datetime.fromtimestamp(self._wall(), UTC),
+            time=datetime.fromtimestamp(self._wall_clock(), UTC),
             provider=None
             if prices.provider in PROVIDERS_WITHOUT_PRICES
             else prices.provider,
@@ -475,38 +512,42 @@ class CompactionPolicy:
         )
         ttl = (
             "1h"
-            if prices.marked and self.lifetime(state) >= CACHE_SECONDS["1h"]
+            if prices.uses_marks and self.cache_lifetime(state) >= CACHE_SECONDS["1h"]
             else "5m"
         )
-        return Rates.of(
-            list_prices, ttl=ttl, marked=prices.marked or bills_writes(prices.model)
+        return Rates.from_prices(
+            list_prices,
+            ttl=ttl,
+            bills_cache_writes=prices.uses_marks or bills_cache_writes(prices.model),
         )
 
-    def _case(
+    def _make_case(
         self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates
     ) -> CompactionCase:
         budget = size.budget
         writer = prices.summarizer
-        summary = budget.summary(max(0, size.tokens - size.fixed - budget.tail))
-        remaining = max(
-            size.fixed + budget.tail + summary,
-            min(state.compacted, budget.compacted_limit),
+        summary_tokens = budget.summary_size(
+            max(0, size.tokens - size.fixed_tokens - budget.tail)
+        )
+        tokens_after = max(
+            size.fixed_tokens + budget.tail + summary_tokens,
+            min(state.tokens_after_compaction, budget.compacted_limit),
         )
         return CompactionCase(
             tokens=size.tokens,
-            after=min(size.tokens, remaining),
-            fixed=size.fixed,
+            tokens_after=min(size.tokens, tokens_after),
+            fixed_tokens=size.fixed_tokens,
             threshold=budget.threshold,
             limit=size.delay_limit,
-            summary=(
-                writer.quote(size.tokens, summary)
+            summary_cost=(
+                writer.quote(size.tokens, summary_tokens)
                 if isinstance(writer, PricedSummarizer)
                 else 0.0
             )
             or 0.0,
             rates=rates,
-            rhythm=state.rhythm,
-            cold=self.cold(state),
+            call_pattern=state.call_pattern,
+            cold_reason=self.find_cold_reason(state),
             is_mid_turn=size.is_mid_turn,
         )
 
@@ -514,17 +555,19 @@ class CompactionPolicy:
 # Messages to the user
 
 
-def fading_text(count: int, cure: str = "A new conversation starts afresh") -> str:
+def make_fading_notice(
+    count: int, advice: str = "A new conversation starts afresh"
+) -> str:
     return (
-        f"This conversation was compacted {count} times; older detail may fade. {cure}; "
+        f"This conversation was compacted {count} times; older detail may fade. {advice}; "
         "what must last belongs into the system prompt or a memory."
     )
 
 
-def fixed_text(fixed: int, window: int, more: str) -> str:
+def make_fixed_notice(fixed_tokens: int, window: int, advice: str) -> str:
     """Return the notice that system prompt and tools raise the threshold."""
-    share = round(100 * fixed / window)
+    share = round(100 * fixed_tokens / window)
     return (
-        f"System prompt and tools alone take {fixed:,} tokens ({share} % of the window), as much as the threshold: the "
-        f"history is compacted at 85 % of the window only. {more}"
+        f"System prompt and tools alone take {fixed_tokens:,} tokens ({share} % of the window), as much as the "
+        f"threshold: the history is compacted at 85 % of the window only. {advice}"
     )

@@ -26,17 +26,17 @@ from everthread.errors import StoreError
 from everthread.store.records import RecallPassage, RecallQuery, StoredMessage
 from everthread.store.store import Store
 from everthread.thread.events import Listener, Notice, Recalled
-from everthread.thread.options import EXCERPT_CHARS, EXCERPTS, RecallOptions
+from everthread.thread.options import EXCERPT_CHARS, MAX_EXCERPTS, RecallOptions
 from everthread.thread.policy import PromptSize
 
 MIN_TOKENS = 100
-"""With less room an excerpt is not worth its frame."""
-RECALL_SHARE = 20
-"""Excerpts take at most this part (1/20) of the window."""
-MAX_ARGUMENTS = 2_000
-"""Characters of one call's arguments to read: the contents of a written file do not help the search."""
+"""Below this size an excerpt is not worth its frame."""
+RECALL_WINDOW_DIVISOR = 20
+"""Excerpts take at most the window divided by this."""
+MAX_ARGUMENT_CHARS = 2_000
+"""Characters to read of one call's arguments, because the contents of a written file do not help the search."""
 MIN_SCORE_SHARE = 0.5
-"""A passage that scores at most this share of the best one is not worth its tokens."""
+"""Passages that score at most this share of the best one are dropped."""
 
 _FRAME_END = re.compile(r"<\s*/(?=\s*system-reminder)", re.IGNORECASE)
 RECALL_OPENING = (
@@ -72,45 +72,47 @@ class ExcerptFinder:
         self._options = options
         self._counter = counter
 
-    def room(self, size: PromptSize) -> int:
-        """Return how many tokens excerpts may take beside a prompt; 0 if none are wanted."""
+    def find_max_tokens(self, size: PromptSize) -> int:
+        """Return the maximum tokens of excerpts beside a prompt; 0 if none are allowed."""
         if not self._options.enabled:
             return 0
-        room = min(
+        max_tokens = min(
             self._options.max_tokens,
-            size.budget.window // RECALL_SHARE,
+            size.budget.window // RECALL_WINDOW_DIVISOR,
             size.hard_limit - size.tokens,
         )
-        return room if room >= MIN_TOKENS else 0
+        return max_tokens if max_tokens >= MIN_TOKENS else 0
 
     async def find(
-        self, view: ThreadView, room: int, listener: Listener
+        self, view: ThreadView, max_tokens: int, listener: Listener
     ) -> list[Message]:
-        """Return the message to inject; empty if nothing is out of view, or nothing that matches fits."""
-        if not room or (view.is_whole and self._options.scope == "thread"):
+        """Return the message to inject; empty if nothing is out of view, matches and fits."""
+        if not max_tokens or (view.is_whole and self._options.scope == "thread"):
             return []
         try:
-            passages = await self._find_passages(view, min(EXCERPT_CHARS, 2 * room))
+            passages = await self._find_passages(
+                view, min(EXCERPT_CHARS, 2 * max_tokens)
+            )
         except StoreError as error:
             text = f"Nothing was recalled for this call: {error}"
             listener(Notice(view.session, text))
             return []
-        chosen = self._choose_passages(view, passages, room)
-        if not chosen:
+        chosen_passages = self._choose_passages(view, passages, max_tokens)
+        if not chosen_passages:
             return []
-        message = _recall_message(chosen, view.thread)
-        cited = tuple(_citation(passage) for passage in chosen)
-        listener(Recalled(view.session, cited, self._counter.message(message)))
+        message = _make_recall_message(chosen_passages, view.thread)
+        citations = tuple(_make_citation(passage) for passage in chosen_passages)
+        listener(Recalled(view.session, citations, self._counter.message(message)))
         return [message]
 
     async def _find_passages(self, view: ThreadView, chars: int) -> list[RecallPassage]:
         """Find passages that match, the best first."""
-        last = view.messages[-1].body
-        spoken = bool(results_of(last))
+        last_body = view.messages[-1].body
+        is_mid_turn = bool(results_of(last_body))
         text = (
-            _new_in_calls(view.bodies)
-            if spoken
-            else "\n".join(user_words_in([text_of(last)]))
+            _read_new_arguments(view.bodies)
+            if is_mid_turn
+            else "\n".join(user_words_in([text_of(last_body)]))
         )
         if not text:
             return []
@@ -119,8 +121,8 @@ class ExcerptFinder:
             view.tenant,
             thread=view.thread if self._options.scope == "thread" else None,
             seen=frozenset(message.id for message in view.messages),
-            spoken=spoken,
-            limit=2 * EXCERPTS,
+            spoken=is_mid_turn,
+            limit=2 * MAX_EXCERPTS,
             least=self._options.closeness,
             chars=chars,
         )
@@ -132,61 +134,70 @@ class ExcerptFinder:
         ]
 
     def _choose_passages(
-        self, view: ThreadView, passages: Sequence[RecallPassage], room: int
+        self, view: ThreadView, passages: Sequence[RecallPassage], max_tokens: int
     ) -> list[RecallPassage]:
-        """Choose the best that fit together, in their order; not those that a summary quotes."""
-        quoted = "\n".join(
+        """Choose the best passages that fit together, in order, without those that a summary quotes."""
+        quoted_text = "\n".join(
             text_of(message.body)
             for message in view.messages
             if message.kind == "summary"
         )
-        chosen: list[RecallPassage] = []
+        chosen_passages: list[RecallPassage] = []
         for passage in passages:
-            if passage.text.strip("…") in quoted:
+            if passage.text.strip("…") in quoted_text:
                 continue
-            with_it = [*chosen, passage]
-            if self._counter.message(_recall_message(with_it, view.thread)) <= room:
-                chosen = with_it
-            if len(chosen) == EXCERPTS:
+            extended = [*chosen_passages, passage]
+            if (
+                self._counter.message(_make_recall_message(extended, view.thread))
+                <= max_tokens
+            ):
+                chosen_passages = extended
+            if len(chosen_passages) == MAX_EXCERPTS:
                 break
-        if all(passage.closeness < self._options.closeness for passage in chosen):
+        if all(
+            passage.closeness < self._options.closeness for passage in chosen_passages
+        ):
             return []  # the close matches are in view, and their neighbours alone say little
         return sorted(
-            chosen, key=lambda passage: (passage.created, passage.message or 0)
+            chosen_passages, key=lambda passage: (passage.created, passage.message or 0)
         )
 
 
-def _new_in_calls(bodies: Sequence[Message]) -> str:
-    """Return the arguments of the latest calls; empty if this turn has named all of it before."""
-    latest = ""
-    earlier = []
+def _read_new_arguments(bodies: Sequence[Message]) -> str:
+    """Return the arguments of the latest calls; empty if earlier parts of the turn contain all their words."""
+    latest_arguments = ""
+    earlier_texts = []
     for body in reversed(bodies):
         if is_user_message(body):
-            earlier.append(text_of(body)[:MAX_ARGUMENTS])
+            earlier_texts.append(text_of(body)[:MAX_ARGUMENT_CHARS])
             break
-        arguments = "\n".join(call.arguments[:MAX_ARGUMENTS] for call in calls_of(body))
-        if latest:
-            earlier.append(arguments)
+        arguments = "\n".join(
+            call.arguments[:MAX_ARGUMENT_CHARS] for call in calls_of(body)
+        )
+        if latest_arguments:
+            earlier_texts.append(arguments)
         else:
-            latest = arguments
-    earlier_terms = set(query_terms("\n".join(earlier)))
+            latest_arguments = arguments
+    earlier_terms = set(query_terms("\n".join(earlier_texts)))
     return (
-        latest if any(term not in earlier_terms for term in query_terms(latest)) else ""
+        latest_arguments
+        if any(term not in earlier_terms for term in query_terms(latest_arguments))
+        else ""
     )
 
 
-def _recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
+def _make_recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
     lines = []
     for passage in passages:
-        when = datetime.fromtimestamp(passage.created, UTC).strftime(
+        time_text = datetime.fromtimestamp(passage.created, UTC).strftime(
             "%Y-%m-%d %H:%M UTC"
         )
-        who = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
-        where = "" if passage.thread == thread else f", thread {passage.thread}"
+        author = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
+        thread_note = "" if passage.thread == thread else f", thread {passage.thread}"
         # Keep the excerpt from closing its frame.
         excerpt = _FRAME_END.sub("</ ", quote_excerpt(passage.text))
         lines.append(
-            f"\n[{_citation(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{excerpt}"
+            f"\n[{_make_citation(passage)}, turn {passage.turn}, {time_text}{thread_note}] {author}:\n{excerpt}"
         )
     text = "\n".join(
         ["<system-reminder>", RECALL_OPENING, *lines, "</system-reminder>"]
@@ -194,5 +205,5 @@ def _recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _citation(passage: RecallPassage) -> str:
+def _make_citation(passage: RecallPassage) -> str:
     return passage.output or f"message:{passage.message}"

@@ -19,12 +19,12 @@ from everthread.core.messages import (
     with_content,
     with_text,
 )
-from everthread.core.outputs import ToStore, to_store
+from everthread.core.outputs import OutputToStore, make_output_to_store
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.transcript import latest_user_index
 from everthread.wire.definitions import loads_tools
 
-ATTEMPTS = (
+ATTEMPT_LEVELS = (
     CompactionLevel.NORMAL,
     CompactionLevel.HALF_TAIL,
     CompactionLevel.LATEST_GROUP,
@@ -34,18 +34,18 @@ _LEVEL_TEXTS = {
     CompactionLevel.HALF_TAIL: "keeping half as many recent messages",
     CompactionLevel.LATEST_GROUP: "keeping only the latest messages",
 }
-MAX_CAPS = 3
-MIN_CAP = 256
-"""If less is left for the answer, the prompt itself is too long."""
+MAX_CAP_ATTEMPTS = 3
+MIN_OUTPUT_CAP = 256
+"""If fewer tokens are left for the answer, the prompt itself counts as too long."""
 BIG_RESULT_CHARS = 4_000
 """If a request has too many bytes, results with more characters than this are stored and cited."""
 TOO_LARGE = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """Kinds of refusal that a smaller request may fix."""
 DOCUMENT_BLOCKS = frozenset({"document", "file", "input_file"})
-REPORTED_MARGIN = 50
-UNREPORTED_MARGIN = 3
-"""Parts of a prompt (1/50) and of its tokens not yet counted by the provider (1/3) to keep free beside it."""
-NEAR_LIMIT = 0.85
+REPORTED_MARGIN_DIVISOR = 50
+UNREPORTED_MARGIN_DIVISOR = 3
+"""Margins to keep free: the prompt, and its tokens not yet counted by the provider, divided by these."""
+NEAR_LIMIT_SHARE = 0.85
 """From this share of the window on, a refusal without a reason counts as one for size."""
 
 
@@ -66,15 +66,15 @@ GIVE_UP = RecoveryStep("give_up")
 
 @dataclass(slots=True)
 class RecoveryAttempts:
-    """The attempts for one request."""
+    """The recovery attempts for one request."""
 
     compactions: int = 0
-    done: int = 0
+    effective_compactions: int = 0
     """Compactions that made the request smaller."""
-    caps: int = 0
+    cap_attempts: int = 0
     cap: int | None = None
     """The output cap for the next try."""
-    slimmed: bool = False
+    is_slimmed: bool = False
 
     def next_step(
         self,
@@ -82,33 +82,33 @@ class RecoveryAttempts:
         *,
         output_cap: int | None,
         enabled: bool,
-        thinking: int | None = None,
+        thinking_budget: int | None = None,
     ) -> RecoveryStep:
         """Return the next step; a repeated call for the same refusal returns the one after it.
 
-        `output_cap`: the cap of the request; `thinking`: the budget the client set, which no cap may fall below.
+        `output_cap`: the cap of the request; `thinking_budget`: the budget the client set, which no cap may fall below.
         """
         if verdict.kind not in TOO_LARGE:
             return GIVE_UP
         if verdict.kind == "max_tokens_too_large":
-            self.caps += 1
-            room = output_room(verdict, self.cap or output_cap, thinking)
-            if room is not None and self.caps <= MAX_CAPS:
-                self.cap = room
+            self.cap_attempts += 1
+            new_cap = find_lower_cap(verdict, self.cap or output_cap, thinking_budget)
+            if new_cap is not None and self.cap_attempts <= MAX_CAP_ATTEMPTS:
+                self.cap = new_cap
                 return RecoveryStep(
                     "lower_cap",
-                    f"asking for at most {room:,} tokens of output",
-                    self.caps,
-                    room,
+                    f"asking for at most {new_cap:,} tokens of output",
+                    self.cap_attempts,
+                    new_cap,
                 )
         if not enabled:
             return GIVE_UP
-        if verdict.kind == "payload_too_large" and not self.slimmed:
-            self.slimmed = True
+        if verdict.kind == "payload_too_large" and not self.is_slimmed:
+            self.is_slimmed = True
             return RecoveryStep("slim", "dropping old images and storing big results")
-        if self.compactions == len(ATTEMPTS):
+        if self.compactions == len(ATTEMPT_LEVELS):
             return GIVE_UP
-        level = ATTEMPTS[self.compactions]
+        level = ATTEMPT_LEVELS[self.compactions]
         self.compactions += 1
         return RecoveryStep(
             "compact", _LEVEL_TEXTS[level], self.compactions, level=level
@@ -117,56 +117,67 @@ class RecoveryAttempts:
     @property
     def failure_text(self) -> str:
         """The attempts, in a sentence for a person."""
-        if not self.done:
+        if not self.effective_compactions:
             return "and nothing in it could be made smaller"
-        return f"even after {self.done} compaction{'s' if self.done > 1 else ''}"
+        return f"even after {self.effective_compactions} compaction{'s' if self.effective_compactions > 1 else ''}"
 
 
-def output_room(
-    verdict: ErrorVerdict, output_cap: int | None, thinking: int | None = None
+def find_lower_cap(
+    verdict: ErrorVerdict, output_cap: int | None, thinking_budget: int | None = None
 ) -> int | None:
     """Return the output cap to try after one that was too large; None if too little is left."""
-    room = verdict.available_output
-    if room is None and verdict.context_limit and verdict.input_tokens:
-        room = verdict.context_limit - verdict.input_tokens
-    if room is None:
-        room = output_cap // 2 if output_cap else 0
-    return room if room >= max(MIN_CAP, (thinking or 0) + 1) else None
+    new_cap = verdict.available_output
+    if new_cap is None and verdict.context_limit and verdict.input_tokens:
+        new_cap = verdict.context_limit - verdict.input_tokens
+    if new_cap is None:
+        new_cap = output_cap // 2 if output_cap else 0
+    return (
+        new_cap if new_cap >= max(MIN_OUTPUT_CAP, (thinking_budget or 0) + 1) else None
+    )
 
 
-def room_for_output(window: int, prompt: int, *, unreported: int) -> int:
+def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
     """Return the largest output cap that fits beside a prompt in a learnt window.
 
     `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet.
     """
-    margin = prompt // REPORTED_MARGIN + unreported // UNREPORTED_MARGIN
-    return max(window - prompt - margin, MIN_CAP)
+    margin = (
+        prompt_tokens // REPORTED_MARGIN_DIVISOR
+        + unreported // UNREPORTED_MARGIN_DIVISOR
+    )
+    return max(window - prompt_tokens - margin, MIN_OUTPUT_CAP)
 
 
 def slim_messages(
     bodies: Sequence[Message], preview_chars: int
-) -> tuple[list[Message], list[ToStore]]:
-    """Return the same messages in fewer bytes and with fewer attachments, and the texts to store first.
+) -> tuple[list[Message], list[OutputToStore]]:
+    """Return the messages with fewer bytes and attachments, and the texts to store first.
 
     Images and documents stay in the latest user message and in the latest results.
     """
-    latest = latest_user_index(bodies)
-    slim = prune(
-        bodies, protect_from=len(bodies) if latest is None else latest, results=False
+    latest_user = latest_user_index(bodies)
+    smaller_bodies = prune(
+        bodies,
+        protect_from=len(bodies) if latest_user is None else latest_user,
+        results=False,
     )
-    newest = max(
-        (at for at, message in enumerate(bodies) if message.get("role") == "assistant"),
+    last_answer = max(
+        (
+            index
+            for index, message in enumerate(bodies)
+            if message.get("role") == "assistant"
+        ),
         default=0,
     )
-    slim[:newest] = [
-        _drop_attachments(message, is_latest=at == latest)
-        for at, message in enumerate(slim[:newest])
+    smaller_bodies[:last_answer] = [
+        _drop_attachments(message, is_latest=index == latest_user)
+        for index, message in enumerate(smaller_bodies[:last_answer])
     ]
-    stored: list[ToStore] = []
+    outputs: list[OutputToStore] = []
     return [
-        _cite_results(index, message, preview_chars, stored)
-        for index, message in enumerate(slim)
-    ], stored
+        _cite_results(position, message, preview_chars, outputs)
+        for position, message in enumerate(smaller_bodies)
+    ], outputs
 
 
 def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
@@ -208,23 +219,25 @@ def _document_label(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _cite_results(
-    index: int, message: Message, preview_chars: int, stored: list[ToStore]
+    index: int, message: Message, preview_chars: int, outputs: list[OutputToStore]
 ) -> Message:
     if loads_tools(message) or not any(
         len(result.text) > BIG_RESULT_CHARS for result in results_of(message)
     ):
         return message
 
-    def replaced(result: Any, _holder: object) -> Any:
-        big = len(result.text) > BIG_RESULT_CHARS
+    def replace_content(result: Any, _holder: object) -> Any:
+        is_big = len(result.text) > BIG_RESULT_CHARS
         item = (
-            to_store(index, result.call_id, result.text, preview_chars=preview_chars)
-            if big
+            make_output_to_store(
+                index, result.call_id, result.text, preview_chars=preview_chars
+            )
+            if is_big
             else None
         )
         if item is None:
             return result.content
-        stored.append(item)
+        outputs.append(item)
         return with_text(result.content, item.replacement)
 
-    return edit_results(message, replaced)
+    return edit_results(message, replace_content)

@@ -6,26 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everthread.core.messages import text_of
+from everthread.thread.history import MessageIdentity
 
 _BLANK_LINE = re.compile(r"\n\n+")
 Reminder = tuple[str, Sequence[dict[str, Any]]]
 """Text appended to the newest user message, and extra blocks after it."""
 
 
-def last_spoken(values: Sequence[Any], first: int, end: int) -> int:
+def find_last_words(messages: Sequence[MessageIdentity], first: int, end: int) -> int:
     """Return the last index in `[first, end)` with words of the user, or -1."""
-    return next(
-        (at for at in range(end - 1, first - 1, -1) if _is_spoken(values[at])), -1
-    )
-
-
-def _is_spoken(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.get("role") == "user"
-        and bool(text_of(value).strip())
-    )
+    for index in range(end - 1, first - 1, -1):
+        if messages[index].has_user_words:
+            return index
+    return -1
 
 
 def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
@@ -33,18 +26,19 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
     yield from (
-        (text[gap.start() :], ()) for gap in reversed(list(_BLANK_LINE.finditer(text)))
+        (text[match.start() :], ())
+        for match in reversed(list(_BLANK_LINE.finditer(text)))
     )
     yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
 
 
 def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
-    """Return a user message with the reminder it had when it was the newest."""
-    behind, blocks = reminder
+    """Return a user message with the reminder that it had as the newest message."""
+    appended_text, blocks = reminder
     parts = _content_parts(value)
     parts[-1] = (
-        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{behind}"}
-        if behind
+        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{appended_text}"}
+        if appended_text
         else parts[-1]
     )
     return {**value, "content": [*parts, *blocks]}

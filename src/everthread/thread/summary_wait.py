@@ -23,9 +23,9 @@ StartTimer = Callable[[float, Callable[[], None]], Timer]
 """Schedules a call after a number of seconds."""
 
 
-def call_later(seconds: float, then: Callable[[], None]) -> Timer:
+def call_later(seconds: float, callback: Callable[[], None]) -> Timer:
     """Schedule a call in the running event loop."""
-    return asyncio.get_running_loop().call_later(seconds, then)
+    return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 class SummaryWait:
@@ -36,7 +36,7 @@ class SummaryWait:
 
     def __init__(self, start_timer: StartTimer = call_later) -> None:
         self._start_timer = start_timer
-        self._open: set[asyncio.Task[Any]] = set()
+        self._open_tasks: set[asyncio.Task[Any]] = set()
         self._is_asking = asyncio.Event()
         self._is_over = asyncio.Event()
 
@@ -46,30 +46,32 @@ class SummaryWait:
         """Return a draft for each request. After `end` they are empty, so that the journal writes."""
         if not requests:
             return []
-        drafts = await self.bound(ask_drafts(summarizer, requests))
+        drafts = await self.limit_wait(ask_drafts(summarizer, requests))
         if drafts is not None:
             return drafts
-        return [late_draft(summarizer) for _ in requests]
+        return [make_late_draft(summarizer) for _ in requests]
 
-    async def bound(self, asking: Coroutine[Any, Any, T]) -> T | None:
+    async def limit_wait(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of asking a model; None after `end`."""
-        task = asyncio.ensure_future(asking)
-        self._open.add(task)
+        task = asyncio.ensure_future(coroutine)
+        self._open_tasks.add(task)
         self._is_asking.set()
         try:
-            if not self._is_over.is_set() and await is_first(task, [self._is_over]):
+            if not self._is_over.is_set() and await finishes_first(
+                task, [self._is_over]
+            ):
                 return task.result()
         finally:
             task.cancel()
             await asyncio.wait({task})
-            self._open.discard(task)
-            if not self._open:
+            self._open_tasks.discard(task)
+            if not self._open_tasks:
                 self._is_asking.clear()
         return None
 
     async def cancel(self) -> None:
         """Cancel the open calls and wait until they have ended."""
-        if tasks := list(self._open):
+        if tasks := list(self._open_tasks):
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -79,12 +81,12 @@ class SummaryWait:
         self._is_over.set()
 
     async def wait_for(self, task: asyncio.Task[Any], seconds: float) -> bool:
-        """Wait for a task that asks through this; return False once a model has been writing for `seconds`."""
-        while not await is_first(task, [self._is_asking]):
-            is_long = asyncio.Event()
-            timer = self._start_timer(seconds, is_long.set)
+        """Wait for a task that uses this wait; return False once a model has been writing for `seconds`."""
+        while not await finishes_first(task, [self._is_asking]):
+            timeout_event = asyncio.Event()
+            timer = self._start_timer(seconds, timeout_event.set)
             try:
-                if await is_first(task, [is_long]):
+                if await finishes_first(task, [timeout_event]):
                     return True
             finally:
                 timer.cancel()
@@ -93,20 +95,22 @@ class SummaryWait:
         return True
 
 
-def late_draft(summarizer: Summarizer) -> SummaryDraft:
-    """Return an empty draft for a summariser that took too long. Of a chain, the route that was writing rests."""
+def make_late_draft(summarizer: Summarizer) -> SummaryDraft:
+    """Return an empty draft for a summariser that took too long. In a chain, pause the route that was writing."""
     warning = f"{summarizer.name} wrote no summary: {TOOK_TOO_LONG}"
     if isinstance(summarizer, SummarizerChain):
         warning = summarizer.rest_interrupted()
     return empty_draft([warning] if warning else ())
 
 
-async def is_first(task: asyncio.Task[Any], instead: Sequence[asyncio.Event]) -> bool:
+async def finishes_first(
+    task: asyncio.Task[Any], other_events: Sequence[asyncio.Event]
+) -> bool:
     """Wait for a task or for one of these events; return whether the task is finished."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in instead]
+    waiters = [asyncio.ensure_future(event.wait()) for event in other_events]
     try:
-        await asyncio.wait({task, *waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, *waiters}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in waiting:
-            one.cancel()
+        for waiter in waiters:
+            waiter.cancel()
     return task.done()

@@ -1,12 +1,12 @@
-"""The window that the last call of a thread used, stored with what the thread learnt from its calls.
+"""The window that the last call of a thread used, stored with the thread's learnt state.
 
-Another process knows the settings and the catalogue, but not what a server said about its model.
+Another process knows the settings and the catalogue, but not the window that a server reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.store.records import ThreadRow
@@ -14,15 +14,15 @@ from everthread.store.store import Store
 from everthread.thread.options import Route
 
 CALLER_STATE = "gateway"
-"""The key of what a proxied thread learnt, by its thread."""
+"""Key of the state that a proxied thread learnt, stored per thread."""
 CONVERSATION_STATE = "calibration"
-"""The key of what one of our own conversations learnt, by its session."""
-_FIELD = "window"
+"""Key of the state that a conversation learnt, stored per session."""
+_WINDOW_FIELD = "window"
 
 
 @dataclass(frozen=True, slots=True)
 class UsedWindow:
-    """A window, where compaction starts in it, and the model and the source it comes from."""
+    """A window, its compaction threshold, its model and its source."""
 
     model: str
     tokens: int
@@ -32,7 +32,13 @@ class UsedWindow:
 
     def dump(self) -> dict[str, Any]:
         """Return the field to add to the stored state."""
-        return {_FIELD: asdict(self)}
+        fields = {
+            "model": self.model,
+            "tokens": self.tokens,
+            "threshold": self.threshold,
+            "source": self.source,
+        }
+        return {_WINDOW_FIELD: fields}
 
 
 def describe_window(window: int, route: Route) -> str:
@@ -45,15 +51,15 @@ def describe_window(window: int, route: Route) -> str:
 
 async def load_used_window(store: Store, row: ThreadRow) -> UsedWindow | None:
     """Return the window that a thread's last call used; None if no call stored one."""
-    own = _read(await store.get_state(row.tip.id, CONVERSATION_STATE))
-    return own or await load_caller_window(store, row.first.id)
+    own_window = _read_window(await store.get_state(row.tip.id, CONVERSATION_STATE))
+    return own_window or await load_caller_window(store, row.first.id)
 
 
 async def load_caller_window(store: Store, thread: str) -> UsedWindow | None:
     """Return the window of the last call in a thread whose caller keeps the history."""
-    return _read(await store.get_state(thread, CALLER_STATE))
+    return _read_window(await store.get_state(thread, CALLER_STATE))
 
 
-def _read(state: Any) -> UsedWindow | None:
-    used = state.get(_FIELD) if isinstance(state, Mapping) else None
-    return UsedWindow(**used) if isinstance(used, Mapping) else None
+def _read_window(state: Any) -> UsedWindow | None:
+    fields = state.get(_WINDOW_FIELD) if isinstance(state, Mapping) else None
+    return UsedWindow(**fields) if isinstance(fields, Mapping) else None

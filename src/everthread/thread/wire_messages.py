@@ -1,23 +1,32 @@
-"""Messages between the form of a client's protocol and the core form."""
+"""Convert messages between a client's protocol and the core form."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import msgspec
 
 from everthread.core.messages import Message
 from everthread.core.types import Api
+from everthread.errors import WireError
 from everthread.wire.codecs import CODECS
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of msgspec for a text that it cannot decode."""
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_messages(
-    api: Api, values: Sequence[Any], model: str, *, after: Any = None
+    api: Api, values: Sequence[Any], model: str, *, previous_value: Any = None
 ) -> list[Message]:
-    """Return wire messages in core form. `after`: the message before them, which Gemini's results are paired with."""
-    context = {"after": after} if api == "gemini" and after is not None else {}
+    """Return wire messages in core form. `previous_value`: the message before them, for pairing Gemini's results."""
+    context = (
+        {"previous_content": previous_value}
+        if api == "gemini" and previous_value is not None
+        else {}
+    )
     return CODECS[api].decode_messages(list(values), model=model, **context)
 
 
@@ -25,8 +34,50 @@ def encode_messages(api: Api, messages: Sequence[Message], model: str) -> list[A
     return CODECS[api].encode_messages(list(messages), model=model)
 
 
+def decode_value(raw: bytes | str) -> Any:
+    """Decode a value. Fall back to Python's `json` for lone surrogates, which some clients send and msgspec refuses."""
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE:
+        pass
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the request is no JSON: {error}") from None
+
+
+class JsonMessages(Sequence[Any]):
+    """Messages in the form of the protocol, sent to another process as texts and decoded there, once."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._values: list[Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the texts: values take ten times as long."""
+        return JsonMessages, (self._texts,)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._decoded()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._decoded())
+
+    def _decoded(self) -> list[Any]:
+        if self._values is None:
+            self._values = [decode_value(text) for text in self._texts]
+        return self._values
+
+
 def encode_value(value: Any) -> str:
-    """Return a value as text for a body; escaped only if it holds half a character."""
+    """Return a value as JSON text; non-ASCII characters are escaped only if one is a lone surrogate."""
     text = _JSON.encode(value)
     try:
         text.encode()

@@ -19,6 +19,8 @@ _LOG = logging.getLogger(__name__)
 MAX_PROCESSES = 2
 COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
+MAX_BYTES_AT_ONCE = 64 * 1024
+"""A longer result is unpickled in a turn of the event loop of its own."""
 _HEAD = struct.Struct(">Q")
 _COMMAND = "from everthread.thread.worker import main; main({})"
 
@@ -140,6 +142,10 @@ class _Process:
                 f"a worker process ended ({type(error).__name__})"
             ) from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
+        if size > MAX_BYTES_AT_ONCE:
+            await asyncio.sleep(
+                0
+            )  # reading it took a while: let requests run before it is used
         if failure:
             raise EngineError(failure)
         return result

@@ -1,4 +1,4 @@
-"""The four protocols in one table, by their names."""
+"""The codecs of the four protocols by name, and the detection of a protocol."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ANTHROPIC_BLOCKS = frozenset(
 
 
 def decode_any(value: Any) -> tuple[str, Request]:
-    """Return the API it was written for, and the request. Takes a list of messages, or an object that holds one."""
+    """Return the API of a conversation, and the request. Accept a list of messages, or an object that holds one."""
     body: Mapping[str, Any]
     if isinstance(value, list):
         body = {"messages": value}
@@ -61,7 +61,7 @@ def decode_any(value: Any) -> tuple[str, Request]:
         )
     messages = body.get("messages")
     if isinstance(messages, list):
-        _check(messages)
+        _check_messages(messages)
         codec = anthropic if _is_anthropic(body, messages) else openai_chat
         return codec.API, codec.decode_request({"model": "", **body})
     if isinstance(body.get("contents"), list):
@@ -75,7 +75,7 @@ def decode_any(value: Any) -> tuple[str, Request]:
     )
 
 
-def _check(messages: Sequence[Any]) -> None:
+def _check_messages(messages: Sequence[Any]) -> None:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TranscriptError(
@@ -86,16 +86,16 @@ def _check(messages: Sequence[Any]) -> None:
 def _is_anthropic(
     body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Return whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
+    """Return whether a part exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
     if any(
         message.get("role") == "tool" or message.get("tool_calls")
         for message in messages
     ):
         return False
     tools = body.get("tools")
-    named = tools if isinstance(tools, list) else ()
+    tool_list = tools if isinstance(tools, list) else ()
     if "system" in body or any(
-        "input_schema" in tool for tool in named if isinstance(tool, Mapping)
+        "input_schema" in tool for tool in tool_list if isinstance(tool, Mapping)
     ):
         return True
     return any(

@@ -14,21 +14,21 @@ from everthread.errors import WireError
 from everthread.wire.sse import SseEvent
 
 
-def require_object(value: Any, where: str) -> Mapping[str, Any]:
+def require_object(value: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise WireError(f"{where} must be an object, not {_kind(value)}")
+        raise WireError(f"{path} must be an object, not {_describe_type(value)}")
     return value
 
 
-def require_list(value: Any, where: str) -> Sequence[Any]:
+def require_list(value: Any, path: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise WireError(f"{where} must be a list, not {_kind(value)}")
+        raise WireError(f"{path} must be a list, not {_describe_type(value)}")
     return value
 
 
-def require_text(value: Any, where: str) -> str:
+def require_text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise WireError(f"{where} must be a string, not {_kind(value)}")
+        raise WireError(f"{path} must be a string, not {_describe_type(value)}")
     return value
 
 
@@ -54,42 +54,49 @@ def without_private_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if not key.startswith("_")}
 
 
-def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_reply_fields(
+    body: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a body into the fields of `Reply` and the rest."""
-    kinds = {"id": str, "model": str, "usage": dict}
+    field_types = {"id": str, "model": str, "usage": dict}
     fields = {
         key: body[key]
-        for key, kind in kinds.items()
-        if body.get(key) and isinstance(body[key], kind)
+        for key, field_type in field_types.items()
+        if body.get(key) and isinstance(body[key], field_type)
     }
     return fields, {key: value for key, value in body.items() if key not in fields}
 
 
 def write_reply_fields(
-    body: dict[str, Any], reply: Reply, prompt: str, output: str, *, native: bool
+    body: dict[str, Any],
+    reply: Reply,
+    prompt_name: str,
+    output_name: str,
+    *,
+    is_native: bool,
 ) -> dict[str, Any]:
-    """Return the body of a reply with these fields; of a native one only those that it had, usage unchanged.
+    """Add id, model and usage to the body of a reply; to a native one only those that it had, usage unchanged.
 
-    `prompt` and `output` are OpenAI's names of the two figures of another API's usage.
+    `prompt_name` and `output_name` are OpenAI's names of the two figures of another API's usage.
     """
     body |= {
         key: value
         for key, value in (("id", reply.id), ("model", reply.model))
-        if value or not native
+        if value or not is_native
     }
-    if reply.usage is not None and native:
+    if reply.usage is not None and is_native:
         body["usage"] = reply.usage
     elif reply.usage is not None:
         figures = normalize_usage(reply.usage)
-        cached = {
+        prompt_details = {
             "cached_tokens": figures.cache_read_tokens,
             "cache_write_tokens": figures.cache_write_tokens,
         }
         body["usage"] = {
-            prompt: figures.prompt_tokens,
-            f"{prompt}_details": cached,
-            output: figures.output_tokens,
-            f"{output}_details": {"reasoning_tokens": figures.reasoning_tokens},
+            prompt_name: figures.prompt_tokens,
+            f"{prompt_name}_details": prompt_details,
+            output_name: figures.output_tokens,
+            f"{output_name}_details": {"reasoning_tokens": figures.reasoning_tokens},
             "total_tokens": figures.total_tokens,
         }
     return body
@@ -106,7 +113,7 @@ def error_delta(error: Any) -> StreamDelta:
 
 
 def error_text(error: Any) -> str:
-    """Return the words in a provider's error, whichever way it was wrapped."""
+    """Return the text of a provider's error, however deeply it is nested."""
     if isinstance(error, Mapping):
         return next(
             (
@@ -119,11 +126,11 @@ def error_text(error: Any) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "missing" if value is None else type(value).__name__
 
 
-def native_of(message: Mapping[str, Any], api: str) -> Native | None:
+def native_record(message: Mapping[str, Any], api: str) -> Native | None:
     """Return the whole native record, if the message came from this API."""
     record = message.get("_native")
     if isinstance(record, dict) and record.get("api") == api and "value" in record:
@@ -133,7 +140,7 @@ def native_of(message: Mapping[str, Any], api: str) -> Native | None:
 
 def native_value(message: Mapping[str, Any], api: str) -> Any | None:
     """Return the message's original wire value if it came from this API."""
-    record = native_of(message, api)
+    record = native_record(message, api)
     return None if record is None else record["value"]
 
 
@@ -143,13 +150,13 @@ def with_native(
     value: Any,
     *,
     model: str | None = None,
-    joined: bool = False,
+    continues_previous: bool = False,
 ) -> Message:
-    """Return a copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
+    """Return a copy with a native record: wire value, author, and whether it belongs to the previous wire message."""
     record: Native = {"api": api, "value": value}
     if model:
         record["model"] = model
-    if joined:
+    if continues_previous:
         record["joined"] = True
     return {**message, "_native": record}
 
@@ -159,7 +166,7 @@ def public_message(message: Message) -> Message:
     return cast("Message", without_private_fields(message))
 
 
-def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:
+def can_use_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:
     """Return whether `model` can use the message's reasoning: same API, and the same model if both are known."""
     record = message.get("_native")
     if not isinstance(record, dict) or record.get("api") != api:
@@ -168,52 +175,54 @@ def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> b
     return not author or not model or same_model(author, model)
 
 
-def same_model(one: str, other: str) -> bool:
-    """Return whether two names are one model. Providers answer with dated names, routers add a prefix or variant."""
-    return _family(one) == _family(other)
+def same_model(name: str, other_name: str) -> bool:
+    """Return whether two names mean the same model. Providers add a date, routers a prefix or a variant."""
+    return _model_family(name) == _model_family(other_name)
 
 
-def _family(model: str) -> str:
+def _model_family(model: str) -> str:
     name = model.lower().rpartition("/")[2].partition(":")[0].replace(".", "-")
-    return _DATED.sub("", name)
+    return _DATE_SUFFIX.sub("", name)
 
 
-_DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+_DATE_SUFFIX = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 
-class RolePiece(Protocol):
-    """The part of a wire message that one core message gives."""
+class EncodedMessage(Protocol):
+    """The part of a wire message that was made from one core message."""
 
     @property
     def role(self) -> str: ...
 
     @property
     def native(self) -> object | None:
-        """The wire message it was; None if it came from another API."""
+        """The original wire message; None if it came from another API."""
         ...
 
     @property
-    def joined(self) -> bool:
-        """Whether it was one wire message together with the piece before it."""
+    def continues_previous(self) -> bool:
+        """Whether it was part of the same wire message as the one before it."""
         ...
 
 
-PieceT = TypeVar("PieceT", bound=RolePiece)
+EncodedMessageT = TypeVar("EncodedMessageT", bound=EncodedMessage)
 
 
-def group_by_role(pieces: Iterable[PieceT]) -> Iterator[list[PieceT]]:
+def group_by_role(
+    encoded_messages: Iterable[EncodedMessageT],
+) -> Iterator[list[EncodedMessageT]]:
     """Yield neighbours of one role together, unless they were separate on the wire already."""
-    run: list[PieceT] = []
-    for piece in pieces:
+    neighbours: list[EncodedMessageT] = []
+    for encoded_message in encoded_messages:
         was_separate = (
-            bool(run)
-            and run[-1].native is not None
-            and piece.native is not None
-            and not piece.joined
+            bool(neighbours)
+            and neighbours[-1].native is not None
+            and encoded_message.native is not None
+            and not encoded_message.continues_previous
         )
-        if run and (run[-1].role != piece.role or was_separate):
-            yield run
-            run = []
-        run.append(piece)
-    if run:
-        yield run
+        if neighbours and (neighbours[-1].role != encoded_message.role or was_separate):
+            yield neighbours
+            neighbours = []
+        neighbours.append(encoded_message)
+    if neighbours:
+        yield neighbours

@@ -32,10 +32,10 @@ TOOL_BLOCKS = frozenset(
 )
 """Blocks of Anthropic's protocol that load or unload tools."""
 TOOL_ITEMS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tools"})
-"""Items of the Responses protocol that do."""
+"""Items of the Responses protocol that load or unload tools."""
 PROVIDER_PARTS = frozenset({"compaction", "compaction_summary"})
 """Blocks and items that only their provider can read."""
-_PERMANENT = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
+_PERMANENT_KINDS = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
 _GENERAL_TAGS = frozenset(
     {"system-reminder", "system_reminder", "instructions", "context"}
 )
@@ -47,25 +47,27 @@ class PermanentPart:
     """One part of a message that is not conversation."""
 
     position: int
-    """Of the part in the message, or of the item in a run."""
+    """Index of the part in the message, or of the item in a run."""
     keys: frozenset[str]
     """Keys of its contents. A later part with the same keys replaces it; without keys it is never replaced."""
     content: str = ""
-    """All of it: a part with the same content says the same."""
+    """Full text of the part; parts with the same content are duplicates."""
 
 
-def permanent_parts(message: Message) -> list[PermanentPart]:
+def find_permanent_parts(message: Message) -> list[PermanentPart]:
     """Return the parts of a message that are not conversation; for a tool result, the result itself."""
     role = message.get("role")
     item = native_value(message, openai_responses.API)
     if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_ITEMS):
-        keys = _item_keys(message)
+        keys = _loaded_tool_keys(message)
         return (
             []
             if keys is None
             else [PermanentPart(0, keys, json_text(item or message.get("content")))]
         )
-    parts = _blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
+    parts = (
+        _wire_blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
+    )
     return [
         PermanentPart(
             position, _part_keys(part), content_text([part]) or json_text(part)
@@ -76,24 +78,24 @@ def permanent_parts(message: Message) -> list[PermanentPart]:
 
 
 def loads_tools(message: Message) -> bool:
-    """Return whether a message is, or holds, a tool's result that loads tools: cutting it would unload them."""
+    """Return whether a message is or contains a tool result that loads tools: cutting it would unload them."""
     if message.get("role") == "tool":
-        return _item_keys(message) is not None
+        return _loaded_tool_keys(message) is not None
     content = message.get("content")
     blocks = content if isinstance(content, list) else ()
     return any(
-        kind_of(block) in RESULT_BLOCKS and has_reference(block.get("content"))
+        kind_of(block) in RESULT_BLOCKS and has_tool_reference(block.get("content"))
         for block in blocks
     )
 
 
-def result_ids(message: Message, positions: Collection[int]) -> set[str]:
+def find_answered_call_ids(message: Message, positions: Collection[int]) -> set[str]:
     """Return the ids of the calls that these parts of a message answer."""
     if not positions:
         return set()
     if message.get("role") == "tool":
         return {as_text(message.get("tool_call_id"))}
-    blocks = _blocks(message) if message.get("role") == "user" else []
+    blocks = _wire_blocks(message) if message.get("role") == "user" else []
     return {
         as_text(blocks[position].get("tool_use_id"))
         for position in positions
@@ -106,7 +108,7 @@ def keep_parts(
 ) -> Message:
     """Return the message with only these parts, and of its calls those with these ids.
 
-    Reasoning leaves with everything else that it came with, and cache marks belong to another request.
+    Reasoning and cache marks are dropped.
     """
     if message.get("role") == "tool":
         return message
@@ -115,49 +117,61 @@ def keep_parts(
     value = native_value(message, openai_responses.API)
     if isinstance(value, list):
         return _keep_items(message, value, positions, call_ids)
-    blocks = _blocks(message)
-    used = {as_text(blocks[position].get("tool_use_id")) for position in positions}
-    ids = {*used, *call_ids} - {""}
-    kept = [
-        _unmarked(block)
+    blocks = _wire_blocks(message)
+    answered_ids = {
+        as_text(blocks[position].get("tool_use_id")) for position in positions
+    }
+    ids = {*answered_ids, *call_ids} - {""}
+    kept_blocks = [
+        _without_cache_mark(block)
         for position, block in enumerate(blocks)
         if position in positions or _has_id(block, ids)
     ]
     calls = [call for call in message.get("tool_calls") or [] if call.get("id") in ids]
     if calls:  # Anthropic's blocks of calls are in `tool_calls` too
-        kept = [block for block in kept if kind_of(block) not in CALL_BLOCKS]
-    bare = without_native_value(message)
-    rest = {key: value for key, value in bare.items() if key in ("role", "_native")}
+        kept_blocks = [
+            block for block in kept_blocks if kind_of(block) not in CALL_BLOCKS
+        ]
+    message_without_native = without_native_value(message)
+    base_fields = {
+        key: value
+        for key, value in message_without_native.items()
+        if key in ("role", "_native")
+    }
     return cast(
         "Message",
-        {**rest, "content": kept or None, **({"tool_calls": calls} if calls else {})},
+        {
+            **base_fields,
+            "content": kept_blocks or None,
+            **({"tool_calls": calls} if calls else {}),
+        },
     )
 
 
-def needs_place(message: Message) -> bool:
-    """Return whether a system message is Anthropic's own, which may only come between the user and an answer."""
+def has_fixed_position(message: Message) -> bool:
+    """Return whether a system message is Anthropic's own, which must come between a user message and an answer."""
     return native_value(message, anthropic.API) is not None
 
 
 def join_instructions(messages: Sequence[Message]) -> list[Message]:
     """Join neighbouring system messages of Anthropic's protocol, which takes one at a time."""
-    joined: list[Message] = []
+    result: list[Message] = []
     for message in messages:
         value = native_value(message, anthropic.API)
-        before = native_value(joined[-1], anthropic.API) if joined else None
-        if isinstance(value, dict) and isinstance(before, dict):
-            wire = {**value, "content": [*parts_of(before), *parts_of(value)]}
-            joined[-1] = anthropic.decode_messages([wire])[0]
+        previous_value = native_value(result[-1], anthropic.API) if result else None
+        if isinstance(value, dict) and isinstance(previous_value, dict):
+            wire = {**value, "content": [*parts_of(previous_value), *parts_of(value)]}
+            result[-1] = anthropic.decode_messages([wire])[0]
         else:
-            joined.append(message)
-    return joined
+            result.append(message)
+    return result
 
 
-def _blocks(message: Message) -> list[Mapping[str, Any]]:
-    """Return the parts as the wire has them, so that keeping one keeps it verbatim."""
-    responses = native_value(message, openai_responses.API)
-    if isinstance(responses, list):
-        return responses
+def _wire_blocks(message: Message) -> list[Mapping[str, Any]]:
+    """Return the parts in wire form, so that a kept part stays verbatim."""
+    items = native_value(message, openai_responses.API)
+    if isinstance(items, list):
+        return items
     value = native_value(message, anthropic.API)
     source = value if isinstance(value, dict) else message
     return list(parts_of(source))
@@ -168,54 +182,54 @@ def _is_permanent(role: object, part: Mapping[str, Any]) -> bool:
     if role in SYSTEM_ROLES:
         return True
     if role == "user":
-        return kind in RESULT_BLOCKS and has_reference(part.get("content"))
+        return kind in RESULT_BLOCKS and has_tool_reference(part.get("content"))
     if kind == "tool_search_call":
-        return not openai_responses.call_id(part)
-    return kind in _PERMANENT
+        return not openai_responses.get_call_id(part)
+    return kind in _PERMANENT_KINDS
 
 
-def has_reference(content: Any) -> bool:
+def has_tool_reference(content: Any) -> bool:
     """Return whether the content of a result loads tools."""
     return isinstance(content, list) and any(
         kind_of(part) == "tool_reference" for part in content
     )
 
 
-def _item_keys(message: Message) -> frozenset[str] | None:
+def _loaded_tool_keys(message: Message) -> frozenset[str] | None:
     """Return the tools that a tool's result loads; None if it is an ordinary result."""
     item = native_value(message, openai_responses.API)
     if isinstance(item, dict) and kind_of(item) in TOOL_ITEMS:
-        return frozenset(_tools_of(item))
+        return frozenset(_tool_keys(item))
     content = message.get("content")
-    if not has_reference(content):
+    if not has_tool_reference(content):
         return None
     return frozenset(
-        name for part in cast("list[Any]", content) for name in _tools_of(part)
+        name for part in cast("list[Any]", content) for name in _tool_keys(part)
     )
 
 
 def _part_keys(part: Mapping[str, Any]) -> frozenset[str]:
     if kind_of(part) in RESULT_BLOCKS:
         return frozenset(
-            name for inner in part.get("content") or () for name in _tools_of(inner)
+            name for inner in part.get("content") or () for name in _tool_keys(inner)
         )
-    names = frozenset(_tools_of(part))
+    names = frozenset(_tool_keys(part))
     text = content_text([part]).strip()
     return names or (frozenset({_text_key(text)}) if text else frozenset())
 
 
 def _text_key(text: str) -> str:
-    """Return the tag that an instruction begins with: a client that changes it sends it again. Else the text."""
+    """Return the tag that an instruction begins with, because a new version has the same tag; else the text."""
     tag = text[1:].partition(">")[0] if text.startswith("<") else ""
-    closes = f"</{tag.split(' ')[0]}" in text or f"</{tag}>" in text
+    has_end_tag = f"</{tag.split(' ')[0]}" in text or f"</{tag}>" in text
     return (
         f"<{tag}>"
-        if tag and closes and tag not in _GENERAL_TAGS and len(tag) <= 60
+        if tag and has_end_tag and tag not in _GENERAL_TAGS and len(tag) <= 60
         else text
     )
 
 
-def _tools_of(part: Any) -> Iterator[str]:
+def _tool_keys(part: Any) -> Iterator[str]:
     """Yield a key for each tool that a block or an item loads or unloads."""
     match part:
         case {"type": "tool_reference", "tool_name": str(name)} | {
@@ -240,7 +254,7 @@ def _tools_of(part: Any) -> Iterator[str]:
             "content": {"tool_references": list(references)},
         }:
             for reference in references:
-                yield from _tools_of(reference)
+                yield from _tool_keys(reference)
         case {"type": "tool_search_output" | "additional_tools", "tools": list(tools)}:
             yield from (
                 f"tool {name}"
@@ -265,18 +279,18 @@ def _keep_items(
     positions: Collection[int],
     call_ids: Collection[str],
 ) -> Message:
-    kept = [
+    kept_items = [
         item
         for position, item in enumerate(items)
         if position in positions
         or (
-            openai_responses.call_id(item) in call_ids
-            and openai_responses.call_id(item)
+            openai_responses.get_call_id(item) in call_ids
+            and openai_responses.get_call_id(item)
         )
     ]
     native = message.get("_native")
-    return openai_responses.decode_run(
-        kept, model=native.get("model") if native else None
+    return openai_responses.decode_assistant_items(
+        kept_items, model=native.get("model") if native else None
     )
 
 
@@ -286,17 +300,17 @@ def _keep_instructions(message: Message, positions: Collection[int]) -> Message:
     content = value.get("content") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(content, list):
         return message
-    kept = [
-        _unmarked(block)
+    kept_blocks = [
+        _without_cache_mark(block)
         for position, block in enumerate(content)
         if position in positions
     ]
     return (
         message
-        if kept == content
-        else anthropic.decode_messages([{**value, "content": kept}])[0]
+        if kept_blocks == content
+        else anthropic.decode_messages([{**value, "content": kept_blocks}])[0]
     )
 
 
-def _unmarked(block: Mapping[str, Any]) -> dict[str, Any]:
+def _without_cache_mark(block: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key != "cache_control"}

@@ -1,7 +1,7 @@
 """Server-sent events: parse and write them.
 
 The parser is incremental: however the bytes are cut, also inside a character or between CR and LF, the same
-events come out. `id` and `retry` mean nothing to a model's stream and are ignored, as comments are.
+events result. `id` and `retry` are not used by model streams and are ignored, as are comments.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class SseEvent:
 
 
 class SseSplitter:
-    """Cuts a stream into its events, as bytes. The beginning of one waits for its end."""
+    """Split a stream into events, as bytes. An incomplete event waits for the next chunk."""
 
     def __init__(self) -> None:
-        self.rest = b""
+        self.pending = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that this chunk completes, each with its closing blank line."""
-        data = self.rest + chunk
+        data = self.pending + chunk
         ends = [0, *(match.end() for match in _EVENT_END.finditer(data))]
-        self.rest = data[ends[-1] :]
+        self.pending = data[ends[-1] :]
         return [data[start:end] for start, end in pairwise(ends)]
 
-    def end(self) -> bytes:
-        """Return the unread rest of the stream."""
-        rest = self.rest
-        self.rest = b""
+    def take_pending(self) -> bytes:
+        """Return the incomplete event at the end of the stream."""
+        rest = self.pending
+        self.pending = b""
         return rest
 
 
@@ -44,26 +44,26 @@ class SseParser:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest: list[str] = []
+        self._pending_text: list[str] = []
         self._event = ""
         self._data: list[str] = []
-        self._started = False
+        self._has_started = False
         self._skip_newline = False
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that this chunk completes."""
-        return self._take(self._decoder.decode(chunk))
+        return self._read_text(self._decoder.decode(chunk))
 
     def close(self) -> list[SseEvent]:
         """Return the last event if the stream ended without its closing blank line."""
-        events = self._take(self._decoder.decode(b"", final=True))
-        self._line("".join(self._rest))
-        self._rest = []
-        return events + self._dispatch()
+        events = self._read_text(self._decoder.decode(b"", final=True))
+        self._read_line("".join(self._pending_text))
+        self._pending_text = []
+        return events + self._finish_event()
 
-    def _take(self, text: str) -> list[SseEvent]:
-        if text and not self._started:
-            self._started = True
+    def _read_text(self, text: str) -> list[SseEvent]:
+        if text and not self._has_started:
+            self._has_started = True
             text = text.removeprefix("\ufeff")
         if text and self._skip_newline:
             self._skip_newline = False
@@ -72,17 +72,17 @@ class SseParser:
         *lines, rest = _LINE_END.split(text)
         events: list[SseEvent] = []
         for line in lines:
-            full_line = "".join((*self._rest, line))
-            self._rest = []
+            full_line = "".join((*self._pending_text, line))
+            self._pending_text = []
             if full_line:
-                self._line(full_line)
+                self._read_line(full_line)
             else:
-                events += self._dispatch()
+                events += self._finish_event()
         if rest:
-            self._rest.append(rest)
+            self._pending_text.append(rest)
         return events
 
-    def _line(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -90,8 +90,8 @@ class SseParser:
         elif name == "event":
             self._event = value
 
-    def _dispatch(self) -> list[SseEvent]:
-        """Return the collected event; none without data, as comments that keep a connection alive have none."""
+    def _finish_event(self) -> list[SseEvent]:
+        """Return the collected event; none if it has no data, for example a comment that keeps the connection alive."""
         event = self._event
         data = self._data
         self._event = ""

@@ -26,7 +26,7 @@ from everthread.compaction.summary import (
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import recognize, strip_marks
+from everthread.core.transcript import recognize_summaries, strip_summary_marks
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from tests.compaction.histories import (
     assistant_message,
@@ -192,7 +192,9 @@ async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
         made = make_lossless_engine()
         if carried:
             made.load_state(json.loads(saved))
-        talk, turn = extend_history(recognize(strip_marks(result.messages)), turn)
+        talk, turn = extend_history(
+            recognize_summaries(strip_summary_marks(result.messages)), turn
+        )
     return done
 
 

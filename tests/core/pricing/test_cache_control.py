@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.caching.cache_lifetimes import bills_writes, cache_lifetime
+from everthread.core.caching.cache_lifetimes import bills_cache_writes, cache_lifetime
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
     caching_line,
+    find_last_marked_index,
     first_markable_index,
-    last_marker,
     mark_system,
     place_marks,
     without_cache_control,
 )
-from everthread.core.caching.shared_prefix import shared_prefix
+from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.errors import InputError
@@ -168,7 +168,7 @@ def test_the_last_result_of_calls_without_words_carries_the_mark_on_its_text() -
         for n in range(2)
     ]
     marked: list[Any] = apply_cache_control(
-        [user("a"), calls, *results], wordless_results=True
+        [user("a"), calls, *results], mark_tool_results=True
     )
     assert marked_indices(marked) == [0, 1, 3]
     assert marked[3] == {
@@ -178,7 +178,7 @@ def test_the_last_result_of_calls_without_words_carries_the_mark_on_its_text() -
     assert marked[2] is results[0]
     spoken: Any = {**calls, "content": "I look."}
     assert marked_indices(
-        apply_cache_control([user("a"), spoken, *results], wordless_results=True)
+        apply_cache_control([user("a"), spoken, *results], mark_tool_results=True)
     ) == [0, 1]
 
 
@@ -223,9 +223,11 @@ def test_elsewhere_each_request_of_a_tool_loop_finds_the_mark_of_the_one_before(
 ):
     previous: int | None = None
     for rounds in range(1, 30):
-        marked = apply_cache_control(tool_loop(rounds, spoken=True), previous=previous)
+        marked = apply_cache_control(
+            tool_loop(rounds, spoken=True), previous_index=previous
+        )
         assert previous is None or previous in marked_indices(marked)
-        previous = last_marker(marked)
+        previous = find_last_marked_index(marked)
         assert previous == 2 * rounds + 2, (
             "all but the last round's result is read by the next request"
         )
@@ -333,9 +335,11 @@ def test_marks_are_placed_from_the_end_where_there_were_none(
     """Who knows that no message carries a mark gets the same ones without looking at every message."""
     plain = [without_cache_control(message) for message in history]
     marked = apply_cache_control(
-        plain, native_anthropic=native, previous=-1 if previous is None else previous
+        plain,
+        native_anthropic=native,
+        previous_index=-1 if previous is None else previous,
     )
-    placed = place_marks(plain, native_anthropic=native, previous=previous)
+    placed = place_marks(plain, native_anthropic=native, previous_index=previous)
     assert placed == {
         index: new for index, new in enumerate(marked) if new is not plain[index]
     }
@@ -346,7 +350,12 @@ def test_marks_are_placed_from_the_end_where_there_were_none(
         (index for index, role in enumerate(roles) if role != "system"), len(roles)
     )
     assert (
-        place_marks(plain, native_anthropic=native, previous=previous, leading=leading)
+        place_marks(
+            plain,
+            native_anthropic=native,
+            previous_index=previous,
+            leading_count=leading,
+        )
         == placed
     )
 
@@ -356,7 +365,9 @@ def test_marking_changes_marks_only(
     history: Any, native: bool, previous: int | None
 ) -> None:
     before = copy.deepcopy(history)
-    marked = apply_cache_control(history, native_anthropic=native, previous=previous)
+    marked = apply_cache_control(
+        history, native_anthropic=native, previous_index=previous
+    )
     assert history == before
     assert len(marked) == len(history)
     assert markers(marked) <= 4
@@ -364,7 +375,9 @@ def test_marking_changes_marks_only(
     for old, new in zip(history, marked, strict=True):
         if not markers(old) and not markers(new):
             assert old is new
-    again = apply_cache_control(marked, native_anthropic=native, previous=previous)
+    again = apply_cache_control(
+        marked, native_anthropic=native, previous_index=previous
+    )
     assert again == marked
 
 
@@ -397,9 +410,11 @@ def test_a_mark_stays_where_the_provider_would_not_look_back(
     blocks_since: int, expected: list[int]
 ) -> None:
     history = long_turn(blocks_since)
-    previous = last_marker(apply_cache_control(history[:4]))
+    previous = find_last_marked_index(apply_cache_control(history[:4]))
     assert previous == 3
-    marked = apply_cache_control(history, native_anthropic=True, previous=previous)
+    marked = apply_cache_control(
+        history, native_anthropic=True, previous_index=previous
+    )
     assert marked_indices(marked) == expected
     carried = apply_cache_control(
         [*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True
@@ -413,14 +428,14 @@ def test_a_mark_stays_where_the_provider_would_not_look_back(
 def test_a_previous_mark_that_is_no_use_is_not_kept(previous: int | None) -> None:
     """Unknown, on the system prompt, among the last three anyway, or beyond a history that was cut."""
     marked = apply_cache_control(
-        long_turn(60), native_anthropic=True, previous=previous
+        long_turn(60), native_anthropic=True, previous_index=previous
     )
     assert marked_indices(marked) == [0, 5, 6, 7]
 
 
 def test_a_previous_mark_among_the_last_three_takes_no_second_slot() -> None:
     history = [user("a"), user("b"), user("c"), user([text("d")] * 30)]
-    assert marked_indices(apply_cache_control(history, previous=2)) == [1, 2, 3]
+    assert marked_indices(apply_cache_control(history, previous_index=2)) == [1, 2, 3]
 
 
 def test_what_is_no_message_is_passed_through_and_not_counted() -> None:
@@ -431,19 +446,22 @@ def test_what_is_no_message_is_passed_through_and_not_counted() -> None:
         user("c"),
         user("d"),
     ]
-    marked: list[Any] = apply_cache_control(history, previous=0)
+    marked: list[Any] = apply_cache_control(history, previous_index=0)
     assert marked_indices(marked) == [61, 62, 63]
     assert marked[1:4] == [None, "stray", {}]
 
 
 def test_the_last_marker() -> None:
-    assert last_marker([]) is None
-    assert last_marker([user("a")]) is None
+    assert find_last_marked_index([]) is None
+    assert find_last_marked_index([user("a")]) is None
     on_message: Any = {"role": "assistant", "content": None, "cache_control": MARK}
     assert (
-        last_marker([on_message, user([text("b", cache_control=MARK)]), user("c")]) == 1
+        find_last_marked_index(
+            [on_message, user([text("b", cache_control=MARK)]), user("c")]
+        )
+        == 1
     )
-    assert last_marker([on_message, user("c")]) == 0
+    assert find_last_marked_index([on_message, user("c")]) == 0
 
 
 # A system prompt kept apart
@@ -514,12 +532,14 @@ def test_a_longer_request_extends_a_shorter_one_whatever_its_marks() -> None:
     b = request(
         *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
     )
-    diff = shared_prefix(a, b)
-    assert (diff.shared_messages, diff.extends, diff.where) == (2, True, None)
+    diff = compare_prefixes(a, b)
+    assert (diff.shared_messages, diff.is_extension, diff.section) == (2, True, None)
     assert str(diff) == "extends it: all 2 messages are shared"
-    assert shared_prefix(a, request(*a.messages, user("c"), tools=a.tools)).extends
-    assert not shared_prefix(b, a).extends
-    assert shared_prefix(request(system=None), request(system="")).extends
+    assert compare_prefixes(
+        a, request(*a.messages, user("c"), tools=a.tools)
+    ).is_extension
+    assert not compare_prefixes(b, a).is_extension
+    assert compare_prefixes(request(system=None), request(system="")).is_extension
 
 
 CALL = {
@@ -613,11 +633,11 @@ CHANGES: dict[str, tuple[Request, Request, str]] = {
 
 @pytest.mark.parametrize(("a", "b", "words"), CHANGES.values(), ids=CHANGES.keys())
 def test_the_first_difference_is_explained(a: Request, b: Request, words: str) -> None:
-    diff = shared_prefix(a, b)
+    diff = compare_prefixes(a, b)
     assert str(diff) == words
-    assert not diff.extends
+    assert not diff.is_extension
     assert diff.shared_messages == (diff.index or 0)
-    assert (diff.index is not None) == (diff.where == "messages")
+    assert (diff.index is not None) == (diff.section == "messages")
 
 
 @given(histories, histories, histories)
@@ -629,16 +649,16 @@ def test_the_shared_prefix_agrees_with_the_byte_chain(
     before = copy.deepcopy((a, b))
     chains = zip(byte_chain(a.messages), byte_chain(b.messages), strict=False)
     equal = sum(x == y for x, y in chains)
-    diff = shared_prefix(a, b)
+    diff = compare_prefixes(a, b)
     assert diff.shared_messages == equal >= len(common)
-    assert diff.extends == (equal == len(a.messages))
+    assert diff.is_extension == (equal == len(a.messages))
     assert (a, b) == before
 
 
 def test_a_huge_text_is_compared_in_linear_time() -> None:
     words = "ab" * 2_000_000
-    diff = shared_prefix(request(user(f"{words}x")), request(user(f"{words}y")))
-    assert (diff.before, diff.after) == (
+    diff = compare_prefixes(request(user(f"{words}x")), request(user(f"{words}y")))
+    assert (diff.old_excerpt, diff.new_excerpt) == (
         '"…' + "ab" * 10 + 'x"',
         '"…' + "ab" * 10 + 'y"',
     )
@@ -657,7 +677,7 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
         )
         == 3
     )
-    assert shared_prefix(request(*history), request(user("a"))).shared_messages == 0
+    assert compare_prefixes(request(*history), request(user("a"))).shared_messages == 0
 
 
 def test_real_requests_extend_each_other() -> None:
@@ -675,7 +695,7 @@ def test_real_requests_extend_each_other() -> None:
             newer_marked = Request(
                 "m", apply_cache_control(newer.messages), None, newer.tools
             )
-            assert str(shared_prefix(older, newer_marked)).startswith("extends")
+            assert str(compare_prefixes(older, newer_marked)).startswith("extends")
 
 
 def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> None:
@@ -684,7 +704,7 @@ def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> N
     ]
     for previous in (None, 3, 29):
         begin = first_markable_index(len(history), previous)
-        marked = apply_cache_control(history, previous=previous)
+        marked = apply_cache_control(history, previous_index=previous)
         first = next(at for at, message in enumerate(marked) if message != history[at])
         assert 0 <= begin <= first
     assert first_markable_index(2, None) == 0
@@ -706,7 +726,7 @@ def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> N
 def test_openai_bills_writes_from_gpt_5_6_on_and_keeps_them_for_half_an_hour_or_half_a_day(
     model: str, bills: bool
 ) -> None:
-    assert bills_writes(model) is bills
+    assert bills_cache_writes(model) is bills
     assert cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
     asked = {"prompt_cache_options": {"ttl": "12h"}}
     assert cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)

@@ -19,14 +19,14 @@ def call(prompt: int, read: int = 0) -> CanonicalUsage:
 def after(*calls: tuple[float, int, int]) -> CallPattern:
     rhythm = CallPattern()
     for at, prompt, read in calls:
-        rhythm = rhythm.after(call(prompt, read), at, ttl=TTL)
+        rhythm = rhythm.add_call(call(prompt, read), at, ttl=TTL)
     return rhythm
 
 
 def test_a_thread_that_has_just_begun_has_no_cache_and_some_calls_to_come() -> None:
     rhythm = CallPattern()
     assert rhythm.is_cold(0.0, ttl=TTL)
-    assert rhythm.further == 8
+    assert rhythm.expected_calls == 8
 
 
 def test_growth_and_the_cached_share_are_read_from_the_calls() -> None:
@@ -48,7 +48,7 @@ class TestLifetime:
     """How long the provider keeps a prefix is read from the calls."""
 
     def test_a_longer_one_counts_from_the_call_that_asks_for_it(self) -> None:
-        rhythm = after((0, 1_000, 0)).after(call(2_000), 10.0, ttl=43_200.0)
+        rhythm = after((0, 1_000, 0)).add_call(call(2_000), 10.0, ttl=43_200.0)
         assert not rhythm.is_cold(43_209, ttl=TTL)
         assert rhythm.is_cold(43_210, ttl=TTL)
 
@@ -56,7 +56,7 @@ class TestLifetime:
         written = CanonicalUsage(
             input_tokens=10, cache_write_tokens=990, cache_write_1h_tokens=990
         )
-        rhythm = CallPattern().after(written, 0.0, ttl=TTL)
+        rhythm = CallPattern().add_call(written, 0.0, ttl=TTL)
         assert not rhythm.is_cold(3_599, ttl=TTL)
         assert rhythm.is_cold(3_600, ttl=TTL)
 
@@ -76,18 +76,21 @@ class TestLifetime:
     def test_a_compaction_is_no_miss(self) -> None:
         rhythm = (
             after((0, 10_000, 0), (900, 11_000, 10_000))
-            .rewritten()
-            .after(call(3_000), 1_500, ttl=TTL)
+            .after_compaction()
+            .add_call(call(3_000), 1_500, ttl=TTL)
         )
         assert not rhythm.is_cold(1_500 + 890, ttl=TTL)
 
 
 def test_a_thread_lasts_as_long_again_within_reason() -> None:
     assert (
-        after(*((number, 1_000 + number, 1_000) for number in range(50))).further == 50
+        after(*((number, 1_000 + number, 1_000) for number in range(50))).expected_calls
+        == 50
     )
     assert (
-        after(*((number, 1_000 + number, 1_000) for number in range(500))).further
+        after(
+            *((number, 1_000 + number, 1_000) for number in range(500))
+        ).expected_calls
         == 400
     )
 
@@ -100,8 +103,8 @@ def test_a_cache_that_is_never_read_is_noticed() -> None:
 
 def test_what_was_not_counted_and_what_was_rewritten_teach_nothing() -> None:
     rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
-    assert rhythm.after(CanonicalUsage(), 20, ttl=TTL) is rhythm
-    compacted = rhythm.rewritten().after(call(500), 20, ttl=TTL)
+    assert rhythm.add_call(CanonicalUsage(), 20, ttl=TTL) is rhythm
+    compacted = rhythm.after_compaction().add_call(call(500), 20, ttl=TTL)
     assert (compacted.growth, compacted.read_share) == (
         rhythm.growth,
         rhythm.read_share,

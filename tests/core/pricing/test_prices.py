@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,17 +14,18 @@ from hypothesis import strategies as st
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import (
     Prices,
-    cost,
-    cost_of,
-    find_more,
+    compute_call_cost,
+    compute_cost,
+    configure_prices,
+    describe_price_source,
+    find_in_second_table,
+    find_listed_window,
     format_dollars,
-    price_source,
+    missing_price_notice,
     prices_for,
-    stated_window,
-    unpriced_text,
-    use_own_prices,
 )
 from everthread.providers.local import SMOLLM2
+from tests.python_process import printed_by
 from tests.shared_data import shared_path
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -45,7 +45,7 @@ def test_each_bucket_has_its_own_price() -> None:
         cache_write_1h_tokens=1_000,
         reasoning_tokens=1_999,
     )
-    assert cost(usage, prices) == Decimal("0.003") + Decimal("0.03") + Decimal(
+    assert compute_cost(usage, prices) == Decimal("0.003") + Decimal("0.03") + Decimal(
         "0.0009"
     ) + Decimal("0.015") + Decimal("0.006")
 
@@ -63,12 +63,12 @@ def test_each_bucket_has_its_own_price() -> None:
 def test_a_used_bucket_without_a_price_makes_the_cost_unknown(
     usage: CanonicalUsage,
 ) -> None:
-    assert cost(usage, Prices()) is None
-    assert cost(CanonicalUsage(), Prices()) == 0
+    assert compute_cost(usage, Prices()) is None
+    assert compute_cost(CanonicalUsage(), Prices()) == 0
 
 
 def test_a_price_of_nothing_is_a_price() -> None:
-    assert cost(CanonicalUsage(input_tokens=5), Prices(input=Decimal(0))) == 0
+    assert compute_cost(CanonicalUsage(input_tokens=5), Prices(input=Decimal(0))) == 0
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
@@ -76,33 +76,35 @@ def test_cost_grows_with_usage(first: int, second: int) -> None:
     prices = Prices(Decimal("1.25"), Decimal(10))
     one = CanonicalUsage(first, second)
     other = CanonicalUsage(second, first)
-    together = cost(one + other, prices)
-    apart = (cost(one, prices), cost(other, prices))
+    together = compute_cost(one + other, prices)
+    apart = (compute_cost(one, prices), compute_cost(other, prices))
     assert None not in (together, *apart)
     assert together == sum(filter(None, apart))
 
 
 def test_a_known_model() -> None:
-    prices = prices_for(SONNET, at=AT)
+    prices = prices_for(SONNET, time=AT)
     assert prices == Prices(
         Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6)
     )
-    assert cost_of(CanonicalUsage(1_000, 1_000), SONNET, at=AT) == Decimal("0.018")
+    assert compute_call_cost(CanonicalUsage(1_000, 1_000), SONNET, time=AT) == Decimal(
+        "0.018"
+    )
 
 
 def test_a_long_prompt_costs_more_where_there_are_tiers() -> None:
     short, long = (
-        prices_for(SONNET, at=AT, prompt_tokens=size) for size in (200_000, 200_001)
+        prices_for(SONNET, time=AT, prompt_tokens=size) for size in (200_000, 200_001)
     )
     assert short is not None
     assert long is not None
     assert (short.input, long.input) == (Decimal(3), Decimal(6))
-    assert cost_of(CanonicalUsage(300_000), SONNET, at=AT) == Decimal("1.8")
+    assert compute_call_cost(CanonicalUsage(300_000), SONNET, time=AT) == Decimal("1.8")
 
 
 def test_a_price_that_changes_with_the_time() -> None:
     day, night = (
-        prices_for("deepseek-chat", at=AT.replace(hour=hour)) for hour in (12, 20)
+        prices_for("deepseek-chat", time=AT.replace(hour=hour)) for hour in (12, 20)
     )
     assert day is not None
     assert night is not None
@@ -118,37 +120,39 @@ def test_a_price_that_changes_with_the_time() -> None:
     ],
 )
 def test_prefixes_of_a_model_name(name: str) -> None:
-    assert prices_for(name, at=AT) == prices_for(SONNET, at=AT)
+    assert prices_for(name, time=AT) == prices_for(SONNET, time=AT)
 
 
 def test_the_provider_decides_where_it_is_given() -> None:
-    there = prices_for("anthropic/claude-sonnet-4.5", at=AT, provider="openrouter")
+    there = prices_for("anthropic/claude-sonnet-4.5", time=AT, provider="openrouter")
     assert there is not None
     assert there.input == Decimal(3)
     assert there.cache_write_1h is None
     assert prices_for(
-        "anthropic/claude-sonnet-4-5", at=AT, provider="anthropic"
-    ) == prices_for(SONNET, at=AT)
-    assert prices_for(SONNET, at=AT, provider="no such provider") is None
-    assert prices_for("anthropic/no/such-model", at=AT, provider="anthropic") is None
+        "anthropic/claude-sonnet-4-5", time=AT, provider="anthropic"
+    ) == prices_for(SONNET, time=AT)
+    assert prices_for(SONNET, time=AT, provider="no such provider") is None
+    assert prices_for("anthropic/no/such-model", time=AT, provider="anthropic") is None
 
 
 @pytest.mark.parametrize("name", ["", "/", "a/b/c", "my-own-model", "claude"])
 def test_an_unknown_model_costs_an_unknown_amount(name: str) -> None:
-    assert cost_of(USAGE, name, at=AT) is None
+    assert compute_call_cost(USAGE, name, time=AT) is None
 
 
 def test_a_model_without_a_price_for_what_was_used() -> None:
-    assert cost_of(CanonicalUsage(10, 10), "gpt-5", at=AT) is not None
-    assert cost_of(CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", at=AT) is None
+    assert compute_call_cost(CanonicalUsage(10, 10), "gpt-5", time=AT) is not None
+    assert (
+        compute_call_cost(
+            CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", time=AT
+        )
+        is None
+    )
 
 
 def test_the_price_table_is_loaded_only_when_asked_for() -> None:
     code = "import sys, everthread.core.prices; print('genai_prices' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+    assert printed_by(code) == "False"
 
 
 def test_what_a_real_session_cost() -> None:
@@ -156,14 +160,14 @@ def test_what_a_real_session_cost() -> None:
         shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
     )["usage"]
     for call in calls:
-        dollars = cost_of(normalize_usage(call), call["model"], at=AT)
+        dollars = compute_call_cost(normalize_usage(call), call["model"], time=AT)
         assert dollars is not None
         assert float(dollars) == pytest.approx(call["cost_usd"], abs=1e-9)
 
 
 def test_the_window_a_price_table_states() -> None:
-    assert stated_window("claude-sonnet-4-5") in (None, 200_000, 1_000_000)
-    assert stated_window("no-such-model") is None
+    assert find_listed_window("claude-sonnet-4-5") in (None, 200_000, 1_000_000)
+    assert find_listed_window("no-such-model") is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +197,7 @@ def count_calls(model: str) -> int:
 
     sys.setprofile(count)
     try:
-        assert prices_for(model, at=AT) is None
+        assert prices_for(model, time=AT) is None
     finally:
         sys.setprofile(before)
     return calls
@@ -204,7 +208,7 @@ def test_the_price_of_a_name_of_many_slashes_costs_no_more_than_that_of_a_few(
     model: str,
 ) -> None:
     """The attack: each slash was another look-up, of a name that was copied for it."""
-    prices_for("gpt-4o", at=AT)
+    prices_for("gpt-4o", time=AT)
     assert count_calls(model) <= 2 * count_calls("a/" * 8 + f"x{len(model)}")
 
 
@@ -214,22 +218,22 @@ def test_the_price_of_a_name_of_many_slashes_costs_no_more_than_that_of_a_few(
 )
 def test_a_second_table_has_what_the_first_one_lacks(model: str) -> None:
     now = datetime.now(UTC)
-    prices = prices_for(model, at=now)
+    prices = prices_for(model, time=now)
     assert prices is not None
     assert prices.input
     assert prices.output
-    assert price_source(model, at=now)
+    assert describe_price_source(model, time=now)
 
 
 def test_the_source_of_a_price_is_named() -> None:
     now = datetime.now(UTC)
-    assert price_source("gpt-4o", at=now) == "genai-prices"
-    assert price_source("claude-mythos-5", at=now).startswith(
+    assert describe_price_source("gpt-4o", time=now) == "genai-prices"
+    assert describe_price_source("claude-mythos-5", time=now).startswith(
         ("LiteLLM, 20", "models.dev, 20")
     )
-    assert price_source("orchid-unheard-of", at=now) == ""
-    assert stated_window("qwen3.7-max") == 991_808
-    assert find_more("m" * 10_000) is None
+    assert describe_price_source("orchid-unheard-of", time=now) == ""
+    assert find_listed_window("qwen3.7-max") == 991_808
+    assert find_in_second_table("m" * 10_000) is None
 
 
 def test_configured_prices_come_first() -> None:
@@ -237,23 +241,23 @@ def test_configured_prices_come_first() -> None:
     wide = Prices(input=Decimal(3), output=Decimal(4))
     now = datetime(2026, 11, 1, tzinfo=UTC)
     try:
-        use_own_prices({"nobody-*": wide, "nobody-knows": mine, "gpt-4o": mine})
-        assert prices_for("nobody-knows", at=now) == mine
-        assert prices_for("nobody-else", at=now) == wide
-        assert prices_for("gpt-4o", at=now) == mine
-        assert price_source("gpt-4o", at=now) == "the configuration (prices)"
+        configure_prices({"nobody-*": wide, "nobody-knows": mine, "gpt-4o": mine})
+        assert prices_for("nobody-knows", time=now) == mine
+        assert prices_for("nobody-else", time=now) == wide
+        assert prices_for("gpt-4o", time=now) == mine
+        assert describe_price_source("gpt-4o", time=now) == "the configuration (prices)"
     finally:
-        use_own_prices({})
-    assert prices_for("nobody-knows", at=now) is None
-    assert "prices.nobody-knows.input" in unpriced_text("nobody-knows")
+        configure_prices({})
+    assert prices_for("nobody-knows", time=now) is None
+    assert "prices.nobody-knows.input" in missing_price_notice("nobody-knows")
 
 
 def test_a_local_model_costs_nothing_unless_a_price_is_configured() -> None:
-    assert cost_of(USAGE, "my-file", at=AT, provider="local") == 0
-    assert cost_of(USAGE, SMOLLM2.name, at=AT) == 0
-    use_own_prices({"my-file": Prices(input=Decimal(1))})
+    assert compute_call_cost(USAGE, "my-file", time=AT, provider="local") == 0
+    assert compute_call_cost(USAGE, SMOLLM2.name, time=AT) == 0
+    configure_prices({"my-file": Prices(input=Decimal(1))})
     try:
         usage = CanonicalUsage(1_000_000)
-        assert cost_of(usage, "my-file", at=AT, provider="local") == 1
+        assert compute_call_cost(usage, "my-file", time=AT, provider="local") == 1
     finally:
-        use_own_prices({})
+        configure_prices({})

@@ -193,6 +193,28 @@ def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> Non
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("what does rule 3 say about the harbour?", ("rule", "3")),
+        ("tell me again what rule number 3 is about", ("rule", "number", "3")),
+        ("tell me again what rule number 3 is about", ("rule", "3")),
+        ("what did we write as rule no. 3 of the harbour?", ("rule", "3")),
+        ("did we go for plan B in the end, after all?", ("plan", "b")),
+    ],
+)
+def test_a_number_is_looked_for_with_the_words_that_it_belongs_to(
+    text: str, phrase: tuple[str, ...]
+) -> None:
+    assert phrase in read_question(text, NOW).phrases
+
+
+def test_the_longest_phrase_of_a_question_comes_first() -> None:
+    phrases = read_question("rule number 3", NOW).phrases
+    assert phrases == (("rule", "number", "3"), ("number", "3"), ("rule", "3"))
+    assert read_question("in the 3", NOW).phrases == (("in", "the", "3"),)
+
+
 @given(st.text(max_size=300))
 def test_any_text_can_be_asked(text: str) -> None:
     question = read_question(text, NOW)

@@ -17,7 +17,7 @@ from everthread.core.search.lookup import (
     page_text,
     passage_text,
 )
-from everthread.core.transcript import GIST_CHARS, gist
+from everthread.core.transcript import ANSWER_GIST_CHARS, shorten_answer
 
 AT = 1_769_851_800.0
 
@@ -66,7 +66,8 @@ def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
 def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
     text = page(SearchPage((SAID, STORED), next=None))
     assert (
-        gist(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
+        shorten_answer(text)
+        == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
     )
     assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
     assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
@@ -131,8 +132,8 @@ def test_what_an_original_is() -> None:
 
 
 def test_what_stays_of_a_long_line_is_cut() -> None:
-    assert gist("lcm_grep " + "x" * 1_000 + "\nmore").endswith("…")
-    assert len(gist("y" * 1_000)) == GIST_CHARS
+    assert shorten_answer("lcm_grep " + "x" * 1_000 + "\nmore").endswith("…")
+    assert len(shorten_answer("y" * 1_000)) == ANSWER_GIST_CHARS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.tokens.budget import LIMITS, Budget
+from everthread.core.tokens.budget import SETTING_RANGES, Budget
 from everthread.errors import ConfigError
 
 windows = st.integers(1_000, 10_000_000)
@@ -34,7 +34,7 @@ def figures(budget: Budget) -> dict[str, int]:
     return dataclasses.asdict(budget) | {
         "compacted_limit": budget.compacted_limit,
         "background_start": budget.background_start,
-        "hygiene": budget.hygiene,
+        "hygiene": budget.hygiene_limit,
         "summary_max": budget.summary_max,
         "summary_min": budget.summary_min,
     }
@@ -58,7 +58,7 @@ def test_the_usual_window_at_defaults() -> None:
         "summary_max": 10_000,
         "summary_min": 2_000,
     }
-    assert not budget.small
+    assert not budget.is_small
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_threshold_is_the_least_of_three_and_at_least_a_twentieth(
     ],
 )
 def test_the_size_of_a_summary(window: int, middle: int, size: int) -> None:
-    assert Budget.for_window(window).summary(middle) == size
+    assert Budget.for_window(window).summary_size(middle) == size
 
 
 def test_tool_limits_follow_a_small_window() -> None:
@@ -117,7 +117,7 @@ def test_tool_limits_follow_a_small_window() -> None:
     ("window", "small"), [(8_190, True), (8_191, True), (8_192, False)]
 )
 def test_small_is_a_threshold_under_4096(window: int, small: bool) -> None:
-    assert Budget.for_window(window).small is small
+    assert Budget.for_window(window).is_small is small
 
 
 @given(windows, settings, st.integers(0, 20_000_000))
@@ -132,11 +132,11 @@ def test_no_settings_contradict_each_other(
     assert (
         budget.user_words <= budget.compacted_limit <= budget.background_start < limit
     )
-    assert budget.hygiene < window
+    assert budget.hygiene_limit < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
     assert budget.turn_chars <= 4 * limit
-    size = budget.summary(middle)
+    size = budget.summary_size(middle)
     assert type(size) is int
     assert 0 <= size <= min(budget.summary_max, middle / 2)
     assert size >= min(2_000, budget.summary_max, middle // 2)
@@ -168,8 +168,8 @@ def test_a_larger_window_allows_no_less(
     large = Budget.for_window(window + more, **chosen)
     for name, value in figures(small).items():
         assert figures(large)[name] >= value, name
-    assert large.summary(middle) >= small.summary(middle)
-    assert small.summary(middle + more) >= small.summary(middle)
+    assert large.summary_size(middle) >= small.summary_size(middle)
+    assert small.summary_size(middle + more) >= small.summary_size(middle)
 
 
 KEYWORDS = {
@@ -180,9 +180,9 @@ ELSEWHERE = {"compression.tools_share"}
 """Settings with limits that no budget is made from."""
 
 
-@pytest.mark.parametrize("key", sorted(LIMITS.keys() - ELSEWHERE))
+@pytest.mark.parametrize("key", sorted(SETTING_RANGES.keys() - ELSEWHERE))
 def test_out_of_range_is_refused_with_key_value_and_what_is_allowed(key: str) -> None:
-    low, high = LIMITS[key]
+    low, high = SETTING_RANGES[key]
     name = KEYWORDS.get(key, key.partition(".")[2])
     # first, so that what is remembered of 1 is not taken for True
     for value in (low, high if high < 10**10 else low + 10**6):

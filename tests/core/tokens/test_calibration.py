@@ -111,16 +111,18 @@ def test_after_a_reset_the_estimate_stands_alone_scaled_by_what_was_learnt() -> 
 
 def test_only_the_change_since_the_last_report_is_unreported() -> None:
     calibration = Calibration()
-    assert calibration.unreported("m", 7_000) == 7_000, "nothing is reported yet"
+    assert calibration.count_unreported_tokens("m", 7_000) == 7_000, (
+        "nothing is reported yet"
+    )
     calibration.observe("m", 10_000, 7_000)
-    assert calibration.unreported("m", 7_000) == 0
-    assert calibration.unreported("m", 7_500) == 500
-    assert calibration.unreported("m", 6_800) == 200, (
+    assert calibration.count_unreported_tokens("m", 7_000) == 0
+    assert calibration.count_unreported_tokens("m", 7_500) == 500
+    assert calibration.count_unreported_tokens("m", 6_800) == 200, (
         "what was removed is an estimate too"
     )
-    assert calibration.unreported("other", 7_500) == 7_500
+    assert calibration.count_unreported_tokens("other", 7_500) == 7_500
     calibration.reset()
-    assert calibration.unreported("m", 7_500) == 7_500
+    assert calibration.count_unreported_tokens("m", 7_500) == 7_500
 
 
 def test_a_projection_is_never_negative() -> None:
@@ -215,7 +217,7 @@ def test_on_real_conversations_with_claude_that_thinks_and_drops_its_thoughts(
 
 def test_it_knows_whether_a_model_reported_the_last_call() -> None:
     calibration = Calibration()
-    assert not calibration.reported("gpt-5")
+    assert not calibration.has_report("gpt-5")
     calibration.observe("gpt-5", 100, 120)
-    assert calibration.reported("gpt-5")
-    assert not calibration.reported("other")
+    assert calibration.has_report("gpt-5")
+    assert not calibration.has_report("other")

@@ -400,14 +400,14 @@ def test_schemas_of_every_shape_are_declared() -> None:
         },
         "required": "any",
     }
-    declared = module._declaration(
+    declared = module._write_declaration(
         {"name": "f", "description": "Does it.\nTwice.", "parameters": schema}
     )
     assert declared == (
         "// Does it.\n// Twice.\ntype f = (_: {\nany?: any,\nflag?: any,\nmany?: integer[],\neither?: string | null,\n"
         "one?: 1 | 2 | {\nx?: number,\n},\n}) => any;\n\n"
     )
-    assert module._declaration({"name": "f"}) == "type f = () => any;\n\n"
+    assert module._write_declaration({"name": "f"}) == "type f = () => any;\n\n"
 
 
 DEEP: Any = {"type": "object"}
@@ -564,7 +564,7 @@ def test_texts_counted_before_are_forgotten_when_they_are_many(
     texts = [f"{number} " + "word " * 80 for number in range(5)]
     counts = [counter.text(text) for text in texts]
     assert [counter.text(text) for text in texts] == counts
-    assert len(counter._texts) < len(texts)
+    assert len(counter._text_counts) < len(texts)
 
 
 class TestHiddenThoughts:

@@ -15,7 +15,7 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
-from everthread.factory.agent import agent_opener, preview_maker
+from everthread.factory.agent import make_agent_opener, make_preview_function
 from everthread.gateway.access.auth import Caller
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue
@@ -145,10 +145,10 @@ async def open_api(
     answering_model = model or WaitingModel()
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
-    queue = TurnQueue(store, wrap(agent_opener(config, answering_model)), options)
+    queue = TurnQueue(store, wrap(make_agent_opener(config, answering_model)), options)
     app = NativeApp(
         queue,
-        preview=preview_maker(parse_config("")),
+        preview=make_preview_function(parse_config("")),
         tools=tools,
         heartbeat_seconds=0.05,
     )

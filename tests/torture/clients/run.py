@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import estimate_request_tokens, open_store
-from everthread.core.caching.shared_prefix import shared_prefix
+from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Request
@@ -220,7 +220,7 @@ def _upstream(
         else 0.0,
         "breaks": len(breaks),
         "break_places": [
-            f"{at}: {shared_prefix(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
+            f"{at}: {compare_prefixes(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
             for at in breaks
         ],
         "has_recall": model.has_recall,
@@ -242,9 +242,9 @@ def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
         or _names(before.request) < _names(after.request)
     ):
         return False
-    shared = shared_prefix(before.request, after.request)
+    shared = compare_prefixes(before.request, after.request)
     steady = len(before.request.messages) - unsteady
-    return not shared.extends and shared.shared_messages < steady
+    return not shared.is_extension and shared.shared_messages < steady
 
 
 def _names(request: Request) -> set[str]:

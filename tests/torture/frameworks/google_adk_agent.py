@@ -18,7 +18,7 @@ from google.genai import types
 from everthread.integrations.google_adk import (
     EverthreadPlugin,
     from_core,
-    join,
+    join_contents,
     to_core,
 )
 
@@ -69,8 +69,8 @@ def check_contents() -> None:
         called = [item["id"] for item in messages[1]["tool_calls"]]
         assert [message["tool_call_id"] for message in messages[2:4]] == called
         assert len(set(called)) == 2
-        assert join(own) == contents
-        assert join([from_core(message) for message in messages]) == contents
+        assert join_contents(own) == contents
+        assert join_contents([from_core(message) for message in messages]) == contents
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:

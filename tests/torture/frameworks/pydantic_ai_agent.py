@@ -26,8 +26,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from everthread.integrations.pydantic_ai import (
     Everthread,
     from_core,
-    join,
-    split,
+    join_history,
+    split_history,
     to_core,
 )
 
@@ -63,7 +63,7 @@ def check_messages() -> None:
         ),
         ModelResponse([TextPart("Both.")]),
     ]
-    lead, own = split(history)
+    lead, own = split_history(history)
     core = [to_core(item) for item in own]
     assert [message["role"] for message in core] == [
         "user",
@@ -72,10 +72,10 @@ def check_messages() -> None:
         "tool",
         "assistant",
     ]
-    assert join(lead, own) == history, "verbatim, with what it thought"
+    assert join_history(lead, own) == history, "verbatim, with what it thought"
     again = [from_core(message) for message in core]
     assert [to_core(item) for item in again] == core
-    assert [message.kind for message in join(lead, again)] == [
+    assert [message.kind for message in join_history(lead, again)] == [
         "request",
         "response",
         "request",

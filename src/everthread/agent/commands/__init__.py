@@ -1,4 +1,4 @@
-"""Slash commands: text in, a result out. They print nothing and are never sent to the model.
+"""Slash commands take text and return a result. They print nothing and are never sent to the model.
 
 if commands.parse(line):
     result = await commands.run(agent, agent.conversation.store, line)

@@ -10,7 +10,7 @@ from everthread.agent.commands.dispatch import (
     CommandResult,
     CommandScope,
     command,
-    paragraphs,
+    join_paragraphs,
 )
 from everthread.compaction.journal.journal import name_author
 from everthread.compaction.summary import Compaction
@@ -22,20 +22,20 @@ from everthread.core.transcript import is_summary
 from everthread.errors import NothingToUndoError
 from everthread.store.index_pieces import searchable_text
 
-PREVIEW = "--preview"
+PREVIEW_OPTION = "--preview"
 MAX_PREVIEW_LINES = 8
 
 
 @command(
     "/compress [--preview] [FOCUS]",
     "compact the history now, or only preview it",
-    changes=True,
+    changes_context=True,
 )
-async def compress(scope: CommandScope, argument: str) -> CommandResult:
+async def run_compress(scope: CommandScope, argument: str) -> CommandResult:
     words = argument.split()
-    focus = " ".join(word for word in words if word != PREVIEW) or None
-    before = len(scope.conversation.messages)
-    if PREVIEW in words:
+    focus = " ".join(word for word in words if word != PREVIEW_OPTION) or None
+    messages_before = len(scope.conversation.messages)
+    if PREVIEW_OPTION in words:
         return describe_preview(
             await scope.conversation.preview(focus), scope.conversation.messages
         )
@@ -43,17 +43,22 @@ async def compress(scope: CommandScope, argument: str) -> CommandResult:
     if not compaction.changed:
         return CommandResult(
             f"Nothing was changed: {compaction.reason}.",
-            _compaction_figures(compaction, before),
+            _compaction_figures(compaction, messages_before),
         )
-    after = len(scope.conversation.messages)
-    sizes = f"{count_noun(before, 'message')} → {after:,}, {compaction.tokens_before:,} → {compaction.tokens_after:,}"
-    text = paragraphs(
+    messages_after = len(scope.conversation.messages)
+    sizes = (
+        f"{count_noun(messages_before, 'message')} → {messages_after:,}, "
+        f"{compaction.tokens_before:,} → {compaction.tokens_after:,}"
+    )
+    text = join_paragraphs(
         f"Compacted: {sizes} tokens; summary by {name_author(compaction.author)}. `/why` has the details, `/undo` "
         "takes it back.",
         [f"Warning: {warning}" for warning in compaction.warnings],
     )
     return CommandResult(
-        text, _compaction_figures(compaction, before) | {"messages_after": after}
+        text,
+        _compaction_figures(compaction, messages_before)
+        | {"messages_after": messages_after},
     )
 
 
@@ -63,39 +68,41 @@ def describe_preview(
     *,
     advice: str = "`/compress` does it.",
 ) -> CommandResult:
-    """Return a preview in words; a compaction that saves nothing is not made."""
-    after = min(compaction.tokens_after, compaction.tokens_before)
-    figures = _compaction_figures(compaction, len(messages)) | {"tokens_after": after}
+    """Describe the preview of a compaction."""
+    tokens_after = min(compaction.tokens_after, compaction.tokens_before)
+    figures = _compaction_figures(compaction, len(messages)) | {
+        "tokens_after": tokens_after
+    }
     if not compaction.covered and not compaction.phases:
         return CommandResult(f"Nothing would be changed: {compaction.reason}.", figures)
-    covered = compaction.covered
+    covered_indexes = compaction.covered
     total = count_noun(len(messages), "message")
-    removed = [
+    removed_lines = [
         f"{messages[index]['role']}: {excerpt(redact(searchable_text(messages[index])[:4_000]), 90)}"
-        for index in covered[:MAX_PREVIEW_LINES]
+        for index in covered_indexes[:MAX_PREVIEW_LINES]
     ]
-    more = len(covered) - len(removed)
-    stays = "It stays" if len(covered) == 1 else "They stay"
+    more_count = len(covered_indexes) - len(removed_lines)
+    stay_phrase = "It stays" if len(covered_indexes) == 1 else "They stay"
     effects = [
-        f"{len(covered):,} of {total} would be replaced by a summary. {stays} stored and searchable.",
-        f"The other {len(messages) - len(covered):,} stay; long tool results among them are shortened.",
+        f"{len(covered_indexes):,} of {total} would be replaced by a summary. {stay_phrase} stored and searchable.",
+        f"The other {len(messages) - len(covered_indexes):,} stay; long tool results among them are shortened.",
         "What you wrote stays word for word as far as there is room.",
     ]
     blocks = [
-        f"Now {compaction.tokens_before:,} tokens; after a compaction at most {after:,}.",
+        f"Now {compaction.tokens_before:,} tokens; after a compaction at most {tokens_after:,}.",
         effects,
-        *(["Would be replaced:", removed] if removed else []),
-        f"… and {more:,} more" if more else "",
+        *(["Would be replaced:", removed_lines] if removed_lines else []),
+        f"… and {more_count:,} more" if more_count else "",
         f"Nothing was changed. {advice}",
     ]
-    text = paragraphs(*blocks)
+    text = join_paragraphs(*blocks)
     return CommandResult(text, figures)
 
 
-def _compaction_figures(compaction: Compaction, before: int) -> dict[str, Any]:
+def _compaction_figures(compaction: Compaction, messages_before: int) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author")
     return {name: getattr(compaction, name) for name in names} | {
-        "messages_before": before,
+        "messages_before": messages_before,
         "covered": len(compaction.covered),
         "verification": asdict(compaction.verification),
         "steps": list(compaction.steps),
@@ -103,8 +110,8 @@ def _compaction_figures(compaction: Compaction, before: int) -> dict[str, Any]:
     }
 
 
-@command("/undo", "undo the last compaction", changes=True)
-async def undo(scope: CommandScope, _argument: str) -> CommandResult:
+@command("/undo", "undo the last compaction", changes_context=True)
+async def run_undo(scope: CommandScope, _argument: str) -> CommandResult:
     try:
         session = await scope.conversation.undo()
     except NothingToUndoError:
@@ -125,7 +132,7 @@ async def undo(scope: CommandScope, _argument: str) -> CommandResult:
     )
 
 
-KINDS = (
+CONTEXT_KINDS = (
     "system prompt",
     "tools",
     "summary",
@@ -137,23 +144,23 @@ KINDS = (
 
 
 @command("/context", "what fills the window, by kind")
-async def context(scope: CommandScope, _argument: str) -> CommandResult:
+async def run_context(scope: CommandScope, _argument: str) -> CommandResult:
     conversation = scope.conversation
     window = conversation.window
     threshold = conversation.threshold
     sizes = count_by_kind(conversation)
-    used = sum(sizes.values())
+    used_tokens = sum(sizes.values())
     data = {
         "window": window,
         "threshold": threshold,
         "latest": conversation.latest_compaction,
-        "tokens": used,
+        "tokens": used_tokens,
         "kinds": sizes,
     }
     text = "\n".join(
         [
-            f"{used:,} of {window:,} tokens ({used / window:.0%}); {describe_threshold(data)}.",
-            _draw_bar(used / window, threshold / window),
+            f"{used_tokens:,} of {window:,} tokens ({used_tokens / window:.0%}); {describe_threshold(data)}.",
+            _draw_bar(used_tokens / window, threshold / window),
             *list_context(sizes, window),
         ]
     )
@@ -161,7 +168,7 @@ async def context(scope: CommandScope, _argument: str) -> CommandResult:
 
 
 def describe_threshold(data: Mapping[str, Any]) -> str:
-    """Say when compaction starts, and how long one that is due may wait."""
+    """Describe when compaction starts, and how long a due one may wait."""
     text = f"compaction starts at {data['threshold']:,} tokens"
     is_due = data["tokens"] >= data["threshold"]
     if is_due and data["latest"] > data["threshold"]:
@@ -173,9 +180,9 @@ BAR_CELLS = 50
 
 
 def _draw_bar(used: float, threshold: float) -> str:
-    """Draw a bar as text: filled, free, and where compaction starts."""
-    filled = min(BAR_CELLS, round(used * BAR_CELLS))
-    cells = ["█"] * filled + ["·"] * (BAR_CELLS - filled)
+    """Return a text bar of used and free space, with a mark where compaction starts."""
+    filled_cells = min(BAR_CELLS, round(used * BAR_CELLS))
+    cells = ["█"] * filled_cells + ["·"] * (BAR_CELLS - filled_cells)
     cells[min(BAR_CELLS - 1, round(threshold * BAR_CELLS))] = "│"
     return "".join(cells)
 
@@ -183,25 +190,23 @@ def _draw_bar(used: float, threshold: float) -> str:
 def list_context(sizes: Mapping[str, int], window: int) -> list[str]:
     """Return a line for each kind that is not empty and one for the free space, in columns."""
     free = max(0, window - sum(sizes.values()))
-    shown = {kind: size for kind, size in sizes.items() if size} | {"free": free}
+    rows = {kind: size for kind, size in sizes.items() if size} | {"free": free}
     return [
-        f"{kind:<14}{size:>10,}  {size / window:>6.1%}" for kind, size in shown.items()
+        f"{kind:<14}{size:>10,}  {size / window:>6.1%}" for kind, size in rows.items()
     ]
 
 
 def count_by_kind(conversation: Conversation) -> dict[str, int]:
     """Return the tokens of the next request by kind, scaled to the conversation's own count."""
     counter = TokenCounter(conversation.route.name)
-    sizes = dict.fromkeys(KINDS, 0)
+    sizes = dict.fromkeys(CONTEXT_KINDS, 0)
     sizes["system prompt"] = counter.system(conversation.session.system)
     sizes["tools"] = counter.tools(conversation.tools)
     for message in conversation.messages:
         for kind, tokens in _split_message(counter, message):
             sizes[kind] += tokens
-    measured = sum(sizes.values())
-    scale = (
-        conversation.tokens / measured if measured and conversation.messages else 1.0
-    )
+    total = sum(sizes.values())
+    scale = conversation.tokens / total if total and conversation.messages else 1.0
     return {kind: round(tokens * scale) for kind, tokens in sizes.items()}
 
 
@@ -213,10 +218,10 @@ def _split_message(counter: TokenCounter, message: Message) -> list[tuple[str, i
         return [("tool results", total)]
     if message["role"] != "assistant":
         return [("user", total)]
-    in_calls = sum(
+    call_tokens = sum(
         counter.text(f"{call.name} {call.arguments}") for call in calls_of(message)
     )
     return [
-        ("tool calls", min(in_calls, total)),
-        ("assistant", max(0, total - in_calls)),
+        ("tool calls", min(call_tokens, total)),
+        ("assistant", max(0, total - call_tokens)),
     ]

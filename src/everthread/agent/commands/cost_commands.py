@@ -9,7 +9,7 @@ from everthread.agent.commands.dispatch import (
     CommandResult,
     CommandScope,
     command,
-    paragraphs,
+    join_paragraphs,
 )
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
@@ -20,8 +20,8 @@ from everthread.thread.facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 
-@command("/model [NAME]", "show or change the model", changes=True)
-async def model(scope: CommandScope, argument: str) -> CommandResult:
+@command("/model [NAME]", "show or change the model", changes_context=True)
+async def run_model(scope: CommandScope, argument: str) -> CommandResult:
     if argument:
         if scope.agent is None:
             raise InputError("this conversation cannot change its model")
@@ -49,31 +49,35 @@ MAX_DAYS = 3_660
 
 
 @command("/usage", "tokens and cost of this conversation")
-async def usage(scope: CommandScope, _argument: str) -> CommandResult:
+async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
     conversation = scope.conversation
     thread = scope.conversation.id
-    out = list(conversation.toolbox.out)
-    parts = await load_thread_usage(scope.store, thread)
+    left_out = list(conversation.toolbox.left_out)
+    usage_parts = await load_thread_usage(scope.store, thread)
     *rows, total = [
         sum_usage(key, [*map(usage_row, part)])
-        for key, part in parts.items()
+        for key, part in usage_parts.items()
         if part or key == "all"
     ]
     sums = {row.key: usage_figures(row) for row in (*rows, total)}
-    data = {"thread": thread, "sums": sums, "tools_left_out": out}
+    data = {"thread": thread, "sums": sums, "tools_left_out": left_out}
     if not total.calls:
         return CommandResult(
             "No call to a model is recorded for this conversation yet.", data
         )
     lines = [_usage_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
-    ahead = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
-    tools = count_noun(len(conversation.toolbox.given), "tool")
-    left_out = f"{len(out):,} of {tools} are left out: {', '.join(out)}." if out else ""
-    return CommandResult(paragraphs(lines, ahead, left_out), data)
+    next_prompt_line = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
+    tools = count_noun(len(conversation.toolbox.all_tools), "tool")
+    left_out_line = (
+        f"{len(left_out):,} of {tools} are left out: {', '.join(left_out)}."
+        if left_out
+        else ""
+    )
+    return CommandResult(join_paragraphs(lines, next_prompt_line, left_out_line), data)
 
 
 @command("/insights [DAYS]", "where tokens and money went")
-async def insights(scope: CommandScope, argument: str) -> CommandResult:
+async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     if argument and not (argument.isdecimal() and 1 <= int(argument) <= MAX_DAYS):
         raise InputError(
             f"{argument!r} is not a number of days; /insights 7 shows the last week"
@@ -116,16 +120,18 @@ async def insights(scope: CommandScope, argument: str) -> CommandResult:
         name: getattr(figures, name) for name in names
     }
     data["by_model"] = {row.key: usage_figures(row) for row in figures.by_model}
-    return CommandResult(paragraphs(*blocks), data)
+    return CommandResult(join_paragraphs(*blocks), data)
 
 
 def _usage_line(row: UsageRow) -> str:
-    hits = "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
-    prompt = f"{row.prompt:,} tokens read{hits}, {row.output:,} written"
-    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, {_cost(row)}"
+    cache_note = (
+        "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
+    )
+    prompt = f"{row.prompt:,} tokens read{cache_note}, {row.output:,} written"
+    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, {_format_cost(row)}"
 
 
-def _cost(row: UsageRow) -> str:
+def _format_cost(row: UsageRow) -> str:
     """Return a cost as text; a missing price is unknown, never zero."""
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"

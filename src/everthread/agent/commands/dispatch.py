@@ -19,7 +19,7 @@ ALIASES = {
     "compact": "compress",
     "history": "sessions",
 }
-"""Names that other programs use."""
+"""Names of these commands in other programs."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 
 
@@ -56,27 +56,27 @@ class Command:
     usage: str
     help: str
     handler: Handler
-    changes: bool = False
-    """It changes what the model sees, so it cannot run during a turn."""
+    changes_context: bool = False
+    """Whether it changes the context, so that it cannot run during a turn."""
 
 
 COMMANDS: list[Command] = []
-"""In the order of `/help`."""
+"""All commands, in the order of `/help`."""
 
 
 def command(
-    usage: str, text: str, *, changes: bool = False
+    usage: str, help_text: str, *, changes_context: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Make a function a command."""
+    """Register a function as a slash command."""
 
     def register(handler: Handler) -> Handler:
         COMMANDS.append(
             Command(
                 usage.split(maxsplit=1)[0].removeprefix("/"),
                 usage,
-                text,
+                help_text,
                 handler,
-                changes,
+                changes_context,
             )
         )
         return handler
@@ -85,7 +85,7 @@ def command(
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Return the command's own name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
+    """Return the name and argument of a command; None for a message, including a path such as `/etc/hosts`."""
     match = _COMMAND.fullmatch(text.strip())
     return (_resolve_name(match[1]), (match[2] or "").strip()) if match else None
 
@@ -102,40 +102,48 @@ async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandRe
             f"{text.strip()[:80]!r} is not a command; /help lists them.", failed=True
         )
     name, argument = parsed
-    known = next((one for one in COMMANDS if one.name == name), None)
-    if known is None:
-        return _unknown(name)
+    found_command = next(
+        (candidate for candidate in COMMANDS if candidate.name == name), None
+    )
+    if found_command is None:
+        return _reply_unknown(name)
     owner = agent if isinstance(agent, Agent) else None
-    if owner is not None and owner.busy and known.changes:
+    if owner is not None and owner.is_busy and found_command.changes_context:
         return CommandResult(
             f"A turn is running: stop it, or repeat /{name} when it is over.",
             failed=True,
         )
     scope = CommandScope(owner.conversation if owner else agent, store, owner)  # type: ignore[arg-type]  # one or the other
     try:
-        return await known.handler(scope, argument)
+        return await found_command.handler(scope, argument)
     except EverthreadError as error:
         return CommandResult(
             f"/{name} failed: {error}", {"error": str(error)}, failed=True
         )
 
 
-def _unknown(name: str) -> CommandResult:
-    names = [one.name for one in COMMANDS]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    near += [other for other in names if other.startswith(name) and other not in near]
+def _reply_unknown(name: str) -> CommandResult:
+    names = [candidate.name for candidate in COMMANDS]
+    similar_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    similar_names += [
+        similar_name
+        for similar_name in names
+        if similar_name.startswith(name) and similar_name not in similar_names
+    ]
     hint = (
-        f" Did you mean {' or '.join(f'/{other}' for other in near)}?" if near else ""
+        f" Did you mean {' or '.join(f'/{similar_name}' for similar_name in similar_names)}?"
+        if similar_names
+        else ""
     )
     return CommandResult(
         f"There is no command /{name}.{hint} /help lists them all.",
-        {"near": near},
+        {"near": similar_names},
         failed=True,
     )
 
 
-def paragraphs(*blocks: str | Sequence[str]) -> str:
-    """Join Markdown blocks with a blank line between them; a list is one block, empty blocks are left out."""
+def join_paragraphs(*blocks: str | Sequence[str]) -> str:
+    """Join Markdown blocks with blank lines; a list is one block, empty blocks are skipped."""
     texts = [
         block if isinstance(block, str) else "\n".join(f"- {item}" for item in block)
         for block in blocks
@@ -146,13 +154,16 @@ def paragraphs(*blocks: str | Sequence[str]) -> str:
 @command("/help [COMMAND]", "list the commands")
 async def show_help(_scope: CommandScope, argument: str) -> CommandResult:
     name = _resolve_name(argument.lstrip("/"))
-    listed = [one for one in COMMANDS if name in ("", one.name)]
-    if not listed:
-        return _unknown(name)
-    lines = [f"- `{one.usage}`: {one.help}" for one in listed]
+    shown_commands = [
+        candidate for candidate in COMMANDS if name in ("", candidate.name)
+    ]
+    if not shown_commands:
+        return _reply_unknown(name)
+    lines = [f"- `{candidate.usage}`: {candidate.help}" for candidate in shown_commands]
     data = {
         "commands": [
-            {"name": one.name, "usage": one.usage, "help": one.help} for one in listed
+            {"name": candidate.name, "usage": candidate.usage, "help": candidate.help}
+            for candidate in shown_commands
         ]
     }
     return CommandResult("\n".join(lines), data)

@@ -9,7 +9,7 @@ from everthread.agent.commands.dispatch import (
     CommandResult,
     CommandScope,
     command,
-    paragraphs,
+    join_paragraphs,
 )
 from everthread.agent.turn_events import CauseLog
 from everthread.compaction.journal.journal import AUTHOR, name_author
@@ -27,13 +27,13 @@ from everthread.thread.facts import (
     state_figures,
 )
 
-SHOWN_ROWS = 10
+MAX_SHOWN_ROWS = 10
 
 
 @command("/state", "files, commands, tests, open errors and the to-do list")
-async def state(scope: CommandScope, _argument: str) -> CommandResult:
+async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     data = state_figures(await load_thread_state(scope.store, scope.conversation.id))
-    changed = changed_files(data)
+    changed_rows = changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(
         filter(
@@ -45,7 +45,7 @@ async def state(scope: CommandScope, _argument: str) -> CommandResult:
     for title, lines in (
         (
             "Files changed",
-            [f"`{file['path']}`, turn {file['turn']}" for file in changed],
+            [f"`{file['path']}`, turn {file['turn']}" for file in changed_rows],
         ),
         ("Tests", [_command_line(run) for run in data["commands"] if run["test"]]),
         (
@@ -55,8 +55,8 @@ async def state(scope: CommandScope, _argument: str) -> CommandResult:
         (
             "Open errors",
             [
-                f"`{one['source']}`: {excerpt(' '.join(one['lines']), 100)}"
-                for one in data["open_errors"]
+                f"`{error['source']}`: {excerpt(' '.join(error['lines']), 100)}"
+                for error in data["open_errors"]
             ],
         ),
         ("Running", [f"`{process}`" for process in data["processes"]]),
@@ -67,13 +67,13 @@ async def state(scope: CommandScope, _argument: str) -> CommandResult:
     ):
         if lines:
             more = (
-                [f"… and {len(lines) - SHOWN_ROWS:,} more"]
-                if len(lines) > SHOWN_ROWS
+                [f"… and {len(lines) - MAX_SHOWN_ROWS:,} more"]
+                if len(lines) > MAX_SHOWN_ROWS
                 else []
             )
-            blocks += [f"**{title}**", [*lines[:SHOWN_ROWS], *more]]
+            blocks += [f"**{title}**", [*lines[:MAX_SHOWN_ROWS], *more]]
     return CommandResult(
-        paragraphs(*blocks)
+        join_paragraphs(*blocks)
         or "Nothing to show yet: no file was changed and no command was run.",
         data,
     )
@@ -87,7 +87,7 @@ def _command_line(run: Mapping[str, Any]) -> str:
     return f"{mark} `{excerpt(run['command'], 80)}`{outcome}, turn {run['turn']}"
 
 
-REASONS = {
+REASON_TEXTS = {
     "in-loop": "the prompt had reached the threshold during a turn",
     "preflight": "the new message took the prompt to the threshold",
     "hygiene": "the stored history was over 85 % of the window before a message came in",
@@ -99,49 +99,52 @@ REASONS = {
 
 
 @command("/why", "why the last compaction or cache miss happened")
-async def why(scope: CommandScope, _argument: str) -> CommandResult:
-    made = await scope.store.compactions(scope.conversation.id)
-    records = [record for record in made if record.reverted is None]
-    last = records[-1] if records else None
+async def run_why(scope: CommandScope, _argument: str) -> CommandResult:
+    all_records = await scope.store.compactions(scope.conversation.id)
+    records = [record for record in all_records if record.reverted is None]
+    last_record = records[-1] if records else None
     journal = scope.agent.journal if scope.agent else None
-    if last is not None:
-        first = _describe_compaction(last, len(records))
-    elif made:
-        first = "No compaction is in force: the last one was undone."
+    if last_record is not None:
+        compaction_text = _describe_compaction(last_record, len(records))
+    elif all_records:
+        compaction_text = "No compaction is in force: the last one was undone."
     else:
-        first = "This conversation was never compacted."
-    text = paragraphs(first, describe_cache(journal))
+        compaction_text = "This conversation was never compacted."
+    text = join_paragraphs(compaction_text, describe_cache(journal))
     data: dict[str, Any] = {
         "compactions": len(records),
-        "reason": last.record.reason if last else None,
+        "reason": last_record.record.reason if last_record else None,
     }
-    miss = journal.miss if journal else None
-    data["cache_miss"] = miss.why if miss else None
-    data["cache_miss_source"] = miss and ("provider" if miss.is_asked else "worked out")
+    cache_miss = journal.last_miss if journal else None
+    data["cache_miss"] = cache_miss.reason if cache_miss else None
+    data["cache_miss_source"] = cache_miss and (
+        "provider" if cache_miss.is_from_provider else "worked out"
+    )
     return CommandResult(text, data)
 
 
-def _describe_compaction(last: CompactionRecord, count: int) -> str:
-    record = last.record
-    reason = REASONS.get(record.reason, record.reason or "no reason was recorded")
+def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
+    record = compaction.record
+    reason = REASON_TEXTS.get(record.reason, record.reason or "no reason was recorded")
     focus = f", with a focus on {record.focus!r}" if record.focus else ""
     author = f" by {name_author(record.author)}" if record.author else ""
+    covered = count_noun(len(record.covered), "message")
     details = [
-        f"{count_noun(len(record.covered), 'message')} summarised{author} in {record.duration:.1f} s{_price(record)}",
+        f"{covered} summarised{author} in {record.duration:.1f} s{_describe_cost(record)}",
         *_describe_checks(record.figures),
         *(str(step) for step in record.figures.get("steps") or ()),
         *(f"warning: {warning}" for warning in record.warnings),
     ]
     if decision := record.figures.get("decision"):
         details.append(f"cost weighed: {decision}")
-    return paragraphs(
-        f"Compaction {count} ({moment(last.created)}): {reason}{focus}. "
+    return join_paragraphs(
+        f"Compaction {count} ({moment(compaction.created)}): {reason}{focus}. "
         f"{record.tokens_before:,} → {record.tokens_after:,} tokens.",
         details,
     )
 
 
-def _price(record: NewCompaction) -> str:
+def _describe_cost(record: NewCompaction) -> str:
     if not record.cost:
         return ""
     cost = format_dollars(record.cost)
@@ -151,17 +154,17 @@ def _price(record: NewCompaction) -> str:
 
 
 def _describe_checks(figures: Mapping[str, Any]) -> list[str]:
-    """Say how the summary was checked against the messages."""
+    """Describe how the summary was checked against the messages."""
     counts = {
         name: int(figures.get(name) or 0)
         for name in ("facts", "present", "added", "checked", "unverified")
     }
     lines = []
     if counts["facts"]:
-        found = counts["present"] + counts["added"]
-        added = f", {counts['added']:,} of them added" if counts["added"] else ""
+        found_count = counts["present"] + counts["added"]
+        added_note = f", {counts['added']:,} of them added" if counts["added"] else ""
         lines.append(
-            f"{found:,} of the {counts['facts']:,} most important facts are in the summary{added}"
+            f"{found_count:,} of the {counts['facts']:,} most important facts are in the summary{added_note}"
         )
     if counts["checked"]:
         lines.append(
@@ -171,21 +174,21 @@ def _describe_checks(figures: Mapping[str, Any]) -> list[str]:
 
 
 def describe_cache(journal: CauseLog | None) -> str:
-    """Say why the cache missed last, and how many calls ended without a report."""
+    """Describe the last cache miss, and how many calls ended without a report."""
     if journal is None or not journal.requests:
         return "Cache: no call was made since this process began."
     unreported = journal.requests - journal.calls
-    stopped = (
+    unreported_note = (
         f" {count_noun(unreported, 'call')} ended without a report of tokens (stopped, refused, or not reported)."
         if unreported
         else ""
     )
-    if journal.miss is None:
+    if journal.last_miss is None:
         calls = count_noun(journal.calls, "reported call")
-        return f"Cache: no miss in {calls} since this process began.{stopped}"
-    miss = journal.miss
+        return f"Cache: no miss in {calls} since this process began.{unreported_note}"
+    miss = journal.last_miss
     return (
-        f"Cache miss ({moment(miss.at)}): of {miss.expected:,} tokens the provider had just seen, {miss.cached:,} were "
-        f"read from its cache, because {miss.why} "
-        f"({'says the provider' if miss.is_asked else 'worked out here'}).{stopped}"
+        f"Cache miss ({moment(miss.time)}): of {miss.expected_tokens:,} tokens the provider had just seen, "
+        f"{miss.cached_tokens:,} were read from its cache, because {miss.reason} "
+        f"({'says the provider' if miss.is_from_provider else 'worked out here'}).{unreported_note}"
     )

@@ -22,18 +22,18 @@ from everthread.store.records import (
 from everthread.store.store import Store
 from everthread.thread.facts import load_title
 
-DEFAULT_LISTED = 10
-MAX_LISTED = 100
+DEFAULT_LISTED_THREADS = 10
+MAX_LISTED_THREADS = 100
 MAX_HITS = 10
 MAX_NEIGHBOUR_CHARS = 64
-"""Characters of a neighbour, so that it fits on one line."""
+"""Characters of a neighbouring message, so that it fits on one line."""
 MAX_TITLE_CHARS = 60
-LOADED_PER_LISTED = 4
-"""Threads loaded for each thread that is listed."""
+LOADED_PER_LISTED_THREAD = 4
+"""Threads to load per thread to list, because some are skipped."""
 
 
 @command("/search TEXT", "search all conversations")
-async def search(scope: CommandScope, argument: str) -> CommandResult:
+async def run_search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         raise InputError(
             'say what to look for: /search retry budget, or /search "an exact phrase"'
@@ -42,20 +42,20 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
         argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS
     )
     hits = (await scope.store.find(query)).hits
-    found = {hit.message for hit in hits}
+    hit_messages = {hit.message for hit in hits}
     lines = []
     data = []
     for hit in hits:
-        number = f"#{hit.message}" if hit.message is not None else hit.output or ""
-        who = " ".join(filter(None, (hit.role, hit.tool)))
+        reference = f"#{hit.message}" if hit.message is not None else hit.output or ""
+        author = " ".join(filter(None, (hit.role, hit.tool)))
         lines.append(
-            f"- `{hit.thread[:8]}` {number} {who}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}"
+            f"- `{hit.thread[:8]}` {reference} {author}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}"
         )
-        beside = {"before": hit.before, "after": hit.after}
+        neighbours = {"before": hit.before, "after": hit.after}
         lines += [
-            f"  - {side} {excerpt(one.as_line(found), MAX_NEIGHBOUR_CHARS)}"
-            for side, one in beside.items()
-            if one
+            f"  - {position} {excerpt(neighbour.as_line(hit_messages), MAX_NEIGHBOUR_CHARS)}"
+            for position, neighbour in neighbours.items()
+            if neighbour
         ]
         data.append(
             {
@@ -64,7 +64,10 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
                 "output": hit.output,
                 "snippet": hit.snippet,
             }
-            | {side: one and asdict(one) for side, one in beside.items()}
+            | {
+                position: neighbour and asdict(neighbour)
+                for position, neighbour in neighbours.items()
+            }
         )
     if not lines:
         count = await scope.store.count_threads(
@@ -78,22 +81,23 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
 
 
 @command("/sessions [COUNT]", "the last conversations")
-async def sessions(scope: CommandScope, argument: str) -> CommandResult:
+async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
     if argument and not argument.isdecimal():
         raise InputError(
             f"{argument!r} is not a number; /sessions 20 lists the last 20 conversations"
         )
-    count = min(int(argument or DEFAULT_LISTED), MAX_LISTED)
+    count = min(int(argument or DEFAULT_LISTED_THREADS), MAX_LISTED_THREADS)
     rows = await scope.store.list_threads(
-        tenant=scope.conversation.session.tenant, limit=LOADED_PER_LISTED * count
+        tenant=scope.conversation.session.tenant, limit=LOADED_PER_LISTED_THREAD * count
     )
-    here = scope.conversation.id
-    listed = [
+    current_thread = scope.conversation.id
+    shown_rows = [
         row
         for row in rows
-        if row.first.id == here or (row.first.kind != "subagent" and row.messages > 0)
+        if row.first.id == current_thread
+        or (row.first.kind != "subagent" and row.messages > 0)
     ]
-    threads = [await _thread_figures(scope, row) for row in listed[:count]]
+    threads = [await _thread_figures(scope, row) for row in shown_rows[:count]]
     lines = [_thread_line(item) for item in threads]
     return CommandResult(
         "\n".join(lines) or "There are no conversations yet.", {"threads": threads}
@@ -126,7 +130,7 @@ async def _load_short_title(store: Store, session: Session) -> str:
 
 
 @command("/new [TITLE]", "start a new conversation")
-async def new(scope: CommandScope, argument: str) -> CommandResult:
+async def run_new(scope: CommandScope, argument: str) -> CommandResult:
     session = scope.conversation.session
     session_to_open = NewSession(
         tenant=session.tenant,
@@ -134,7 +138,7 @@ async def new(scope: CommandScope, argument: str) -> CommandResult:
         user=session.user,
         title=argument,
     )
-    conversation = await scope.conversation.another(new=session_to_open)
+    conversation = await scope.conversation.open_another(new=session_to_open)
     await conversation.close()
     text = f"A new conversation: `{conversation.id[:8]}`. `/resume {session.thread[:8]}` goes back."
     return CommandResult(
@@ -145,9 +149,9 @@ async def new(scope: CommandScope, argument: str) -> CommandResult:
 
 
 @command("/resume [ID]", "continue another conversation")
-async def resume(scope: CommandScope, argument: str) -> CommandResult:
+async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
-        listing = await sessions(scope, "")
+        listing = await run_sessions(scope, "")
         return CommandResult(
             f"{listing.text}\n\n`/resume ID` continues one of them.", listing.data
         )
@@ -157,24 +161,24 @@ async def resume(scope: CommandScope, argument: str) -> CommandResult:
     tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
     text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in the prompt."
-    answering = scope.conversation.route.name
-    if tip.model and tip.model != answering:
-        text += (
-            f" It was with {tip.model}; {answering} answers now (`/model` changes it)."
-        )
+    current_model = scope.conversation.route.name
+    if tip.model and tip.model != current_model:
+        text += f" It was with {tip.model}; {current_model} answers now (`/model` changes it)."
     return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
 
 
 @command(
     "/branch [TITLE]",
     "continue in a copy; this conversation stays as it is",
-    changes=True,
+    changes_context=True,
 )
-async def branch(scope: CommandScope, argument: str) -> CommandResult:
-    old = scope.conversation.id
+async def run_branch(scope: CommandScope, argument: str) -> CommandResult:
+    old_thread = scope.conversation.id
     conversation = await scope.conversation.branch(title=argument)
     await conversation.close()
-    text = f"A branch: `{conversation.id[:8]}`. `{old[:8]}` stays as it is."
+    text = f"A branch: `{conversation.id[:8]}`. `{old_thread[:8]}` stays as it is."
     return CommandResult(
-        text, {"thread": conversation.id, "parent": old}, switch=conversation.session.id
+        text,
+        {"thread": conversation.id, "parent": old_thread},
+        switch=conversation.session.id,
     )

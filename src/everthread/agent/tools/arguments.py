@@ -1,4 +1,4 @@
-"""A tool's schema, and its arguments as a call gives them. A bad one is an `InputError` that the model can act on."""
+"""Build a tool's schema, and read the arguments of a call. Raise `InputError` with a hint for the model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def build_schema(
 
 
 def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) -> None:
-    """Refuse arguments that the tool's schema does not name: a misspelt one would be ignored silently."""
+    """Raise `InputError` for arguments that the schema does not have, such as misspelt ones."""
     names = tool_schema["function"]["parameters"]["properties"]
-    unknown = [quote_name(str(name), 60) for name in arguments if name not in names]
-    if unknown:
+    unknown_names = [
+        quote_name(str(name), 60) for name in arguments if name not in names
+    ]
+    if unknown_names:
         raise InputError(
-            f"there is no argument {', '.join(unknown[:5])}; the arguments are {', '.join(names)}"
+            f"there is no argument {', '.join(unknown_names[:5])}; the arguments are {', '.join(names)}"
         )
 
 

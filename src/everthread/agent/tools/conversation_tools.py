@@ -6,19 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.agent import RECALL_CHARS
-from everthread.agent.memory import FILES, LIMITS, MEMORY_KINDS, MemoryFiles, MemoryKind
+from everthread.agent.memory import (
+    CHAR_LIMITS,
+    FILE_NAMES,
+    MEMORY_KINDS,
+    MemoryFiles,
+    MemoryKind,
+)
 from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.conversation.offered_tools import FIND, FIND_SCHEMA, QUERY_CHARS
+from everthread.conversation.offered_tools import (
+    FIND_TOOLS,
+    FIND_TOOLS_SCHEMA,
+    MAX_QUERY_CHARS,
+)
 from everthread.core.search.lookup import page_text, passage_text
 from everthread.errors import InputError
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 
-PAGE_HITS = 7
-"""Hits in one answer."""
+HITS_PER_PAGE = 7
+"""Hits per answer."""
 HEAD_CHARS = 500
-"""Characters for the head of a passage and the note of how to continue."""
+"""Characters reserved for the head of a passage and the note on how to continue."""
 RECALL_SCHEMA = args.build_schema(
     "recall",
     "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
@@ -61,10 +71,10 @@ class Recall(FreeTool):
             conversation.id,
             family=True,
         )
-        return ToolReply(await recall_text(lookup, arguments))
+        return ToolReply(await answer_recall(lookup, arguments))
 
 
-async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
+async def answer_recall(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     """Return the answer to a `recall` call. Raise `InputError` for bad arguments."""
     args.check_names(arguments, RECALL_SCHEMA)
     offset = args.read_int(arguments, "offset", default=0)
@@ -84,22 +94,24 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     path = args.read_text(
         arguments, "path", default="", allow_empty=True, max_chars=1_000
     ).strip()
-    hits = await lookup.search(query, path=path or None, limit=PAGE_HITS, offset=offset)
-    where = "this conversation" + (f" that name {path!r}" if path else "")
+    hits = await lookup.search(
+        query, path=path or None, limit=HITS_PER_PAGE, offset=offset
+    )
+    scope_text = "this conversation" + (f" that name {path!r}" if path else "")
     return page_text(
         hits,
         query,
         tool=Recall.name,
-        where=where,
+        where=scope_text,
         offset=offset,
         unsearched="other conversations",
     )
 
 
 TODO_KEY = "todo"
-STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
-MAX_ITEMS = 50
-MAX_CHARS = 300
+MARK_BY_STATUS = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
+MAX_TODO_ITEMS = 50
+MAX_TODO_CHARS = 300
 TODO_SCHEMA = args.build_schema(
     "todo",
     "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
@@ -112,7 +124,7 @@ TODO_SCHEMA = args.build_schema(
                 "type": "object",
                 "properties": {
                     "text": {"type": "string"},
-                    "status": {"type": "string", "enum": list(STATES)},
+                    "status": {"type": "string", "enum": list(MARK_BY_STATUS)},
                 },
                 "required": ["text"],
             },
@@ -121,7 +133,7 @@ TODO_SCHEMA = args.build_schema(
     [],
 )
 
-Items = list[dict[str, str]]
+TodoItems = list[dict[str, str]]
 
 
 class Todo(FreeTool):
@@ -139,36 +151,38 @@ class Todo(FreeTool):
         if arguments.get("items") is not None:
             await store.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
-        return ToolReply(todo_text(items) if items else "The list is empty.")
+        return ToolReply(format_todo(items) if items else "The list is empty.")
 
 
-async def load_todo(store: Store, thread: str) -> Items:
+async def load_todo(store: Store, thread: str) -> TodoItems:
     """Return the to-do list of a thread."""
     items = await store.get_state(thread, TODO_KEY)
     return items if isinstance(items, list) else []
 
 
-def has_open(items: Sequence[Mapping[str, str]]) -> bool:
+def has_open_items(items: Sequence[Mapping[str, str]]) -> bool:
     """Return whether a task is still open."""
     return any(item["status"] in ("pending", "in_progress") for item in items)
 
 
-def todo_text(items: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join(f"[{STATES[item['status']]}] {item['text']}" for item in items)
+def format_todo(items: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(
+        f"[{MARK_BY_STATUS[item['status']]}] {item['text']}" for item in items
+    )
 
 
-def _read_items(value: Any) -> Items:
-    if not isinstance(value, list) or len(value) > MAX_ITEMS:
-        raise InputError(f"items must be a list of at most {MAX_ITEMS} objects")
-    items: Items = []
+def _read_items(value: Any) -> TodoItems:
+    if not isinstance(value, list) or len(value) > MAX_TODO_ITEMS:
+        raise InputError(f"items must be a list of at most {MAX_TODO_ITEMS} objects")
+    items: TodoItems = []
     for number, item in enumerate(value, 1):
         if not isinstance(item, dict):
             raise InputError(f"item {number} must be an object with text and status")
-        text = " ".join(args.read_text(item, "text", max_chars=MAX_CHARS).split())
+        text = " ".join(args.read_text(item, "text", max_chars=MAX_TODO_CHARS).split())
         status = args.read_text(item, "status", default="pending")
-        if status not in STATES:
+        if status not in MARK_BY_STATUS:
             raise InputError(
-                f"item {number} has the status {status!r}; use {', '.join(STATES)}"
+                f"item {number} has the status {status!r}; use {', '.join(MARK_BY_STATUS)}"
             )
         items.append({"text": text, "status": status})
     return items
@@ -216,44 +230,44 @@ class MemoryTool(FreeTool):
     ) -> ToolReply:
         args.check_names(arguments, MEMORY_SCHEMA)
         action = args.read_text(arguments, "action")
-        shelf = _read_shelf(args.read_text(arguments, "target", default="memory"))
+        kind = _read_kind(args.read_text(arguments, "target", default="memory"))
         if action == "list":
-            await self._memory.settle()
-            return ToolReply(self._list_entries(shelf))
+            await self._memory.wait_for_changes()
+            return ToolReply(self._list_entries(kind))
         if action == "add":
-            change = await self._memory.add(shelf, args.read_text(arguments, "text"))
+            change = await self._memory.add(kind, args.read_text(arguments, "text"))
         elif action == "replace":
             change = await self._memory.replace(
-                shelf,
+                kind,
                 args.read_text(arguments, "old"),
                 args.read_text(arguments, "text"),
             )
         elif action == "remove":
-            change = await self._memory.remove(shelf, args.read_text(arguments, "old"))
+            change = await self._memory.remove(kind, args.read_text(arguments, "old"))
         else:
             raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
         note = (
             "\nA credential in it was left out: secrets are never kept."
-            if change.redacted
+            if change.was_redacted
             else ""
         )
-        word = "Removed" if action == "remove" else "Kept"
-        return ToolReply(f"{word}: {change.entry}{note}\n{self._room(shelf)}")
+        verb = "Removed" if action == "remove" else "Kept"
+        return ToolReply(f"{verb}: {change.entry}{note}\n{self._describe_space(kind)}")
 
-    def _list_entries(self, shelf: MemoryKind) -> str:
-        entries = self._memory.entries(shelf)
+    def _list_entries(self, kind: MemoryKind) -> str:
+        entries = self._memory.entries(kind)
         lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
         return (
-            "\n".join([*lines, self._room(shelf)])
+            "\n".join([*lines, self._describe_space(kind)])
             if lines
-            else f"{FILES[shelf]} has no entries."
+            else f"{FILE_NAMES[kind]} has no entries."
         )
 
-    def _room(self, shelf: MemoryKind) -> str:
-        return f"({FILES[shelf]}: {len(self._memory.text(shelf)):,} of {LIMITS[shelf]:,} characters)"
+    def _describe_space(self, kind: MemoryKind) -> str:
+        return f"({FILE_NAMES[kind]}: {len(self._memory.text(kind)):,} of {CHAR_LIMITS[kind]:,} characters)"
 
 
-def _read_shelf(name: str) -> MemoryKind:
+def _read_kind(name: str) -> MemoryKind:
     if name not in MEMORY_KINDS:
         raise InputError(
             f"there is no target {name!r}; use {' or '.join(MEMORY_KINDS)}"
@@ -264,45 +278,45 @@ def _read_shelf(name: str) -> MemoryKind:
 class FindTools:
     """The tool `find_tools`. The conversation offers it if tools are left out."""
 
-    name = FIND
-    schema = FIND_SCHEMA
+    name = FIND_TOOLS
+    schema = FIND_TOOLS_SCHEMA
 
     def needs(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> Permission | None:
-        """Return the permission to lose the provider's cache, with its price, if tools are wanted at once."""
+        """Return the permission to lose the provider's cache, with its price, if tools are requested at once."""
         query, now = _read_query(arguments)
-        match = context.conversation.toolbox.search(query) if now else None
-        if match is None or not match.tools:
+        matches = context.conversation.toolbox.search(query) if now else None
+        if matches is None or not matches.tools:
             return None
-        names = ", ".join(card.name for card in match.tools)
+        names = ", ".join(card.name for card in matches.tools)
         return Permission(
             "cache",
             f"show these tools at once: {names}",
-            context.conversation.toolbox.price(),
+            context.conversation.toolbox.describe_price(),
         )
 
     async def call(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
         query, _ = _read_query(arguments)
-        allowed = context.allowed is not None and context.allowed.kind == "cache"
+        is_allowed = context.allowed is not None and context.allowed.kind == "cache"
         return ToolReply(
-            (await context.conversation.find_tools(query, now=allowed)).text
+            (await context.conversation.find_tools(query, now=is_allowed)).text
         )
 
     async def refused(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
-        """Find the tools without approval: they come back at the next compaction."""
+        """Find the tools without approval, so that they are offered again at the next compaction."""
         query, _ = _read_query(arguments)
         return ToolReply(
-            (await context.conversation.toolbox.find(query, refused=True)).text
+            (await context.conversation.toolbox.find(query, was_refused=True)).text
         )
 
 
 def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    args.check_names(arguments, FIND_SCHEMA)
-    return args.read_text(arguments, "query", max_chars=QUERY_CHARS), args.read_flag(
-        arguments, "now"
-    )
+    args.check_names(arguments, FIND_TOOLS_SCHEMA)
+    return args.read_text(
+        arguments, "query", max_chars=MAX_QUERY_CHARS
+    ), args.read_flag(arguments, "now")

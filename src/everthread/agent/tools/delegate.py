@@ -39,7 +39,7 @@ SCHEMA = args.build_schema(
 class Delegate(FreeTool):
     """The tool `delegate`. The subagent's own calls need their own approval.
 
-    `system` writes the subagent's system prompt; `tell` gets its events.
+    `system` builds the subagent's system prompt; `listener` gets its events.
     """
 
     name = "delegate"
@@ -51,14 +51,14 @@ class Delegate(FreeTool):
         approve: Approver,
         *,
         system: Callable[[], str],
-        tell: Listener,
+        listener: Listener,
         max_rounds: int = MAX_SUBAGENT_ROUNDS,
     ) -> None:
         self._tools = [tool for tool in tools if tool.name != self.name]
         self._approve = approve
         self._system = system
-        self._tell = tell
-        self._rounds = max_rounds
+        self._listener = listener
+        self._max_rounds = max_rounds
 
     async def call(
         self, arguments: Mapping[str, Any], context: ToolContext
@@ -67,15 +67,15 @@ class Delegate(FreeTool):
         task = args.read_text(arguments, "task")
         background = args.read_text(arguments, "context", default="", allow_empty=True)
         parent = context.conversation.session
-        ended = []
+        turn_ends = []
         thread = ""
 
         def on_event(event: Event) -> None:
             if isinstance(event, TurnEnded):
-                ended.append(event)
-            self._tell(Delegated(context.conversation.session.id, thread, event))
+                turn_ends.append(event)
+            self._listener(Delegated(context.conversation.session.id, thread, event))
 
-        new = NewSession(
+        new_session = NewSession(
             kind="subagent",
             parent=parent.id,
             tenant=parent.tenant,
@@ -83,9 +83,9 @@ class Delegate(FreeTool):
             user=parent.user,
             title=" ".join(task.split())[:TITLE_CHARS],
         )
-        thread = new.id
-        child = await context.conversation.another(
-            new=new,
+        thread = new_session.id
+        child = await context.conversation.open_another(
+            new=new_session,
             tools=[tool.schema for tool in self._tools],
             system=self._system,
             listener=on_event,
@@ -95,7 +95,7 @@ class Delegate(FreeTool):
             self._tools,
             context=replace(context, conversation=child),
             approve=self._approve,
-            max_rounds=self._rounds,
+            max_rounds=self._max_rounds,
             listener=on_event,
         )
         try:
@@ -103,14 +103,14 @@ class Delegate(FreeTool):
                 f"{task}\n\nContext:\n{background}" if background else task
             )
         finally:
-            await agent.close(ended[-1].reason if ended else "failed")
-        return _reply(answer.text, ended[-1], child.id)
+            await agent.close(turn_ends[-1].reason if turn_ends else "failed")
+        return _make_reply(answer.text, turn_ends[-1], child.id)
 
 
-def _reply(text: str, ended: TurnEnded, thread: str) -> ToolReply:
-    note = f"[Subagent {thread[:8]}: {ended.calls} tool calls in {ended.rounds} rounds]"
-    if ended.reason == "max_rounds":
-        note = f"[Subagent {thread[:8]} stopped at its limit of {ended.rounds} rounds; its work may be unfinished]"
+def _make_reply(text: str, turn_end: TurnEnded, thread: str) -> ToolReply:
+    note = f"[Subagent {thread[:8]}: {turn_end.calls} tool calls in {turn_end.rounds} rounds]"
+    if turn_end.reason == "max_rounds":
+        note = f"[Subagent {thread[:8]} stopped at its limit of {turn_end.rounds} rounds; its work may be unfinished]"
     return ToolReply(
         f"{text.strip() or '(it answered nothing)'}\n\n{note}", failed=not text.strip()
     )

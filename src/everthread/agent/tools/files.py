@@ -21,16 +21,16 @@ from everthread.agent.workspace import (
     quote_name,
 )
 from everthread.core.messages import count_noun
-from everthread.core.outputs import line_count
+from everthread.core.outputs import count_lines
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000
-"""Characters of one answer: fewer than would be stored outside the conversation."""
+"""Characters of one answer; longer ones would be stored outside the conversation."""
 MAX_LINE_CHARS = 5_000
 """Characters shown of one line."""
-DEFAULT_LINES = 2_000
+DEFAULT_LINE_COUNT = 2_000
 MAX_COUNTED_BYTES = 20_000_000
-"""Bytes; in a larger file the lines after the shown part are not counted."""
+"""Maximum bytes to read for counting the lines after the shown part."""
 _OUTPUT_PREFIX = "output:"
 _BLOCK_BYTES = 1 << 20
 READ_SCHEMA = args.build_schema(
@@ -51,7 +51,7 @@ READ_SCHEMA = args.build_schema(
         "limit": {
             "type": "integer",
             "minimum": 1,
-            "description": f"How many lines at most (default {DEFAULT_LINES:,}); "
+            "description": f"How many lines at most (default {DEFAULT_LINE_COUNT:,}); "
             f"at most {MAX_ANSWER_CHARS:,} characters come at once.",
         },
     },
@@ -76,90 +76,100 @@ class ReadFile(FreeTool):
                 arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1
             )
             return await _read_stored_output(context, path.strip(), offset, limit)
-        limit = args.read_int(arguments, "limit", default=DEFAULT_LINES, minimum=1)
+        limit = args.read_int(arguments, "limit", default=DEFAULT_LINE_COUNT, minimum=1)
         return await asyncio.to_thread(
             _read_path, Workspace(context.workspace), path, max(1, offset), limit
         )
 
 
 async def _read_stored_output(
-    context: ToolContext, cited: str, offset: int, limit: int
+    context: ToolContext, output_id: str, offset: int, limit: int
 ) -> ToolReply:
     try:
         return ToolReply(
-            await context.conversation.read_output(cited, offset=offset, limit=limit)
+            await context.conversation.read_output(
+                output_id, offset=offset, limit=limit
+            )
         )
     except InputError as error:
-        raise InputError(f"{quote_name(cited)} cannot be read: {error}") from error
+        raise InputError(f"{quote_name(output_id)} cannot be read: {error}") from error
     except EverthreadError as error:
-        return ToolReply(f"{quote_name(cited)} could not be read: {error}", failed=True)
+        return ToolReply(
+            f"{quote_name(output_id)} could not be read: {error}", failed=True
+        )
 
 
-def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply:
+def _read_path(
+    workspace: Workspace, name: str, first_line: int, limit: int
+) -> ToolReply:
     with explain_os_errors(name):
-        path = space.resolve(name)
-        status = space.status(path)
+        path = workspace.resolve(name)
+        status = workspace.status(path)
         if status is None:
-            return ToolReply(_describe_missing(space, path, name), failed=True)
+            return ToolReply(_describe_missing(workspace, path, name), failed=True)
         if stat.S_ISDIR(status.st_mode):
-            names = "\n".join(map(quote_name, space.entries(path)))
+            names = "\n".join(map(quote_name, workspace.list_entries(path)))
             if not names:
                 return ToolReply(f"[{quote_name(name)} is an empty folder]")
             return ToolReply(
                 _format_lines(
                     io.BytesIO(names.encode()),
                     quote_name(name),
-                    first,
+                    first_line,
                     limit,
-                    numbered=False,
+                    with_numbers=False,
                 )
             )
-        with space.open_file(path) as file:
+        with workspace.open_file(path) as file:
             if b"\0" in file.peek(8_192)[:8_192]:  # type: ignore[attr-defined]  # a buffered reader has it
                 message = f"{quote_name(name)} is a binary file of {status.st_size:,} bytes; it cannot be read as text"
                 return ToolReply(message, failed=True)
-            return ToolReply(_format_lines(file, quote_name(name), first, limit))
+            return ToolReply(_format_lines(file, quote_name(name), first_line, limit))
 
 
 def _format_lines(
-    file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True
+    file: BinaryIO, name: str, first_line: int, limit: int, *, with_numbers: bool = True
 ) -> str:
     """Return some lines of a file, with a note about the rest."""
-    lines = _lines(file)
-    skipped = sum(1 for _ in islice(lines, first - 1))
+    lines = _read_lines(file)
+    skipped = sum(1 for _ in islice(lines, first_line - 1))
     entries: list[str] = []
-    room = MAX_ANSWER_CHARS
-    rest = ""
+    free_chars = MAX_ANSWER_CHARS
+    note = ""
     for start, size in lines:
-        number = first + len(entries)
+        number = first_line + len(entries)
         line = _decode_line(start, size)
-        entry = f"{number}\t{line}" if numbered else line
-        if len(entries) == limit or len(entry) >= room:
-            more = _count_lines(lines)
-            total = f"of {number + more:,}" if more is not None else "and more follow"
-            rest = f"\n[lines {first:,}-{number - 1:,} {total}; go on with offset {number}]"
+        entry = f"{number}\t{line}" if with_numbers else line
+        if len(entries) == limit or len(entry) >= free_chars:
+            more_lines = _count_lines(lines)
+            total = (
+                f"of {number + more_lines:,}"
+                if more_lines is not None
+                else "and more follow"
+            )
+            note = f"\n[lines {first_line:,}-{number - 1:,} {total}; go on with offset {number}]"
             break
         entries.append(entry)
-        room -= len(entry) + 1
+        free_chars -= len(entry) + 1
     if not entries:
         return (
-            f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]"
+            f"[{name} has {skipped:,} lines; there is nothing at line {first_line:,}]"
             if skipped
             else f"[{name} is empty]"
         )
-    if not rest and first > 1:
-        rest = f"\n[lines {first:,}-{first + len(entries) - 1:,}, the last of {name}]"
-    return "\n".join(entries) + rest
+    if not note and first_line > 1:
+        note = f"\n[lines {first_line:,}-{first_line + len(entries) - 1:,}, the last of {name}]"
+    return "\n".join(entries) + note
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield the beginning of each line, and its size in bytes: a line may be too long to be held."""
+def _read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the start of each line and its size in bytes, because a line may be too long for memory."""
     while start := file.readline(MAX_LINE_CHARS * 4 + 1):
         size = len(start)
-        last = start
-        while last and not last.endswith(b"\n"):
-            last = file.readline(_BLOCK_BYTES)
-            size += len(last)
+        piece = start
+        while piece and not piece.endswith(b"\n"):
+            piece = file.readline(_BLOCK_BYTES)
+            size += len(piece)
         yield start, size
 
 
@@ -174,44 +184,48 @@ def _decode_line(start: bytes, size: int) -> str:
 
 def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
     """Count the lines that follow; None if that would take too long."""
-    count = read = 0
+    count = bytes_read = 0
     for _, size in lines:
         count += 1
-        read += size
-        if read > MAX_COUNTED_BYTES:
+        bytes_read += size
+        if bytes_read > MAX_COUNTED_BYTES:
             return None
     return count
 
 
-def _describe_missing(space: Workspace, path: Path, name: str) -> str:
-    """Return the message for a missing file, with names like it."""
+def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
+    """Return the message for a missing file, with similar names."""
     parent = path.parent
-    while parent != space.root and space.status(parent) is None:
+    while parent != workspace.root and workspace.status(parent) is None:
         parent = parent.parent
     try:
-        names = space.entries(parent)
+        names = workspace.list_entries(parent)
     except OSError:
         names = []
-    near = difflib.get_close_matches(
+    similar_names = difflib.get_close_matches(
         path.name, [name.rstrip("/") for name in names], n=3, cutoff=0.6
     )
-    hint = f"; near by name: {', '.join(map(quote_name, near))}" if near else ""
-    where = space.relative(parent)
-    missing = f"{quote_name(name)} does not exist{hint}"
+    hint = (
+        f"; near by name: {', '.join(map(quote_name, similar_names))}"
+        if similar_names
+        else ""
+    )
+    folder_name = workspace.relative_name(parent)
+    message = f"{quote_name(name)} does not exist{hint}"
     return (
-        missing
-        if near
-        else f"{missing} (the folder {quote_name(where)} does, with {len(names):,} entries)"
+        message
+        if similar_names
+        else f"{message} (the folder {quote_name(folder_name)} does, with {len(names):,} entries)"
     )
 
 
 DIFF_BYTES = 200_000
-"""Bytes; for a larger file only the sizes are shown."""
+"""Maximum file size in bytes for a diff; for a larger file only the sizes are shown."""
 MAX_DIFF_LINES = 200
-"""Most lines of a diff."""
+"""Maximum lines of a diff."""
 
 
-def diff(old: bytes | None, new: bytes, name: str) -> str:
+def make_diff(old: bytes | None, new: bytes, name: str) -> str:
     """Return a unified diff, or a sentence if it is too large or binary."""
     if old is not None and old == new:
         return "nothing changes"
@@ -240,48 +254,48 @@ class _FileWriter(ABC):
     schema: ClassVar[dict[str, Any]]
 
     @abstractmethod
-    def _compute(
-        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    def _compute_change(
+        self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """Return the file before (at least as much as a diff shows; None: there is none), after, and what to report."""
+        """Return the old content (None for a new file; at least as much as a diff shows), the new, and a report."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
-        space, path = self._resolve(arguments, context)
-        name = space.relative(path)
+        workspace, path = self._resolve(arguments, context)
+        name = workspace.relative_name(path)
         with explain_os_errors(name):
-            old, new, _ = self._compute(space, path, arguments)
-        return Permission("write", name, diff(old, new, name))
+            old, new, _ = self._compute_change(workspace, path, arguments)
+        return Permission("write", name, make_diff(old, new, name))
 
     async def call(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
-        space, path = self._resolve(arguments, context)
-        name = space.relative(path)
+        workspace, path = self._resolve(arguments, context)
+        name = workspace.relative_name(path)
         # A link may have been put there meanwhile.
         if context.allowed is not None and context.allowed.what != name:
             raise InputError(
                 f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
                 f"{quote_name(name)}; nothing was written"
             )
-        return await asyncio.to_thread(self._write, space, path, arguments)
+        return await asyncio.to_thread(self._write, workspace, path, arguments)
 
     def _write(
-        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+        self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> ToolReply:
-        with explain_os_errors(space.relative(path)), WRITE_LOCK:
-            _, new, report = self._compute(space, path, arguments)
-            space.replace(path, new)
+        with explain_os_errors(workspace.relative_name(path)), WRITE_LOCK:
+            _, new, report = self._compute_change(workspace, path, arguments)
+            workspace.replace(path, new)
         return ToolReply(report)
 
     def _resolve(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> tuple[Workspace, Path]:
         args.check_names(arguments, self.schema)
-        space = Workspace(context.workspace)
-        path = space.resolve(args.read_text(arguments, "path"))
-        space.check_writable(path, context.home)
-        return space, path
+        workspace = Workspace(context.workspace)
+        path = workspace.resolve(args.read_text(arguments, "path"))
+        workspace.check_writable(path, context.home)
+        return workspace, path
 
 
 WRITE_SCHEMA = args.build_schema(
@@ -305,25 +319,25 @@ class WriteFile(_FileWriter):
     name = "write_file"
     schema = WRITE_SCHEMA
 
-    def _compute(
-        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    def _compute_change(
+        self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
         text = args.read_text(arguments, "content", allow_empty=True)
         content = args.encode_text(text, "content")
-        status = space.status(path)
+        status = workspace.status(path)
         old = None
         if status is not None:
-            with space.open_file(path) as file:
+            with workspace.open_file(path) as file:
                 old = file.read(DIFF_BYTES + 1)
-        previous = (
+        size_note = (
             "a new file" if status is None else f"it had {status.st_size:,} bytes"
         )
-        name = quote_name(space.relative(path))
-        lines = line_count(text)
+        name = quote_name(workspace.relative_name(path))
+        lines = count_lines(text)
         return (
             old,
             content,
-            f"Wrote {name}: {count_noun(lines, 'line')}, {count_noun(len(content), 'byte')} ({previous}).",
+            f"Wrote {name}: {count_noun(lines, 'line')}, {count_noun(len(content), 'byte')} ({size_note}).",
         )
 
 
@@ -360,11 +374,11 @@ class Patch(_FileWriter):
     name = "patch"
     schema = PATCH_SCHEMA
 
-    def _compute(
-        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    def _compute_change(
+        self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
         """Replace the text. Bytes that are not UTF-8 stay; Windows line ends are used if the file has them."""
-        wanted = old = args.read_text(arguments, "old_text", allow_empty=True)
+        requested_text = old = args.read_text(arguments, "old_text", allow_empty=True)
         new = args.read_text(arguments, "new_text", allow_empty=True)
         if not old:
             raise InputError("old_text is empty; to write a whole file use write_file")
@@ -372,9 +386,9 @@ class Patch(_FileWriter):
             raise InputError("old_text and new_text are the same; nothing would change")
         args.encode_text(old, "old_text")
         args.encode_text(new, "new_text")
-        everywhere = args.read_flag(arguments, "replace_all")
-        name = quote_name(space.relative(path))
-        data = _read_whole(space, path)
+        replace_all = args.read_flag(arguments, "replace_all")
+        name = quote_name(workspace.relative_name(path))
+        data = _read_whole(workspace, path)
         text = data.decode("utf-8", "surrogateescape")
         if old not in text and "\r\n" in text:
             old, new = (
@@ -383,29 +397,31 @@ class Patch(_FileWriter):
         lines = _find_lines(text, old)
         if not lines:
             raise InputError(
-                f"old_text occurs nowhere in {name}. {describe_nearest(text, wanted)}"
+                f"old_text occurs nowhere in {name}. {describe_nearest(text, requested_text)}"
             )
-        if len(lines) > 1 and not everywhere:
-            where = ", ".join(map(str, lines[:10]))
+        if len(lines) > 1 and not replace_all:
+            line_numbers = ", ".join(map(str, lines[:10]))
             raise InputError(
-                f"old_text occurs {len(lines)} times in {name}, at lines {where}; give more lines around the one "
-                "that is meant, or set replace_all"
+                f"old_text occurs {len(lines)} times in {name}, at lines {line_numbers}; "
+                "give more lines around the one that is meant, or set replace_all"
             )
-        where = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
-        times = (
+        line_numbers = ", ".join(map(str, lines[:20])) + (
+            ", …" if len(lines) > 20 else ""
+        )
+        count_phrase = (
             "1 replacement at line"
             if len(lines) == 1
             else f"{len(lines)} replacements at lines"
         )
-        changed = text.replace(old, new).encode("utf-8", "surrogateescape")
-        return data, changed, f"Changed {name}: {times} {where}."
+        new_data = text.replace(old, new).encode("utf-8", "surrogateescape")
+        return data, new_data, f"Changed {name}: {count_phrase} {line_numbers}."
 
 
-def _read_whole(space: Workspace, path: Path) -> bytes:
-    name = quote_name(space.relative(path))
-    if space.status(path) is None:
+def _read_whole(workspace: Workspace, path: Path) -> bytes:
+    name = quote_name(workspace.relative_name(path))
+    if workspace.status(path) is None:
         raise InputError(f"{name} does not exist; write_file makes a new file")
-    with space.open_file(path) as file:
+    with workspace.open_file(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise InputError(
@@ -419,48 +435,50 @@ def _read_whole(space: Workspace, path: Path) -> bytes:
 
 
 def _find_lines(text: str, part: str) -> list[int]:
-    """Return the line of each occurrence of a part, as often as it would be replaced."""
+    """Return the line number of each occurrence that would be replaced."""
     lines = []
     line = 1
-    last = 0
+    previous_position = 0
     position = text.find(part)
     while position >= 0:
-        line += text.count("\n", last, position)
+        line += text.count("\n", previous_position, position)
         lines.append(line)
-        last = position
+        previous_position = position
         position = text.find(part, position + len(part))
     return lines
 
 
 MAX_COMPARED_LINES = 1_000
-"""Most lines that are compared letter by letter."""
+"""Maximum lines to compare letter by letter."""
 MAX_HINT_LINES = 12
 
 
 def describe_nearest(text: str, wanted_text: str) -> str:
-    """Show the lines most like the wanted ones, found by the longest of them, ignoring white space."""
+    """Describe the lines most similar to the wanted ones, found by the longest of them, ignoring white space."""
     lines = text.split("\n")
-    plain = _plain_lines(text)
-    wanted = _plain_lines(wanted_text)
-    longest = max(wanted, key=len)
-    candidates = [longest] if longest in plain else plain[:MAX_COMPARED_LINES]
-    near = (
+    plain_lines = _collapse_lines(text)
+    wanted_lines = _collapse_lines(wanted_text)
+    longest = max(wanted_lines, key=len)
+    candidates = (
+        [longest] if longest in plain_lines else plain_lines[:MAX_COMPARED_LINES]
+    )
+    matches = (
         difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
     )
-    if not near:
+    if not matches:
         return "Nothing in it is like it; read the file again."
-    at = max(0, plain.index(near[0]) - wanted.index(longest))
-    end = min(len(lines), at + min(len(wanted), MAX_HINT_LINES))
+    start = max(0, plain_lines.index(matches[0]) - wanted_lines.index(longest))
+    end = min(len(lines), start + min(len(wanted_lines), MAX_HINT_LINES))
     excerpt = "\n".join(
-        quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end]
+        quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[start:end]
     )
-    why = (
+    reason = (
         "only the white space differs"
-        if plain[at : at + len(wanted)] == wanted
+        if plain_lines[start : start + len(wanted_lines)] == wanted_lines
         else "the nearest"
     )
-    return f"At lines {at + 1}-{end} it has ({why}):\n{excerpt}"
+    return f"At lines {start + 1}-{end} it has ({reason}):\n{excerpt}"
 
 
-def _plain_lines(text: str) -> list[str]:
+def _collapse_lines(text: str) -> list[str]:
     return [" ".join(line.split())[:300] for line in text.split("\n")]

@@ -1,6 +1,6 @@
 """Find files by name, and lines by their text.
 
-What .gitignore files name is skipped, and so are the folders of tools, links, pipes and devices.
+Paths in .gitignore files, folders of tools, links, pipes and devices are skipped.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAX_MATCHES = 500
 SEARCH_SECONDS = 20.0
 MAX_RESULT_CHARS = 50_000
 MAX_FILE_BYTES = 10_000_000
-"""Largest file that is searched."""
-MAX_TOTAL = 5_000
+"""Maximum size of a searched file."""
+MAX_COUNTED_MATCHES = 5_000
 """Matches after which a search ends."""
 MAX_LINE_CHARS = 300
 """Characters shown of a line."""
@@ -110,7 +110,7 @@ class SearchFiles(FreeTool):
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
         search = _read_search(arguments, Workspace(context.workspace), self._seconds)
-        with explain_os_errors(search.space.relative(search.start)):
+        with explain_os_errors(search.workspace.relative_name(search.start)):
             try:
                 return ToolReply(await asyncio.to_thread(search.run))
             except TimeoutError:
@@ -123,7 +123,7 @@ class SearchFiles(FreeTool):
 
 
 def _read_search(
-    arguments: Mapping[str, Any], space: Workspace, seconds: float
+    arguments: Mapping[str, Any], workspace: Workspace, seconds: float
 ) -> _Search:
     args.check_names(arguments, SCHEMA)
     pattern = args.read_text(
@@ -146,13 +146,13 @@ def _read_search(
     flags = regex.IGNORECASE if args.read_flag(arguments, "ignore_case") else 0
     folder = args.read_text(arguments, "path", default=".")
     with explain_os_errors(folder):
-        start = space.resolve(folder)
-        if space.status(start) is None:
+        start = workspace.resolve(folder)
+        if workspace.status(start) is None:
             raise InputError(
                 f"{quote_name(folder)} does not exist, so nothing was searched"
             )
     return _Search(
-        space,
+        workspace,
         start,
         pattern=compile_pattern(pattern, flags) if pattern else None,
         name=name.removeprefix("./"),
@@ -166,9 +166,9 @@ def _read_search(
 
 @dataclass(slots=True)
 class _Search:
-    """One search, run in a thread. `regex` leaves the interpreter to others meanwhile, and an endless pattern ends."""
+    """One search, run in a thread. `regex` releases the interpreter lock and limits the time of a pattern."""
 
-    space: Workspace
+    workspace: Workspace
     start: Path
     """The folder or file to search, resolved."""
     pattern: regex.Pattern[str] | None
@@ -176,51 +176,51 @@ class _Search:
     offset: int
     limit: int
     seconds: float
-    """The time for the whole search and for one line, against endless patterns."""
+    """Time limit of the whole search and of one line, because a pattern may take very long."""
     deadline: float = field(init=False)
-    shown: list[str] = field(default_factory=list)
-    total: int = 0
-    files: int = 0
-    skipped: int = 0
+    shown_matches: list[str] = field(default_factory=list)
+    match_count: int = 0
+    matched_files: int = 0
+    skipped_count: int = 0
     """Files and folders that are too large or not readable."""
-    ended: str = ""
+    end_reason: str = ""
     """Why the search ended early."""
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.seconds
 
     def run(self) -> str:
-        status = self.space.status(self.start)
+        status = self.workspace.status(self.start)
         if status is not None and stat.S_ISDIR(status.st_mode):
             for path, folder in self._walk():
                 if self._name_matches(path):
                     self._search_file(path, folder)
                 if time.monotonic() > self.deadline:
-                    self.ended = "it took too long; search in a smaller folder"
-                if self.ended:
+                    self.end_reason = "it took too long; search in a smaller folder"
+                if self.end_reason:
                     break
         else:
-            with self.space.open_folder(self.start.parent) as folder:
-                self._search_file(self.space.relative(self.start), folder)
-        return self._format()
+            with self.workspace.open_folder(self.start.parent) as folder:
+                self._search_file(self.workspace.relative_name(self.start), folder)
+        return self._format_result()
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
         ignores = self._read_outer_ignores()
-        start = self.space.relative(self.start)
-        with self.space.open_folder(self.start) as top:
-            for below, folders, names, folder in os.fwalk(
-                ".", dir_fd=top, onerror=self._count_unreadable
+        start = self.workspace.relative_name(self.start)
+        with self.workspace.open_folder(self.start) as top_folder:
+            for subpath, folders, names, folder in os.fwalk(
+                ".", dir_fd=top_folder, onerror=self._count_unreadable
             ):
-                here = os.path.normpath(f"{start}/{below}")
-                prefix = "" if here == "." else f"{here}/"
+                folder_path = os.path.normpath(f"{start}/{subpath}")
+                prefix = "" if folder_path == "." else f"{folder_path}/"
                 ignores = [
                     ignore for ignore in ignores if prefix.startswith(ignore.folder)
                 ]
                 ignores += _read_ignores(folder, prefix)
                 folders[:] = sorted(
                     name
-                    for name in (folders if below.count("/") < _MAX_DEPTH else ())
+                    for name in (folders if subpath.count("/") < _MAX_DEPTH else ())
                     if name not in TOOL_FOLDERS
                     and not _is_ignored(f"{prefix}{name}/", ignores)
                 )
@@ -231,11 +231,11 @@ class _Search:
                         yield prefix + name, folder
 
     def _read_outer_ignores(self) -> list[_IgnoreFile]:
-        """Return the .gitignore files above the start; none if they ignore the start, which was named."""
+        """Return the .gitignore files above the start; none if they ignore the start itself."""
         ignores: list[_IgnoreFile] = []
         path = ""
-        for part in self.start.relative_to(self.space.root).parts:
-            with self.space.open_folder(self.space.root / path) as folder:
+        for part in self.start.relative_to(self.workspace.root).parts:
+            with self.workspace.open_folder(self.workspace.root / path) as folder:
                 ignores += _read_ignores(folder, path)
             path += f"{part}/"
             if part in TOOL_FOLDERS or _is_ignored(path, ignores):
@@ -243,31 +243,31 @@ class _Search:
         return ignores
 
     def _count_unreadable(self, _error: OSError) -> None:
-        self.skipped += 1
+        self.skipped_count += 1
 
     def _name_matches(self, path: str) -> bool:
-        """Match a pattern with a slash against the path from the start of the search, others against the name."""
+        """Return whether the name pattern matches: the path from the start if it has a slash, else the file name."""
         if "/" not in self.name:
             return not self.name or match_path(self.name, path.rpartition("/")[2])
         start = (
             ""
-            if self.start == self.space.root
-            else f"{self.space.relative(self.start)}/"
+            if self.start == self.workspace.root
+            else f"{self.workspace.relative_name(self.start)}/"
         )
         return match_path(self.name, path.removeprefix(start))
 
     def _search_file(self, path: str, folder: int) -> None:
         if self.pattern is None:
-            self._add(quote_name(path, 400))
-            self.files += 1
+            self._add_match(quote_name(path, 400))
+            self.matched_files += 1
             return
         data = _read_file(path.rpartition("/")[2], folder, MAX_FILE_BYTES)
         if data is None:
-            self.skipped += 1
+            self.skipped_count += 1
         elif b"\0" not in data[:8_192]:
-            before = self.total
+            count_before = self.match_count
             self._search_lines(path, data.decode("utf-8", "replace"), self.pattern)
-            self.files += self.total > before
+            self.matched_files += self.match_count > count_before
 
     def _search_lines(self, path: str, text: str, pattern: regex.Pattern[str]) -> None:
         for number, line in enumerate(text.split("\n"), 1):
@@ -276,57 +276,62 @@ class _Search:
                 excerpt = quote_name(
                     _cut_line(line.rstrip("\r"), match.start()), 400, keep="\t"
                 )
-                self._add(f"{quote_name(path, 400)}:{number}:{excerpt}")
-            if self.ended or time.monotonic() > self.deadline:
+                self._add_match(f"{quote_name(path, 400)}:{number}:{excerpt}")
+            if self.end_reason or time.monotonic() > self.deadline:
                 return
 
-    def _add(self, match: str) -> None:
-        if self.offset <= self.total < self.offset + self.limit:
-            self.shown.append(match)
-        self.total += 1
-        if self.total >= MAX_TOTAL:
-            self.ended = f"there are more than {MAX_TOTAL:,}; make the search narrower"
+    def _add_match(self, match: str) -> None:
+        if self.offset <= self.match_count < self.offset + self.limit:
+            self.shown_matches.append(match)
+        self.match_count += 1
+        if self.match_count >= MAX_COUNTED_MATCHES:
+            self.end_reason = (
+                f"there are more than {MAX_COUNTED_MATCHES:,}; make the search narrower"
+            )
 
-    def _format(self) -> str:
-        room = MAX_RESULT_CHARS
-        for count, line in enumerate(self.shown):
-            room -= len(line) + 1
-            if room < 0:
-                del self.shown[count:]
+    def _format_result(self) -> str:
+        free_chars = MAX_RESULT_CHARS
+        for count, line in enumerate(self.shown_matches):
+            free_chars -= len(line) + 1
+            if free_chars < 0:
+                del self.shown_matches[count:]
                 break
         return "\n".join(
             [
                 self._describe_total(),
-                *self.shown,
+                *self.shown_matches,
                 *(f"[{note}]" for note in self._notes()),
             ]
         )
 
     def _describe_total(self) -> str:
-        one, many = ("file", "files") if self.pattern is None else ("match", "matches")
-        if not self.total:
-            return f"no {many}"
-        total = f"{'more than ' if self.ended else ''}{self.total:,} {one if self.total == 1 else many}"
+        singular, plural = (
+            ("file", "files") if self.pattern is None else ("match", "matches")
+        )
+        if not self.match_count:
+            return f"no {plural}"
+        noun = singular if self.match_count == 1 else plural
+        total = f"{'more than ' if self.end_reason else ''}{self.match_count:,} {noun}"
         return (
             total
             if self.pattern is None
-            else f"{total} in {count_noun(self.files, 'file')}"
+            else f"{total} in {count_noun(self.matched_files, 'file')}"
         )
 
     def _notes(self) -> Iterator[str]:
-        if self.ended:
-            yield f"the search ended early: {self.ended}"
-        if self.skipped:
-            skipped = (
+        if self.end_reason:
+            yield f"the search ended early: {self.end_reason}"
+        if self.skipped_count:
+            skipped_phrase = (
                 "1 file or folder was"
-                if self.skipped == 1
-                else f"{self.skipped:,} files or folders were"
+                if self.skipped_count == 1
+                else f"{self.skipped_count:,} files or folders were"
             )
-            yield f"{skipped} passed over: too large, or not readable"
-        end = self.offset + len(self.shown)
-        if self.shown and end < self.total:
+            yield f"{skipped_phrase} passed over: too large, or not readable"
+        end = self.offset + len(self.shown_matches)
+        if self.shown_matches and end < self.match_count:
             yield f"shown are {self.offset + 1:,}-{end:,}; go on with offset {end}"
-        elif self.total and not self.shown:
+        elif self.match_count and not self.shown_matches:
             yield f"there is nothing at offset {self.offset:,}"
 
 
@@ -370,19 +375,19 @@ def _is_regular(name: str, folder: int) -> bool:
 def _read_file(name: str, folder: int, limit: int) -> bytes | None:
     """Return the content of a regular file; None if it is not one, too large or unreadable."""
     try:
-        number = os.open(name, _READ_FLAGS, dir_fd=folder)
-        with os.fdopen(number, "rb") as file:
-            status = os.fstat(number)
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
             is_readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit
             return file.read(limit) if is_readable else None
     except OSError:
         return None
 
 
-def _cut_line(line: str, at: int) -> str:
-    """Return the line; of a long one the part around the match."""
+def _cut_line(line: str, match_start: int) -> str:
+    """Return the line, or the part of a long line around the match."""
     if len(line) <= MAX_LINE_CHARS:
         return line
-    start = max(0, min(at - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))
+    start = max(0, min(match_start - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))
     end = start + MAX_LINE_CHARS
     return ("…" if start else "") + line[start:end] + ("…" if end < len(line) else "")

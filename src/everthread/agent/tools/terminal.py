@@ -13,10 +13,10 @@ from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
-SECONDS = 120
+DEFAULT_SECONDS = 120
 MAX_SECONDS = 600
 MAX_COMMAND_BYTES = 100_000
-"""Longest command in bytes: the most a system passes in one argument."""
+"""Maximum bytes of a command, because systems limit one argument."""
 SCHEMA = args.build_schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
@@ -29,7 +29,7 @@ SCHEMA = args.build_schema(
             "type": "integer",
             "minimum": 1,
             "maximum": MAX_SECONDS,
-            "description": f"Seconds after which it is ended with everything it started (default {SECONDS}).",
+            "description": f"Seconds after which it is ended with everything it started (default {DEFAULT_SECONDS}).",
         },
         "workdir": {
             "type": "string",
@@ -48,12 +48,12 @@ class Terminal:
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission that a command needs, in the folder it runs in."""
-        space = Workspace(context.workspace)
+        workspace = Workspace(context.workspace)
         command = _read_command(arguments)
-        return _permission(
+        return _make_permission(
             command,
-            space.relative(
-                space.resolve(args.read_text(arguments, "workdir", default="."))
+            workspace.relative_name(
+                workspace.resolve(args.read_text(arguments, "workdir", default="."))
             ),
         )
 
@@ -62,12 +62,19 @@ class Terminal:
     ) -> ToolReply:
         command = _read_command(arguments)
         seconds = args.read_int(
-            arguments, "timeout", default=SECONDS, minimum=1, maximum=MAX_SECONDS
+            arguments,
+            "timeout",
+            default=DEFAULT_SECONDS,
+            minimum=1,
+            maximum=MAX_SECONDS,
         )
-        space = Workspace(context.workspace)
+        workspace = Workspace(context.workspace)
         workdir = args.read_text(arguments, "workdir", default=".")
-        folder = space.resolve(workdir)
-        if context.allowed not in (None, _permission(command, space.relative(folder))):
+        folder = workspace.resolve(workdir)
+        if context.allowed not in (
+            None,
+            _make_permission(command, workspace.relative_name(folder)),
+        ):
             raise InputError(
                 f"the workdir {quote_name(workdir)} is no longer the folder that was shown; nothing was run"
             )
@@ -78,16 +85,18 @@ class Terminal:
                 raise InputError(f"the workdir {quote_name(workdir)} is no folder")
         processes.hide_environment(context.environment)
         shell = shutil.which("bash") or "/bin/sh"
-        ended = await processes.run(
+        process_exit = await processes.run_program(
             [shell, "-c", command],
             folder=folder,
             environment=context.environment,
             seconds=seconds,
         )
-        return ToolReply(_describe_exit(ended, seconds), failed=ended.exit_code != 0)
+        return ToolReply(
+            _describe_exit(process_exit, seconds), failed=process_exit.exit_code != 0
+        )
 
 
-def _permission(command: str, folder: str) -> Permission:
+def _make_permission(command: str, folder: str) -> Permission:
     return Permission(
         "command", command, "" if folder == "." else f"in {quote_name(folder)}"
     )
@@ -105,19 +114,20 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     return command
 
 
-def _describe_exit(ended: processes.ProcessExit, seconds: int) -> str:
-    if ended.exit_code is None:
-        first = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
-    elif ended.exit_code < 0:
-        first = f"exit code: {128 - ended.exit_code} (ended by {_signal_name(-ended.exit_code)})"
+def _describe_exit(process_exit: processes.ProcessExit, seconds: int) -> str:
+    if process_exit.exit_code is None:
+        exit_line = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
+    elif process_exit.exit_code < 0:
+        exit_line = f"exit code: {128 - process_exit.exit_code} (ended by {_signal_name(-process_exit.exit_code)})"
     else:
-        first = f"exit code: {ended.exit_code}"
-    last = (
-        f"\n[something it started still runs in the background; to end it: kill -- {' '.join(map(str, ended.running))}]"
-        if ended.running
-        else ""
+        exit_line = f"exit code: {process_exit.exit_code}"
+    background_note = ""
+    if process_exit.running_processes:
+        ids = " ".join(map(str, process_exit.running_processes))
+        background_note = f"\n[something it started still runs in the background; to end it: kill -- {ids}]"
+    return (
+        f"{exit_line}\n{process_exit.output.rstrip() or '(no output)'}{background_note}"
     )
-    return f"{first}\n{ended.output.rstrip() or '(no output)'}{last}"
 
 
 def _signal_name(number: int) -> str:

@@ -73,7 +73,7 @@ from everthread.gateway.dashboard.savings import (
     PriceTable,
     compare_thread,
 )
-from everthread.providers.local import SMOLLM2, pull
+from everthread.providers.local import SMOLLM2, download_model
 from everthread.store.records import NewSession
 from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
@@ -127,7 +127,7 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     print_text(f"{LOCAL_MODEL_OFFER}{download}")
     if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
-    pull(home_directory(), say=lambda words: print_text((words, "dim")))
+    download_model(home_directory(), report=lambda words: print_text((words, "dim")))
     if config.model.default is None and set_keys(
         config_path(), {"model.default": LOCAL_MODEL}
     ):
@@ -229,7 +229,7 @@ def render_greeting(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
-    is_priced = prices_for(route.name, at=datetime.now(UTC)) is not None
+    is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
         lines.append(
             f"no price is known for {escape_controls(route.name)}: cost is not shown"
@@ -240,10 +240,10 @@ def render_greeting(
         and config.model.default is None
         and choice
         and choice.model == route.name
-        and choice.why
+        and choice.reason
     ):
         lines.append(
-            f"{escape_controls(route.name)}: {choice.why}; `everthread init` changes it"
+            f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
         )
     lines.append(
         f"summaries by {escape_controls(describe_own_writer(config, route.name))}"
@@ -515,7 +515,10 @@ async def run_chat(
             )
 
         approve = Approvals(
-            read_rules(home_directory()), ask, everything=yes, keep=save_rule
+            read_rules(home_directory()),
+            ask,
+            allow_everything=yes,
+            store_rule=save_rule,
         )
         async with await open_terminal_agent(
             start, store, resume, approve, listener=chat.on_event

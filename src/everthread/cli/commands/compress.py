@@ -28,7 +28,7 @@ from everthread.compaction.journal.journal import name_author
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.outputs import name_reader
+from everthread.core.outputs import replace_reader_name
 from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.conversation_file import (
@@ -165,7 +165,9 @@ def _write_conversation(
 ) -> None:
     """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`."""
     # No tool reads these files.
-    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)
+    body = replace_reader_name(
+        CODECS[recording.api].encode_request(recording.request), None
+    )
     outputs = {item.id: item.text for result in results for item in result.to_store}
     outputs |= {node.id: node.body for result in results for node in result.nodes}
     text = (

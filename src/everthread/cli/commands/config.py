@@ -117,7 +117,7 @@ def check(file: FileArgument = None) -> None:
 def find_start_problems(config: Config) -> Iterator[str]:
     """Yield each problem that would fail at start: engine, auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
-    from everthread.factory.gateways import upstreams_of, with_keys
+    from everthread.factory.gateways import add_keys, list_upstreams
     from everthread.factory.model_setup import check_choice
     from everthread.gateway.middleware import is_loopback
 
@@ -145,7 +145,7 @@ def find_start_problems(config: Config) -> Iterator[str]:
             yield f"gateway.upstreams: {upstream.name} needs a key, and {upstream.api_key_env} is not set"
             return
     try:
-        with_keys(upstreams_of(config), gateway.auth)
+        add_keys(list_upstreams(config), gateway.auth)
     except EverthreadError as error:
         yield f"gateway.upstreams: {error}"
 

@@ -20,7 +20,7 @@ from everthread.cli.summary_writer import describe_client_writer, describe_own_w
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.core.messages import count_noun
-from everthread.core.prices import price_source, prices_for
+from everthread.core.prices import describe_price_source, prices_for
 from everthread.errors import (
     ConfigError,
     EverthreadError,
@@ -32,14 +32,14 @@ from everthread.factory.model_setup import check_choice, load_window
 from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
-from everthread.providers.local import find_model
+from everthread.providers.local import find_model_file
 from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
     OPENAI,
     OPENROUTER,
-    OTHERS,
-    Choice,
+    OTHER_PROVIDERS,
+    ModelChoice,
 )
 from everthread.store.records import StoreHealth
 from everthread.store.store import Store
@@ -125,7 +125,7 @@ def check_keys(config: Config | None) -> CheckResult:
     """Check which variables with keys are set: their names, never their values."""
     variables = [
         provider.key_env
-        for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHERS)
+        for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
     ]
     if config is not None:
         configured = (
@@ -141,7 +141,7 @@ def check_keys(config: Config | None) -> CheckResult:
     )
 
 
-def check_model(config: Config) -> tuple[Choice | None, CheckResult]:
+def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
     """Check which model would be used, and whether its key is set."""
     choice, problem = check_choice(config.model)
     if choice is None:
@@ -165,7 +165,7 @@ def check_model(config: Config) -> tuple[Choice | None, CheckResult]:
     )
 
 
-def find_missing_package(choice: Choice) -> MissingPackageError | None:
+def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
     """Return the error of a call to the model, if its SDK is not installed."""
     try:
         require_sdk(choice.api)
@@ -205,7 +205,7 @@ def check_summaries(config: Config) -> list[CheckResult]:
     return [CheckResult("summaries", "good", text)]
 
 
-async def check_endpoint(choice: Choice) -> CheckResult:
+async def check_endpoint(choice: ModelChoice) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
     url = models_url(choice.base_url, choice.api)
     headers = endpoint_headers(
@@ -241,7 +241,7 @@ async def check_endpoint(choice: Choice) -> CheckResult:
     return CheckResult("endpoint", "good", f"{url}: answers ({status})")
 
 
-async def check_store(config: Config, choice: Choice | None) -> list[CheckResult]:
+async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckResult]:
     """Check the store, and the model's window, which may have been learnt and stored there."""
     url = store_url(config)
     store: Store | None = None
@@ -298,7 +298,7 @@ def _hide_password(url: str) -> str:
 
 
 async def check_window(
-    config: Config, choice: Choice, store: Store | None
+    config: Config, choice: ModelChoice, store: Store | None
 ) -> CheckResult:
     """Check the window in tokens and its source."""
     window = await load_window(choice, config.model.context_length, store)
@@ -312,13 +312,13 @@ async def check_window(
     return CheckResult("window", "good", window.sentence)
 
 
-def check_prices(config: Config, choice: Choice) -> CheckResult:
+def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
     provider = price_provider(choice)
-    source = price_source(choice.model, at=now, provider=provider)
-    prices = prices_for(choice.model, at=now, provider=provider)
+    source = describe_price_source(choice.model, time=now, provider=provider)
+    prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
         advice = (
@@ -341,11 +341,11 @@ def check_engine(config: Config) -> CheckResult:
     )
 
 
-def check_local_model(choice: Choice | None) -> CheckResult:
+def check_local_model(choice: ModelChoice | None) -> CheckResult:
     """Check the local model. It is needed only if it is the configured one."""
     name = choice.model if choice is not None and choice.provider == "local" else None
     try:
-        path = find_model(name, home_directory())
+        path = find_model_file(name, home_directory())
     except EverthreadError as error:
         text = str(error)
         advice = "everthread models pull"

@@ -15,7 +15,7 @@ from everthread.cli.summary_writer import describe_own_writer
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
 from everthread.errors import InputError
-from everthread.providers.local import SMOLLM2, is_intact, pull
+from everthread.providers.local import SMOLLM2, download_model, is_intact
 from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
@@ -31,7 +31,7 @@ PROVIDERS_BY_NAME = {
 
 MODEL_HINTS = {
     **{
-        name: f"{entry.default}, or another of its models"
+        name: f"{entry.default_model}, or another of its models"
         for name, entry in PROVIDERS_BY_NAME.items()
     },
     "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
@@ -108,7 +108,7 @@ def init(
             flag="--base-url",
         )
     default_model = (
-        SMOLLM2.name if name == "local" else entry.default if entry else None
+        SMOLLM2.name if name == "local" else entry.default_model if entry else None
     )
     model = model or (default_model if name == "local" else None)
     model = model or _ask("Which model?", default_model, ask=ask, flag="--model")
@@ -159,7 +159,7 @@ def _offer_download() -> None:
         return
     question = f"Download it now, about {SMOLLM2.size // 1_000_000} MB?"
     if typer.confirm(question, default=True, prompt_suffix=" "):
-        pull(home, say=lambda words: print_text((words, "dim")))
+        download_model(home, report=lambda words: print_text((words, "dim")))
 
 
 def _make_settings(

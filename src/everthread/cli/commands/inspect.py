@@ -22,6 +22,7 @@ from everthread.cli.output import (
     print_table,
     print_text,
 )
+from everthread.core.message_repair import repair
 from everthread.core.messages import (
     Message,
     Messages,
@@ -32,8 +33,14 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
-from everthread.core.validation import repair, validate_messages
+from everthread.core.transcript import (
+    TurnSpan,
+    find_call_groups,
+    is_summary,
+    split_into_turns,
+    user_text,
+)
+from everthread.core.validation import validate_messages
 from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
@@ -65,15 +72,17 @@ def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
         "source": conversation.source,
         "api": conversation.api,
         "messages": len(messages),
-        "turns": [_describe_turn(messages, turn) for turn in turns(messages)],
+        "turns": [
+            _describe_turn(messages, turn) for turn in split_into_turns(messages)
+        ],
         "groups": [
             {
-                "assistant": group.assistant,
+                "assistant": group.assistant_index,
                 "calls": len(group.call_ids),
-                "results": len(group.results),
-                "missing": group.missing,
+                "results": len(group.result_indexes),
+                "missing": group.unanswered_ids,
             }
-            for group in groups(messages)
+            for group in find_call_groups(messages)
         ],
         "summaries": [
             index for index, message in enumerate(messages) if is_summary(message)
@@ -87,12 +96,12 @@ def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
 
 
 def _describe_turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
-    user = turn.user
+    user = turn.user_index
     return {
         "start": turn.start,
         "end": turn.end,
         "messages": turn.end - turn.start,
-        "groups": len(groups(messages[turn.start : turn.end])),
+        "groups": len(find_call_groups(messages[turn.start : turn.end])),
         "user": "" if user is None else excerpt(user_text(messages[user])),
     }
 
@@ -105,14 +114,14 @@ def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
         f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts_text}, "
         f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
     )
-    turns = [
+    turn_rows = [
         (turn["start"], turn["messages"], turn["groups"], turn["user"])
         for turn in report["turns"]
     ]
     print_table(
         "turns",
         ["from>", "messages>", "tool groups>", "the user…"],
-        turns,
+        turn_rows,
         max_rows=max_rows,
     )
     by_api = report["problems"]

@@ -73,7 +73,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
-    from everthread.gateway.access.issued_keys import issue_key
+    from everthread.gateway.access.key_creation import issue_key
     from everthread.store.records import KeyLimits
 
     limits = KeyLimits(
@@ -154,7 +154,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key. Running gateways refuse it within five seconds."""
-    from everthread.gateway.access.issued_keys import key_id_in
+    from everthread.gateway.access.key_creation import key_id_in
 
     key_id = key_id_in(key)
     revoked_at = with_store(store_url, lambda store: store.revoke_key(key_id))
@@ -178,7 +178,7 @@ def _parse_dollars(text: str | None) -> Decimal | None:
 
 
 def _describe_scopes(scopes: frozenset[str]) -> str:
-    from everthread.gateway.access.issued_keys import SCOPES
+    from everthread.gateway.access.key_creation import SCOPES
 
     return ", ".join(
         f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes)

@@ -25,7 +25,7 @@ from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window
-    from everthread.providers.model_choice import Choice
+    from everthread.providers.model_choice import ModelChoice
     from everthread.store.records import ModelLimit
     from everthread.store.store import Store
 
@@ -47,9 +47,11 @@ def list_models(
     as_json: AsJson = False,
 ) -> None:
     """List the families of the catalogue: window, longest answer, how their providers cache."""
-    from everthread.providers.catalog import families, plain_name
+    from everthread.providers.catalog import list_families, normalize_model_name
 
-    entries = [entry for entry in families() if plain_name(text) in entry.family]
+    entries = [
+        entry for entry in list_families() if normalize_model_name(text) in entry.family
+    ]
     if as_json:
         names = (
             [
@@ -91,12 +93,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
-    from everthread.factory.model_setup import choice_of, load_window
+    from everthread.factory.model_setup import choose_from_section, load_window
     from everthread.factory.prices import apply_prices
 
     config = load_config()
     apply_prices(config)
-    choice = choice_of(config.model, name)
+    choice = choose_from_section(config.model, name)
     is_configured = name is None or config.model.default in (None, name)
     setting = config.model.context_length if is_configured else None
 
@@ -123,11 +125,11 @@ def show(
 @app.command()
 def pull() -> None:
     """Fetch the small model that runs on this machine, about 98 MB, into the home."""
-    from everthread.providers.local import pull as fetch
+    from everthread.providers.local import download_model as fetch
 
     fetch(
         home_directory(),
-        say=lambda words: print(escape_controls(words), file=sys.stderr, flush=True),
+        report=lambda words: print(escape_controls(words), file=sys.stderr, flush=True),
     )
 
 
@@ -152,12 +154,12 @@ def forget(
 
 
 def _describe_model(
-    choice: Choice, window: Window, limits: list[ModelLimit]
+    choice: ModelChoice, window: Window, limits: list[ModelLimit]
 ) -> dict[str, Any]:
-    from everthread.providers.catalog import known_model
+    from everthread.providers.catalog import find_known_model
     from everthread.providers.local import SMOLLM2
 
-    entry = known_model(choice.model)
+    entry = find_known_model(choice.model)
     file = SMOLLM2.path(home_directory())
     local_path = (
         f"{file}"
@@ -185,14 +187,14 @@ def _describe_model(
     }
 
 
-def _list_prices(choice: Choice) -> dict[str, float] | None:
+def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
     """Dollars per million tokens."""
     from everthread.core.prices import prices_for
 
     if choice.provider == "local":
         return None
     prices = prices_for(
-        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
+        choice.model, time=datetime.now(UTC), provider=price_provider(choice)
     )
     if prices is None:
         return None
@@ -200,7 +202,7 @@ def _list_prices(choice: Choice) -> dict[str, float] | None:
     return {key: float(value) for key, value in fields.items() if value is not None}
 
 
-def price_provider(choice: Choice) -> str | None:
+def price_provider(choice: ModelChoice) -> str | None:
     """Return the provider's name in the price table; None to go by the model's name."""
     return (
         choice.provider
@@ -209,14 +211,14 @@ def price_provider(choice: Choice) -> str | None:
     )
 
 
-def _name_price_source(choice: Choice) -> str:
+def _name_price_source(choice: ModelChoice) -> str:
     """Return which table the prices are from; empty if they are unknown."""
-    from everthread.core.prices import price_source
+    from everthread.core.prices import describe_price_source
 
     if choice.provider == "local":
         return ""
-    return price_source(
-        choice.model, at=datetime.now(UTC), provider=price_provider(choice)
+    return describe_price_source(
+        choice.model, time=datetime.now(UTC), provider=price_provider(choice)
     )
 
 

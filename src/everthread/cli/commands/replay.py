@@ -314,9 +314,9 @@ def _override_options(
     economics: bool | None,
 ) -> SessionOptions:
     """Return the configured options, overridden by those of the command line."""
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversations import make_session_options
 
-    options = session_options(config)
+    options = make_session_options(config)
     if threshold is not None:
         options = replace(
             options, threshold=threshold, threshold_tokens=None, models={}

@@ -243,7 +243,7 @@ def _open_approvals(output: Output, *, yes: bool) -> Approvals:
     return Approvals(
         read_rules(home_directory()),
         ApprovalPrompt(output.screen, reader, lambda: None) if has_user else None,
-        everything=yes,
+        allow_everything=yes,
     )
 
 

@@ -110,7 +110,7 @@ def serve(
     Ctrl-C ends it, after what is being answered.
     """
     leave_on_interrupt()
-    from everthread.factory.gateways import upstreams_of, with_keys
+    from everthread.factory.gateways import add_keys, list_upstreams
 
     config = load_config()
     _require_auxiliary_sdk(config)
@@ -119,7 +119,7 @@ def serve(
         for start_message in upstream or []
     ]
     auth = auth or config.gateway.auth
-    upstreams = with_keys(named_upstreams or upstreams_of(config, mode), auth)
+    upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
     task = ServeTask(
         config=config,
         upstreams=upstreams,
@@ -184,7 +184,7 @@ class ServeTask:
             upstreams=self.upstreams,
             auth=self.auth,
             trial=run_trial,
-            warm=True,
+            is_gateway_process=True,
             **options,
         )
 
@@ -203,7 +203,7 @@ async def _serve_with_workers(
     task: ServeTask, port: int, count: int, start_message: StartMessage
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
-    from everthread.factory.gateways import with_local
+    from everthread.factory.gateways import start_local_models
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
@@ -222,7 +222,7 @@ async def _serve_with_workers(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-"))
         )
         worker_task = replace(
-            task, upstreams=await with_local(task.upstreams, task.config, stack)
+            task, upstreams=await start_local_models(task.upstreams, task.config, stack)
         )
         sockets = PortSockets(task.host, port, count)
         supervisor = Supervisor(

@@ -67,7 +67,7 @@ def tune(
     Proposed is the cheapest threshold that keeps nearly as much in the context as the configured one.
     """
     from everthread.config import load_config
-    from everthread.factory.conversations import session_options
+    from everthread.factory.conversations import make_session_options
     from everthread.lab.threshold_search import TRIED_SHARES, tune_thresholds
 
     recordings = _read_logs(logs, last, most)
@@ -80,7 +80,7 @@ def tune(
             finished += 1
 
         tunings = tune_thresholds(
-            recordings, session_options(load_config()), progress=show_progress_of
+            recordings, make_session_options(load_config()), progress=show_progress_of
         )
     if as_json:
         print_json({"models": [_tuning_as_json(tuning) for tuning in tunings]})

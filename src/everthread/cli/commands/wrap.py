@@ -215,7 +215,7 @@ async def _run(
     mcp: bool,
 ) -> int:
     """Run the client with a gateway of its own, and print the receipt."""
-    from everthread.factory.gateways import open_gateway, page_reader
+    from everthread.factory.gateways import make_page_reader, open_gateway
     from everthread.factory.stores import open_store, store_url
     from everthread.gateway.monitoring.log_lines import set_up_logs
 
@@ -246,7 +246,7 @@ async def _run(
         insights = await store.insights(
             since=started_at, until=time.time() + 1, platform="gateway"
         )
-        comparison = await page_reader(config, store).savings(started_at)
+        comparison = await make_page_reader(config, store).savings(started_at)
         managed_run_text = ""
         if overrides.is_passive:
             managed_run_text = await describe_managed_run(config, store, started_at)

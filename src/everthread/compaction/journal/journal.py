@@ -11,9 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.journal.entries import ENTRY_FIGURES, ENTRY_HEADER, Entry
+from everthread.compaction.journal.entries import (
+    ENTRY_FIGURES,
+    ENTRY_HEADER,
+    Entry,
+)
 from everthread.compaction.journal.entry_shortening import fit_entries
-from everthread.compaction.journal.one_line_text import closing_text, redact_texts
+from everthread.compaction.journal.one_line_text import (
+    closing_text,
+    redact_texts,
+)
 from everthread.compaction.user_quotes import Count
 from everthread.core.messages import count_noun
 

@@ -7,7 +7,7 @@ import re
 from everthread.compaction.journal.conclusions import LINE_SEPARATOR
 from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words, redact
-from everthread.core.transcript import defuse
+from everthread.core.transcript import neutralize_summary_marks
 
 ERROR_START = "error: "
 """The start of an error line, which follows the line of the failed step."""
@@ -85,9 +85,12 @@ def redact_texts(texts: list[str]) -> list[str]:
     Return the same list if nothing changes.
     """
     joined = _SEPARATOR.join(texts)
-    clean = defuse(redact(joined))
+    clean = neutralize_summary_marks(redact(joined))
     split = clean.split(_SEPARATOR)
     # One of the texts holds the separator, or the list is empty.
     if len(split) != len(texts):
-        return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
+        return [
+            neutralize_summary_marks(redact(text.replace(_SEPARATOR, " ")))
+            for text in texts
+        ]
     return texts if clean == joined else split

@@ -33,7 +33,12 @@ from everthread.compaction.summary import (
 from everthread.compaction.summary_message import without_pins
 from everthread.compaction.user_quotes import Count
 from everthread.core.messages import Messages
-from everthread.core.transcript import defuse, is_user_message, spans, without_summary
+from everthread.core.transcript import (
+    is_user_message,
+    neutralize_summary_marks,
+    spans,
+    without_summary,
+)
 from everthread.core.types import Node
 
 EARLIER_SUMMARY_AUTHOR = "an earlier summary"
@@ -233,7 +238,7 @@ def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> 
 
 def defuse_nodes(text: str) -> str:
     """Change lines of a node's text that could pass for the start of a node or for a marker."""
-    return _FORGED.sub("(", defuse(text)).strip()
+    return _FORGED.sub("(", neutralize_summary_marks(text)).strip()
 
 
 def plain_author(name: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.journal.builder import JournalFold
 from everthread.compaction.journal.journal import Journal
+from everthread.compaction.journal.journal_builder import JournalFold
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning import StoredGraph
 from everthread.compaction.pruning import prune, redact_message
@@ -23,7 +23,7 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import gist, is_lookup
+from everthread.core.transcript import is_lookup_tool, shorten_answer
 from everthread.core.types import Node
 
 
@@ -128,13 +128,13 @@ def quiet_lookups(messages: Messages) -> list[Message]:
         call.id
         for message in messages
         for call in calls_of(message)
-        if is_lookup(call.name)
+        if is_lookup_tool(call.name)
     }
     if not looked:
         return list(messages)
 
     def edit(result: Result, _: object) -> Any:
-        line = gist(result.text)
+        line = shorten_answer(result.text)
         if result.call_id not in looked or line == result.text:
             return result.content
         return with_text(result.content, line)

@@ -35,7 +35,9 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.summary_message import fit_sections
 from everthread.compaction.user_quotes import Count
-from everthread.compaction.verification.draft_checks import NAMES_TOO_MUCH
+from everthread.compaction.verification.draft_checks import (
+    NAMES_TOO_MUCH,
+)
 from everthread.compaction.verification.unsupported_lines import (
     is_refused,
     mark_sections,

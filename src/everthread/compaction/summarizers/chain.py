@@ -42,8 +42,10 @@ class Price:
     ) -> float | None:
         """Return the dollars for a prompt of `prompt` tokens and an answer of `written`; None if a price is unknown."""
         at = datetime.fromtimestamp(self.wall(), UTC)
-        rates = Rates.of(
-            prices_for(self.model, at=at, provider=self.provider, prompt_tokens=prompt),
+        rates = Rates.from_prices(
+            prices_for(
+                self.model, time=at, provider=self.provider, prompt_tokens=prompt
+            ),
             ttl=self.ttl,
         )
         return (

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from everthread.compaction.user_quotes import split_sentences
-from everthread.compaction.verification.checkable_names import Name, checkable_names
+from everthread.compaction.verification.checkable_names import (
+    Name,
+    checkable_names,
+)
 from everthread.compaction.verification.source_index import (
     FIGURE,
     figure_value,

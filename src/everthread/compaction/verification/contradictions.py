@@ -14,8 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from everthread.compaction.verification.checkable_names import Name, checkable_names
-from everthread.compaction.verification.claims import MAX_SENTENCE_CHARS, Claim, Figure
+from everthread.compaction.verification.checkable_names import (
+    Name,
+    checkable_names,
+)
+from everthread.compaction.verification.claims import (
+    MAX_SENTENCE_CHARS,
+    Claim,
+    Figure,
+)
 from everthread.compaction.verification.source_index import (
     SourceIndex,
     figure_value,

@@ -34,7 +34,7 @@ from everthread.compaction.verification.unsupported_lines import (
     source_text,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import defuse
+from everthread.core.transcript import neutralize_summary_marks
 
 NAMES_TOO_MUCH = "named too much that no source says"
 WROTE_TOO_MUCH = "wrote lines that are far longer than a summary"
@@ -48,7 +48,9 @@ def check_draft(
     draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: Count
 ) -> SummaryDraft | str:
     """Return a model's draft, marked and completed; or why it is refused."""
-    sections = {name: defuse(text) for name, text in draft.sections.items()}
+    sections = {
+        name: neutralize_summary_marks(text) for name, text in draft.sections.items()
+    }
     sections = fit_sections(sections, MAX_BUDGETS_READ * request.budget, count)
     marked, checked, unknown = mark_sections(
         sections, source_text(plan.messages, plan.earlier.text)

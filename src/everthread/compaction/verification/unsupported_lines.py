@@ -12,16 +12,31 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from everthread.compaction.summary import Sections
-from everthread.compaction.verification.checkable_names import ERROR, HASH, Name
+from everthread.compaction.verification.checkable_names import (
+    ERROR,
+    HASH,
+    Name,
+)
 from everthread.compaction.verification.claims import (
     Claim,
     Figure,
     read_claims,
     says_something,
 )
-from everthread.compaction.verification.contradictions import count_contradictions
-from everthread.compaction.verification.source_index import SourceIndex, tokens_of
-from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
+from everthread.compaction.verification.contradictions import (
+    count_contradictions,
+)
+from everthread.compaction.verification.source_index import (
+    SourceIndex,
+    tokens_of,
+)
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    iterate_strings,
+    results_of,
+    text_of,
+)
 from everthread.core.search.terms import stop_words
 from everthread.core.transcript import without_summary
 
@@ -50,7 +65,7 @@ def _message_text(message: Message) -> str:
     for call in calls_of(message):
         parts.append(call.name)
         parts += (
-            strings_in(call.parsed, keys=True)
+            iterate_strings(call.parsed, keys=True)
             if "\\" in call.arguments
             else (call.arguments,)
         )

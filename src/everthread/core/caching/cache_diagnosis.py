@@ -1,4 +1,4 @@
-"""Why a provider's cache missed, as the provider itself says.
+"""Ask a provider why its cache missed, and read the reason.
 
 Anthropic compares a request with the one that an earlier answer belongs to
 (`diagnostics.previous_message_id`), and so does OpenAI from GPT-5.6 on
@@ -11,50 +11,58 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everthread.core.caching.cache_lifetimes import OPTIONS, bills_writes
+from everthread.core.caching.cache_lifetimes import (
+    CACHE_OPTIONS_FIELD,
+    bills_cache_writes,
+)
 from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 
-_HOSTS = {"anthropic": "api.anthropic.com", "openai_responses": "api.openai.com"}
-_PROVIDERS = {"anthropic": "anthropic", "openai_responses": "openai"}
-_UNKNOWN = frozenset(
+_HOST_BY_API = {"anthropic": "api.anthropic.com", "openai_responses": "api.openai.com"}
+_PROVIDER_BY_API = {"anthropic": "anthropic", "openai_responses": "openai"}
+_UNINFORMATIVE_REASONS = frozenset(
     {"unavailable", "previous_message_not_found", "comparison_response_not_found"}
 )
-"""Answers that give no reason."""
+"""Values that give no reason."""
 
 
 def ask_for_diagnosis(
     api: Api, model: str, provider: str, base_url: str, *, previous_id: str
 ) -> dict[str, Any]:
-    """Return the field that asks why the cache missed; empty if a route does not know it.
+    """Return the request field that asks why the cache missed; empty if the route does not support it.
 
     `previous_id`: the id of the answer to compare with. An empty one is sent to Anthropic too, which then remembers the
     request for the next comparison.
     """
     host = host_of(base_url) if base_url else ""
-    if host != _HOSTS.get(api) and (host or provider != _PROVIDERS.get(api)):
+    if host != _HOST_BY_API.get(api) and (
+        host or provider != _PROVIDER_BY_API.get(api)
+    ):
         return {}
     if api == "anthropic":
         return {"diagnostics": {"previous_message_id": previous_id or None}}
-    if not previous_id or not bills_writes(model):
+    if not previous_id or not bills_cache_writes(model):
         return {}
-    return {OPTIONS: {"comparison_response_id": previous_id}}
+    return {CACHE_OPTIONS_FIELD: {"comparison_response_id": previous_id}}
 
 
 def read_diagnosis(raw: Mapping[str, Any]) -> str:
     """Return the reason in an answer, such as `tools changed`; empty if it gives none."""
-    stated: Any = None
-    asked = raw.get("diagnostics")
-    if isinstance(asked, Mapping):
-        reason = asked.get("cache_miss_reason")
-        stated = reason.get("type") if isinstance(reason, Mapping) else None
-    compared = raw.get("prompt_cache_diagnostics")
-    if isinstance(compared, Mapping) and compared.get("type") == "cache_miss":
-        stated = compared.get("reason")
-    if not isinstance(stated, str) or stated in _UNKNOWN:
+    reason: Any = None
+    anthropic_diagnostics = raw.get("diagnostics")
+    if isinstance(anthropic_diagnostics, Mapping):
+        miss_reason = anthropic_diagnostics.get("cache_miss_reason")
+        reason = miss_reason.get("type") if isinstance(miss_reason, Mapping) else None
+    openai_diagnostics = raw.get("prompt_cache_diagnostics")
+    if (
+        isinstance(openai_diagnostics, Mapping)
+        and openai_diagnostics.get("type") == "cache_miss"
+    ):
+        reason = openai_diagnostics.get("reason")
+    if not isinstance(reason, str) or reason in _UNINFORMATIVE_REASONS:
         return ""
-    return stated[:100].replace("_", " ")
+    return reason[:100].replace("_", " ")
 
 
 def with_diagnosis(usage: CanonicalUsage, raw: Mapping[str, Any]) -> CanonicalUsage:

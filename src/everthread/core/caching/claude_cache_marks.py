@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 MARKED_MESSAGES = 3
 """Marks that move with the end of the conversation; the fourth is on the system prompt."""
-MIN_CACHED = 1024
+MIN_CACHED_TOKENS = 1024
 """Tokens: no Claude model caches a shorter prompt."""
 LOOKBACK_BLOCKS = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
@@ -37,29 +37,36 @@ def apply_cache_control(
     *,
     ttl: str = "5m",
     native_anthropic: bool = False,
-    previous: int | None = None,
-    wordless_results: bool = False,
+    previous_index: int | None = None,
+    mark_tool_results: bool = False,
 ) -> list[Message]:
     """Return the messages with one mark on the last leading system message and three on the last three others.
 
-    Outside Anthropic's own API a tool's result carries no mark, nor does a message of calls alone: the mark moves to
+    Existing marks are removed, so there are never more than four. Nothing is mutated; an unchanged message is the same
+    object. Without a leading system message its mark is left for a separate system prompt (`mark_system`).
+
+    Outside Anthropic's own API a tool result cannot carry a mark, nor can a message of calls alone: the mark moves to
     the nearest earlier message with content, so that a tool loop keeps reading from the cache. With
-    `wordless_results` the last result of such calls carries it, on a block of its text, as OpenRouter takes it. Marks
-    that were there are taken away, so there are never more than four. Nothing is mutated, and a message without a mark
-    before and after is the same object. `previous` is the index of the last message the previous call had marked (by
-    default the last that carries a mark): when more than 20 blocks came since, the provider would no longer find it,
-    so the first of the three stays there. Without a system message its mark is not used elsewhere: a system prompt
-    kept apart needs it (`mark_system`).
+    `mark_tool_results` the last result of such calls carries the mark on a block of its text, which OpenRouter accepts.
+
+    `previous_index` is the last message that the previous call had marked (default: the last with a mark). If more
+    than 20 blocks came since, the provider would no longer find that prefix, so the first of the three marks stays.
     """
-    cache_marker(ttl)
-    previous = last_marker(messages) if previous is None else previous
-    marked = [without_cache_control(message) for message in messages]
-    route = {"native_anthropic": native_anthropic, "wordless_results": wordless_results}
+    make_cache_marker(ttl)
+    previous_index = (
+        find_last_marked_index(messages) if previous_index is None else previous_index
+    )
+    marked_messages = [without_cache_control(message) for message in messages]
     for index, message in place_marks(
-        marked, ttl=ttl, previous=previous, most=len(marked), **route
+        marked_messages,
+        ttl=ttl,
+        previous_index=previous_index,
+        max_examined=len(marked_messages),
+        native_anthropic=native_anthropic,
+        mark_tool_results=mark_tool_results,
     ).items():
-        marked[index] = message
-    return marked
+        marked_messages[index] = message
+    return marked_messages
 
 
 def place_marks(  # noqa: PLR0913  which messages, and what of the route and the last request is known
@@ -67,57 +74,63 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     *,
     ttl: str = "5m",
     native_anthropic: bool = False,
-    previous: int | None = None,
-    wordless_results: bool = False,
-    leading: int | None = None,
-    most: int = _NEAR_END_MESSAGES,
+    previous_index: int | None = None,
+    mark_tool_results: bool = False,
+    leading_count: int | None = None,
+    max_examined: int = _NEAR_END_MESSAGES,
 ) -> dict[int, Message]:
     """Return the messages to mark, with their marks, by index; the given messages carry none.
 
-    `leading`: the number of leading system messages, if known. `most`: the number of other messages examined, from the
-    end.
+    `leading_count`: the number of leading system messages, if known. `max_examined`: how many other messages to
+    examine, from the end.
     """
-    carriers = _Carriers(native_anthropic, wordless_results)
-    if leading is None:
-        leading = next(
-            (index for index, m in enumerate(messages) if _role(m) not in SYSTEM_ROLES),
+    rules = _MarkRules(native_anthropic, mark_tool_results)
+    if leading_count is None:
+        leading_count = next(
+            (
+                index
+                for index, m in enumerate(messages)
+                if _role_of(m) not in SYSTEM_ROLES
+            ),
             len(messages),
         )
-    places = _last_carriers(messages, max(leading, len(messages) - most), carriers)
+    indexes = _find_last_markable(
+        messages, max(leading_count, len(messages) - max_examined), rules
+    )
     if (
-        previous is not None
-        and len(places) == MARKED_MESSAGES
-        and _is_far_back(messages, previous, places[0])
+        previous_index is not None
+        and len(indexes) == MARKED_MESSAGES
+        and _is_beyond_lookback(messages, previous_index, indexes[0])
     ):
-        places = (
-            [previous, *places[1:]]
-            if carriers.can_carry(messages, previous)
-            else places
+        indexes = (
+            [previous_index, *indexes[1:]]
+            if rules.can_carry_mark(messages, previous_index)
+            else indexes
         )
-    places = [leading - 1, *places] if leading else places
-    return {index: carriers.mark(messages[index], ttl) for index in places}
+    indexes = [leading_count - 1, *indexes] if leading_count else indexes
+    return {index: rules.mark(messages[index], ttl) for index in indexes}
 
 
-def first_markable_index(count: int, previous: int | None) -> int:
+def first_markable_index(count: int, previous_index: int | None) -> int:
     """Return the index of the first message that may carry a mark, of `count` messages.
 
-    `previous`: the index of the last mark of the previous call. A caller whose earlier
+    `previous_index`: the index of the last mark of the previous call. A caller whose earlier
     messages carry no mark can skip them.
     """
     end = count - _NEAR_END_MESSAGES
-    return max(0, end if previous is None else min(previous, end))
+    return max(0, end if previous_index is None else min(previous_index, end))
 
 
 def mark_system(system: System, *, ttl: str = "5m") -> System:
     """Return a separate system prompt as blocks, the last one marked; unchanged if there is nothing to mark."""
-    cache_marker(ttl)
-    clean = without_cache_control(system)
-    marked = _mark_content(clean, ttl)
-    return clean if marked is None else marked
+    make_cache_marker(ttl)
+    unmarked_system = without_cache_control(system)
+    marked_system = _mark_content(unmarked_system, ttl)
+    return unmarked_system if marked_system is None else marked_system
 
 
-def cache_marker(ttl: str) -> dict[str, str]:
-    """Return the mark of a block. Five minutes is the default and is not spelt out."""
+def make_cache_marker(ttl: str) -> dict[str, str]:
+    """Return the mark of a block. Five minutes is the default and is not written."""
     if ttl not in ("5m", "1h"):
         raise InputError(
             f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h."
@@ -130,10 +143,10 @@ def without_cache_control(value: T) -> T:
 
     Tool arguments and schemas are left alone.
     """
-    return cast("T", _unmark(value, 0))
+    return cast("T", _remove_marks(value, 0))
 
 
-def last_marker(messages: Messages) -> int | None:
+def find_last_marked_index(messages: Messages) -> int | None:
     """Return the index of the last message that carries a mark."""
     for index in range(len(messages) - 1, -1, -1):
         if without_cache_control(messages[index]) is not messages[index]:
@@ -154,15 +167,15 @@ def cache_route(
     name = model.lower()
     if "claude" not in name:
         return None
-    if provider in _ROUTES:
-        return _ROUTES[provider]
+    if provider in _ROUTE_BY_PROVIDER:
+        return _ROUTE_BY_PROVIDER[provider]
     if base_url:
         host = host_of(base_url)
         return next(
             (
-                _ROUTES[key]
-                for key, end in _HOSTS.items()
-                if f".{host}".endswith(f".{end}")
+                _ROUTE_BY_PROVIDER[key]
+                for key, host_suffix in _HOST_BY_PROVIDER.items()
+                if f".{host}".endswith(f".{host_suffix}")
             ),
             None,
         )
@@ -183,43 +196,43 @@ def caching_line(
     )
 
 
-_ROUTES = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
-_HOSTS = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
+_ROUTE_BY_PROVIDER = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
+_HOST_BY_PROVIDER = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Carriers:
-    """Decides which messages may carry a mark on a route, and on which block.
+class _MarkRules:
+    """Decide which messages may carry a mark on a route, and on which block.
 
-    OpenRouter takes a mark on a text block of a tool's message (its SDK gives such a message `string | content
-    items`; measured in github.com/earendil-works/pi issue 6940, mended there by pull request 6941). On the message
-    itself it is not answered at all (github.com/NousResearch/hermes-agent pull request 2391).
+    OpenRouter accepts a mark on a text block of a tool message (measured in github.com/earendil-works/pi issue 6940,
+    fixed there by pull request 6941). It does not answer a request with a mark on the message itself
+    (github.com/NousResearch/hermes-agent pull request 2391).
     """
 
     native_anthropic: bool
-    wordless_results: bool
+    mark_tool_results: bool
 
-    def can_carry(self, messages: Sequence[Any], index: int) -> bool:
+    def can_carry_mark(self, messages: Sequence[Any], index: int) -> bool:
         message = messages[index]
-        role = _role(message)
+        role = _role_of(message)
         if role is None or role in SYSTEM_ROLES:
             return False
         if self.native_anthropic:
             return True
-        if carrier_block(_as_blocks(message.get("content"))) is None:
+        if find_markable_block(_as_blocks(message.get("content"))) is None:
             return False
         return role != "tool" or (
-            self.wordless_results and self._ends_wordless_calls(messages, index)
+            self.mark_tool_results and self._ends_wordless_calls(messages, index)
         )
 
     def _ends_wordless_calls(self, messages: Sequence[Any], index: int) -> bool:
         """Return whether it is the last result of calls that came without text."""
-        if index + 1 < len(messages) and _role(messages[index + 1]) == "tool":
+        if index + 1 < len(messages) and _role_of(messages[index + 1]) == "tool":
             return False
-        caller = index - 1
-        while caller >= 0 and _role(messages[caller]) == "tool":
-            caller -= 1
-        return caller >= 0 and not self.can_carry(messages, caller)
+        caller_index = index - 1
+        while caller_index >= 0 and _role_of(messages[caller_index]) == "tool":
+            caller_index -= 1
+        return caller_index >= 0 and not self.can_carry_mark(messages, caller_index)
 
     def mark(self, message: Message, ttl: str) -> Message:
         """Mark a block of the content, else the message: the encoder then chooses a block."""
@@ -227,42 +240,44 @@ class _Carriers:
             content = _mark_content(message.get("content"), ttl)
             if content is not None:
                 return {**message, "content": content}
-        return {**message, "cache_control": cache_marker(ttl)}
+        return {**message, "cache_control": make_cache_marker(ttl)}
 
 
-def _role(message: Any) -> Any:
+def _role_of(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _last_carriers(
-    messages: Sequence[Any], first: int, carriers: _Carriers
+def _find_last_markable(
+    messages: Sequence[Any], first_index: int, rules: _MarkRules
 ) -> list[int]:
-    """Return the last messages that can carry a mark, as many as there are marks, filled up with the last others."""
-    carrying: list[int] = []
+    """Return the indexes of the last messages that can carry a mark; too few are filled up with the last others."""
+    markable: list[int] = []
     others: list[int] = []
-    for index in range(len(messages) - 1, first - 1, -1):
-        if len(carrying) == MARKED_MESSAGES:
+    for index in range(len(messages) - 1, first_index - 1, -1):
+        if len(markable) == MARKED_MESSAGES:
             break
-        if carriers.can_carry(messages, index):
-            carrying.append(index)
-        elif _role(messages[index]) not in (None, "tool", *SYSTEM_ROLES):
+        if rules.can_carry_mark(messages, index):
+            markable.append(index)
+        elif _role_of(messages[index]) not in (None, "tool", *SYSTEM_ROLES):
             others.append(index)
-    return sorted([*carrying, *others[: MARKED_MESSAGES - len(carrying)]])
+    return sorted([*markable, *others[: MARKED_MESSAGES - len(markable)]])
 
 
-def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
-    """Return whether more blocks came since than the provider looks back."""
-    if not 0 <= previous < last:
+def _is_beyond_lookback(
+    messages: Sequence[Any], previous_index: int, last_index: int
+) -> bool:
+    """Return whether more blocks follow the previous mark than the provider looks back."""
+    if not 0 <= previous_index < last_index:
         return False
-    blocks = 0
-    for index in range(len(messages) - 1, previous, -1):
-        blocks += _blocks(messages[index])
-        if blocks > LOOKBACK_BLOCKS:
+    block_count = 0
+    for index in range(len(messages) - 1, previous_index, -1):
+        block_count += _count_blocks(messages[index])
+        if block_count > LOOKBACK_BLOCKS:
             return True
     return False
 
 
-def _blocks(message: Any) -> int:
+def _count_blocks(message: Any) -> int:
     """Count the blocks of a message: its parts and calls; a tool's result is one."""
     if not isinstance(message, dict):
         return 0
@@ -279,12 +294,12 @@ def _blocks(message: Any) -> int:
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
     """Return the content as blocks with a mark on the last possible one; None if none is."""
     blocks = _as_blocks(content)
-    index = carrier_block(blocks)
+    index = find_markable_block(blocks)
     if index is None:
         return None
     return [
         *blocks[:index],
-        {**blocks[index], "cache_control": cache_marker(ttl)},
+        {**blocks[index], "cache_control": make_cache_marker(ttl)},
         *blocks[index + 1 :],
     ]
 
@@ -295,19 +310,19 @@ def _as_blocks(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def carrier_block(blocks: list[Any]) -> int | None:
+def find_markable_block(blocks: list[Any]) -> int | None:
     """Return the index of the last block that may carry a mark; None if none may."""
     return next(
         (
             index
             for index in range(len(blocks) - 1, -1, -1)
-            if _can_carry(blocks[index])
+            if _is_markable_block(blocks[index])
         ),
         None,
     )
 
 
-def _can_carry(block: Any) -> bool:
+def _is_markable_block(block: Any) -> bool:
     """Return whether a block may carry a mark; reasoning and empty text may not."""
     if not isinstance(block, dict):
         return False
@@ -318,21 +333,21 @@ def _can_carry(block: Any) -> bool:
     return isinstance(kind, str) and kind not in REASONING_BLOCKS
 
 
-def _unmark(value: Any, depth: int) -> Any:
+def _remove_marks(value: Any, depth: int) -> Any:
     if depth > _MAX_MARKER_DEPTH:
         return value
     if isinstance(value, dict):
         fields = {
-            key: item if key in OPAQUE_FIELDS else _unmark(item, depth + 1)
+            key: item if key in OPAQUE_FIELDS else _remove_marks(item, depth + 1)
             for key, item in value.items()
             if key != "cache_control"
         }
-        same = len(fields) == len(value) and all(
+        is_unchanged = len(fields) == len(value) and all(
             fields[key] is value[key] for key in fields
         )
-        return value if same else fields
+        return value if is_unchanged else fields
     if isinstance(value, list):
-        items = [_unmark(item, depth + 1) for item in value]
+        items = [_remove_marks(item, depth + 1) for item in value]
         return (
             value
             if all(new is old for new, old in zip(items, value, strict=True))

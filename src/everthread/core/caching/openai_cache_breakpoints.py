@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.caching.cache_lifetimes import bills_writes
+from everthread.core.caching.cache_lifetimes import bills_cache_writes
 from everthread.core.caching.claude_cache_marks import host_of
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.types import Api, System
 
 BREAKPOINT = "prompt_cache_breakpoint"
-_EXPLICIT = {"mode": "explicit"}
+_EXPLICIT_MODE = {"mode": "explicit"}
 _HOSTS = ("openai.com", "openrouter.ai")
 _PROVIDERS = ("openai", "openrouter")
 _PART_TYPES: Mapping[str, str] = {
@@ -26,18 +26,18 @@ _PART_TYPES: Mapping[str, str] = {
 }
 
 
-def takes_breakpoints(
+def accepts_breakpoints(
     api: Api, model: str, provider: str = "auto", base_url: str | None = None
 ) -> bool:
-    """Return whether a route knows breakpoints: OpenAI's own API and OpenRouter do.
+    """Return whether a route accepts breakpoints: OpenAI's own API and OpenRouter do.
 
     The API used with a ChatGPT login refuses them.
     """
-    if api not in _PART_TYPES or not bills_writes(model):
+    if api not in _PART_TYPES or not bills_cache_writes(model):
         return False
     if base_url:
         host = f".{host_of(base_url)}"
-        return any(host.endswith(f".{known}") for known in _HOSTS)
+        return any(host.endswith(f".{known_host}") for known_host in _HOSTS)
     return provider in (*_PROVIDERS, "auto")
 
 
@@ -49,10 +49,10 @@ def mark_system_breakpoint(system: System) -> System:
     blocks = _as_parts(system, "text")
     if not blocks:
         return system
-    marked = {0, len(blocks) - 1}
+    marked_indexes = {0, len(blocks) - 1}
     return [
-        {**block, BREAKPOINT: _EXPLICIT} if at in marked else block
-        for at, block in enumerate(blocks)
+        {**block, BREAKPOINT: _EXPLICIT_MODE} if index in marked_indexes else block
+        for index, block in enumerate(blocks)
     ]
 
 
@@ -62,29 +62,35 @@ def has_breakpoint(content: Any) -> bool:
     return any(isinstance(part, dict) and BREAKPOINT in part for part in parts)
 
 
-def breakpoint_place(values: list[Any], leading: int, note: str = "") -> int | None:
+def find_breakpoint_index(
+    messages: list[Any], leading_count: int, note: str = ""
+) -> int | None:
     """Return the index of the message to mark.
 
-    That is the last of the `leading` system messages that is not our `note`, else the
-    first user message: a compaction keeps it in place.
+    It is the last of the `leading_count` system messages that is not our `note`, else the first user message, which a
+    compaction keeps in place.
     """
-    for index in range(leading - 1, -1, -1):
-        if values[index].get("content") != note and _can_carry(values[index]):
+    for index in range(leading_count - 1, -1, -1):
+        if messages[index].get("content") != note and _can_carry_breakpoint(
+            messages[index]
+        ):
             return index
-    if leading < len(values) and values[leading].get("role") == "user":
-        return leading if _can_carry(values[leading]) else None
+    if leading_count < len(messages) and messages[leading_count].get("role") == "user":
+        return leading_count if _can_carry_breakpoint(messages[leading_count]) else None
     return None
 
 
 def mark_message(api: Api, message: Any, note: str = "") -> dict[str, Any]:
     """Return a message with a breakpoint on its last part that is not our `note`."""
     parts = _as_parts(message.get("content"), _PART_TYPES[api])
-    last = max(at for at, part in enumerate(parts) if part.get("text") != note)
-    parts[last] = {**parts[last], BREAKPOINT: _EXPLICIT}
+    last_index = max(
+        index for index, part in enumerate(parts) if part.get("text") != note
+    )
+    parts[last_index] = {**parts[last_index], BREAKPOINT: _EXPLICIT_MODE}
     return {**message, "content": parts}
 
 
-def _can_carry(message: Message | Mapping[str, Any]) -> bool:
+def _can_carry_breakpoint(message: Message | Mapping[str, Any]) -> bool:
     is_input = message.get("role") in (*SYSTEM_ROLES, "user")
     content = message.get("content")
     parts = content if isinstance(content, list) else [{}]

@@ -1,4 +1,4 @@
-"""Compare the prefixes of two requests: what the next one repeats, and where they first differ."""
+"""Compare two requests: how much of the first the second repeats, and where they first differ."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
-from everthread.core.fingerprints import byte_form, byte_text
+from everthread.core.fingerprints import byte_form, byte_form_text
 from everthread.core.types import Request, System
 
-Where = Literal["tools", "system", "messages"]
+RequestSection = Literal["tools", "system", "messages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +18,19 @@ class PrefixDiff:
     """The part of a request that the next one repeats, and their first difference."""
 
     shared_messages: int
-    """Messages repeated byte for byte; none when the tools or the system prompt before them changed."""
-    extends: bool
-    """The next request begins with the whole of the one before."""
-    where: Where | None = None
+    """Messages repeated byte for byte; 0 if the tools or the system prompt before them changed."""
+    is_extension: bool
+    """Whether the second request begins with all of the first."""
+    section: RequestSection | None = None
     index: int | None = None
-    """Which message differs."""
+    """Index of the message that differs."""
     path: str = ""
-    """Which field of it: `content[0].text`."""
-    before: str = ""
-    after: str = ""
+    """Path of the field that differs, such as `content[0].text`."""
+    old_excerpt: str = ""
+    new_excerpt: str = ""
 
     def __str__(self) -> str:
-        if self.extends:
+        if self.is_extension:
             return f"extends it: all {self.shared_messages} messages are shared"
         index = "" if self.index is None else f"[{self.index}]"
         path = (
@@ -38,33 +38,35 @@ class PrefixDiff:
             if self.path and not self.path.startswith("[")
             else self.path
         )
-        return f"{self.where}{index}{path}: {self.before} became {self.after}"
+        return (
+            f"{self.section}{index}{path}: {self.old_excerpt} became {self.new_excerpt}"
+        )
 
 
-def shared_prefix(a: Request, b: Request) -> PrefixDiff:
+def compare_prefixes(a: Request, b: Request) -> PrefixDiff:
     """Compare two requests byte for byte, without marks; a string equals one text block."""
-    for where, index, old, new in _compared_parts(a, b):
-        difference = _difference(old, new)
+    for section, index, old, new in _pair_sections(a, b):
+        difference = _find_difference(old, new)
         if difference:
-            path, before, after = difference
+            path, old_excerpt, new_excerpt = difference
             return PrefixDiff(
                 index or 0,
-                extends=False,
-                where=where,
+                is_extension=False,
+                section=section,
                 index=index,
                 path=path,
-                before=before,
-                after=after,
+                old_excerpt=old_excerpt,
+                new_excerpt=new_excerpt,
             )
-    return PrefixDiff(len(a.messages), extends=True)
+    return PrefixDiff(len(a.messages), is_extension=True)
 
 
 _ABSENT: Any = object()
 
 
-def _compared_parts(
+def _pair_sections(
     a: Request, b: Request
-) -> Iterator[tuple[Where, int | None, Any, Any]]:
+) -> Iterator[tuple[RequestSection, int | None, Any, Any]]:
     """Yield the parts to compare, in the order in which a provider reads a request."""
     yield "tools", None, byte_form(a.tools), byte_form(b.tools)
     yield "system", None, _system_form(a.system), _system_form(b.system)
@@ -78,25 +80,31 @@ def _system_form(system: System) -> Any:
     return byte_form({"content": system or None})["content"]
 
 
-def _difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
+def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
     """Return the path of the first difference and both values; None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
         return path, _excerpt(old), _excerpt(new)
-    if byte_text(old) == byte_text(new):
+    if byte_form_text(old) == byte_form_text(new):
         return None
-    for step, x, y in _children(old, new):
-        difference = _difference(
-            x, y, f"{path}{step}" if path or step.startswith("[") else step[1:]
+    for path_step, x, y in _pair_children(old, new):
+        difference = _find_difference(
+            x,
+            y,
+            f"{path}{path_step}"
+            if path or path_step.startswith("[")
+            else path_step[1:],
         )
         if difference:
             return difference
-    at = (
-        _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
+    position = (
+        _common_prefix_length(old, new)
+        if isinstance(old, str) and isinstance(new, str)
+        else 0
     )
-    return path, _excerpt(old, at), _excerpt(new, at)
+    return path, _excerpt(old, position), _excerpt(new, position)
 
 
-def _children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     """Return the values to compare one by one, each with its step in the path.
 
     If all are equal, the order of the keys differs.
@@ -112,7 +120,7 @@ def _children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     return []
 
 
-def _common_length(a: str, b: str) -> int:
+def _common_prefix_length(a: str, b: str) -> int:
     low = 0
     high = min(len(a), len(b))
     while low < high:
@@ -124,11 +132,11 @@ def _common_length(a: str, b: str) -> int:
     return low
 
 
-def _excerpt(value: Any, at: int = 0) -> str:
+def _excerpt(value: Any, position: int = 0) -> str:
     if value is _ABSENT:
         return "nothing"
-    text = value if isinstance(value, str) else byte_text(value)
-    start = max(0, at - 20)
-    end = at + 40
-    shown = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
-    return byte_text(shown) if isinstance(value, str) else shown
+    text = value if isinstance(value, str) else byte_form_text(value)
+    start = max(0, position - 20)
+    end = position + 40
+    excerpt = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+    return byte_form_text(excerpt) if isinstance(value, str) else excerpt

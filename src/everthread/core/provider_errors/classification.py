@@ -19,19 +19,22 @@ from everthread.core.provider_errors.evidence import Evidence
 from everthread.core.provider_errors.phrases import (
     LENGTH_PATTERN,
     TOKENS_PATTERN,
-    Overflow,
+    OverflowKind,
     find_overflow,
     is_payload_overflow,
     is_relevant,
 )
-from everthread.core.provider_errors.sentences import plain, sentences
+from everthread.core.provider_errors.sentences import (
+    normalize_error_text,
+    split_sentences,
+)
 from everthread.core.provider_errors.stated_counts import (
     Counts,
     compare_sizes,
     read_counts,
 )
 
-_RATE = re.compile(
+_RATE_LIMIT = re.compile(
     r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
     r"|cool(?:ing )?down|enqueued|\b(?:per|each|every) \d* ?(?:sec|min|hour|day)"
     r"|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
@@ -39,19 +42,21 @@ _RATE = re.compile(
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_POSSIBLE_RATE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
+_POSSIBLE_RATE_LIMIT = re.compile(
+    r"resource (?:has been )?exhausted|request limit reached"
+)
 _MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
 )
-_ONE_FIELD = re.compile(
+_SINGLE_FIELD_LIMIT = re.compile(
     r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
 )
-_CHARACTERS = re.compile(
+_CHARACTER_LIMIT = re.compile(
     r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
     r"|string (?:too long|above max|value length)|must have length less than"
 )
-_CONTENT = re.compile(
+_CONTENT_NOUN = re.compile(
     r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
 )
 _LONG_STRING_CHARS = 100_000
@@ -60,13 +65,13 @@ _OTHER_FAULT = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
-"""The error quotes a value of the request, so words in that value are not evidence."""
+"""Errors that quote a value of the request; words in that value are not evidence."""
 _EMPTY_REFUSAL = re.compile(
     r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
     re.IGNORECASE,
 )
 _EMPTY_ANSWER = re.compile(r"\W*+(?:http )?400\b.*\(no body\)\W*+", re.IGNORECASE)
-_NO_OVERFLOW = frozenset({404, 405, 409})
+_NO_OVERFLOW_STATUSES = frozenset({404, 405, 409})
 
 ErrorKind = Literal[
     "prompt_too_long",
@@ -90,10 +95,10 @@ class ErrorVerdict:
     input_tokens: int | None = None
     available_output: int | None = None
     output_limit: int | None = None
-    """The largest output cap that the model takes with any prompt."""
+    """The largest output cap that the model accepts with any prompt."""
 
 
-_RATE_LIMITED = ErrorVerdict(
+_RATE_LIMIT_VERDICT = ErrorVerdict(
     "rate_limit", "The account or the server is out of allowance for now."
 )
 
@@ -125,16 +130,19 @@ def classify_error(
             "A request that may have filled the window was refused without a message."
         )
         return ErrorVerdict("prompt_too_long", reason)
-    codes = [plain(code) for code in evidence.codes]
-    texts = [plain(text) for text in evidence.texts]
-    everything = " ; ".join([*codes, *texts])
-    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    codes = [normalize_error_text(code) for code in evidence.codes]
+    texts = [normalize_error_text(text) for text in evidence.texts]
+    all_text = " ; ".join([*codes, *texts])
+    relevant_sentences = [
+        [sentence for sentence in split_sentences(text) if is_relevant(sentence)]
+        for text in texts
+    ]
     return (
-        _classify_unrelated(evidence, everything)
-        or _overflow(evidence, codes, spoken)
-        or _payload_overflow(everything)
-        or _overflow_by_size(evidence, spoken)
-        or _classify_without_tokens(evidence, everything)
+        _classify_unrelated(evidence, all_text)
+        or _classify_overflow(evidence, codes, relevant_sentences)
+        or _classify_payload(all_text)
+        or _classify_by_size(evidence, relevant_sentences)
+        or _classify_without_tokens(evidence, all_text)
     )
 
 
@@ -152,80 +160,89 @@ def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool
     )
 
 
-def _classify_unrelated(evidence: Evidence, everything: str) -> ErrorVerdict | None:
-    """Return the verdict if the error is about something else than the size of the context."""
-    is_rate = _RATE.search(_MONEY.sub(" ", everything)) is not None
-    if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
+def _classify_unrelated(evidence: Evidence, all_text: str) -> ErrorVerdict | None:
+    """Return the verdict if the error is not about the size of the context."""
+    is_rate = _RATE_LIMIT.search(_MONEY.sub(" ", all_text)) is not None
+    if evidence.status == 402 or (_MONEY.search(all_text) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
     if evidence.status == 429 or is_rate:
-        return _RATE_LIMITED
-    if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
+        return _RATE_LIMIT_VERDICT
+    if evidence.status in _NO_OVERFLOW_STATUSES or _OTHER_FAULT.search(all_text):
         return ErrorVerdict(
             "other", "It is about a value of the request, not about its size."
         )
-    if _is_long_string(everything):
+    if _is_long_string(all_text):
         return ErrorVerdict(
             "payload_too_large",
             "One text of the request is longer than the provider takes.",
         )
-    if _ONE_FIELD.search(everything):
+    if _SINGLE_FIELD_LIMIT.search(all_text):
         return ErrorVerdict(
             "other", "It is a limit of one field or filter, not of the context."
         )
     return None
 
 
-def _is_long_string(everything: str) -> bool:
+def _is_long_string(all_text: str) -> bool:
     """Return whether a character limit on the content is at fault, not one on a name or label."""
-    if not _CHARACTERS.search(everything) or TOKENS_PATTERN.search(everything):
+    if not _CHARACTER_LIMIT.search(all_text) or TOKENS_PATTERN.search(all_text):
         return False
-    stated = [
+    numbers = [
         int(number.replace(",", ""))
-        for number in re.findall(r"\d[\d,]{3,12}", everything)
+        for number in re.findall(r"\d[\d,]{3,12}", all_text)
     ]
     return (
-        max(stated, default=0) >= _LONG_STRING_CHARS
-        and _CONTENT.search(everything) is not None
+        max(numbers, default=0) >= _LONG_STRING_CHARS
+        and _CONTENT_NOUN.search(all_text) is not None
     )
 
 
-def _overflow(
-    evidence: Evidence, codes: list[str], relevant: list[list[str]]
+def _classify_overflow(
+    evidence: Evidence, codes: list[str], relevant_sentences: list[list[str]]
 ) -> ErrorVerdict | None:
     """Return the verdict if tokens are at fault: by the numbers, the words or a code."""
     counts = max(
-        map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts()
+        map(read_counts, relevant_sentences),
+        key=lambda candidate: candidate.stated_count,
+        default=Counts(),
     )
     counts = replace(counts, **evidence.counts)
-    spoken = [part for text in relevant for part in text]
+    all_sentences = [
+        sentence for text_sentences in relevant_sentences for sentence in text_sentences
+    ]
     if evidence.counts or any(
-        TOKENS_PATTERN.search(part) or LENGTH_PATTERN.search(part) for part in spoken
+        TOKENS_PATTERN.search(sentence) or LENGTH_PATTERN.search(sentence)
+        for sentence in all_sentences
     ):
         kind = _classify_counts(counts)
         if kind is not None:
-            return _verdict(kind, counts, "The numbers it states say so.")
-    coded = [kind for kind in map(find_overflow, codes) if kind]
+            return _make_verdict(kind, counts, "The numbers it states say so.")
+    kinds_by_code = [kind for kind in map(find_overflow, codes) if kind]
     if _TOO_LONG_CODES & set(evidence.codes):
-        coded.append("prompt_too_long")
-    worded = [kind for kind in map(find_overflow, spoken) if kind]
-    if worded and (coded or evidence.structured or not _is_success(evidence.status)):
-        return _verdict(worded[0], counts, "Its wording says so.")
-    if coded:
-        return _verdict(coded[0], counts, "Its code says so.")
+        kinds_by_code.append("prompt_too_long")
+    kinds_by_wording = [kind for kind in map(find_overflow, all_sentences) if kind]
+    if kinds_by_wording and (
+        kinds_by_code or evidence.is_structured or not _is_success(evidence.status)
+    ):
+        return _make_verdict(kinds_by_wording[0], counts, "Its wording says so.")
+    if kinds_by_code:
+        return _make_verdict(kinds_by_code[0], counts, "Its code says so.")
     return None
 
 
-def _classify_counts(counts: Counts) -> Overflow | None:
+def _classify_counts(counts: Counts) -> OverflowKind | None:
     """Blame the prompt if the input alone exceeds the limit; the cap if the input fits or only a cap is stated.
 
     An input of exactly the limit fits; it is at fault only if no output was requested.
     """
     if counts.limit is None:
-        is_beyond_room = (
+        exceeds_available = (
             counts.available is not None and (counts.output or 0) > counts.available
         )
         return (
-            "max_tokens_too_large" if counts.cap is not None or is_beyond_room else None
+            "max_tokens_too_large"
+            if counts.cap is not None or exceeds_available
+            else None
         )
     if counts.input is not None:
         if counts.input > counts.limit or (
@@ -238,21 +255,21 @@ def _classify_counts(counts: Counts) -> Overflow | None:
     return "prompt_too_long" if (counts.total or 0) > counts.limit else None
 
 
-def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
+def _make_verdict(kind: OverflowKind, counts: Counts, reason: str) -> ErrorVerdict:
     if kind == "prompt_too_long":
-        stated = counts.total if counts.input is None else counts.input
+        input_tokens = counts.total if counts.input is None else counts.input
         return ErrorVerdict(
-            kind, f"The prompt is too long. {reason}", counts.limit, stated
+            kind, f"The prompt is too long. {reason}", counts.limit, input_tokens
         )
     remaining = (
         None
         if counts.limit is None or counts.input is None
         else counts.limit - counts.input
     )
-    rooms = [
-        room
-        for room in (counts.available, counts.cap, remaining)
-        if room is not None and room > 0
+    output_limits = [
+        limit
+        for limit in (counts.available, counts.cap, remaining)
+        if limit is not None and limit > 0
     ]
     reason = f"The output cap is too large, the input fits. {reason}"
     return ErrorVerdict(
@@ -260,40 +277,40 @@ def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
         reason,
         context_limit=counts.limit,
         input_tokens=counts.input,
-        available_output=min(rooms, default=None),
+        available_output=min(output_limits, default=None),
         output_limit=counts.cap,
     )
 
 
-def _payload_overflow(everything: str) -> ErrorVerdict | None:
-    if not any(map(is_payload_overflow, sentences(everything))):
+def _classify_payload(all_text: str) -> ErrorVerdict | None:
+    if not any(map(is_payload_overflow, split_sentences(all_text))):
         return None
     return ErrorVerdict(
         "payload_too_large", "The request has too many bytes, images or documents."
     )
 
 
-def _overflow_by_size(
-    evidence: Evidence, relevant: list[list[str]]
+def _classify_by_size(
+    evidence: Evidence, relevant_sentences: list[list[str]]
 ) -> ErrorVerdict | None:
-    """Return the verdict of figures whose wording says nothing."""
+    """Return the verdict by comparing figures, for wording that was not understood."""
     if _is_success(evidence.status):
         return None
-    for spoken in relevant:
-        counts = compare_sizes(spoken)
+    for text_sentences in relevant_sentences:
+        counts = compare_sizes(text_sentences)
         kind = _classify_counts(counts)
         if kind is not None:
-            return _verdict(kind, counts, "One figure exceeds the other.")
+            return _make_verdict(kind, counts, "One figure exceeds the other.")
     return None
 
 
-def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
+def _classify_without_tokens(evidence: Evidence, all_text: str) -> ErrorVerdict:
     if evidence.status == 413:
         return ErrorVerdict(
             "payload_too_large", "Status 413, without a word about tokens."
         )
-    if _POSSIBLE_RATE.search(everything):
-        return _RATE_LIMITED
+    if _POSSIBLE_RATE_LIMIT.search(all_text):
+        return _RATE_LIMIT_VERDICT
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 _MAX_DEPTH = 16
 _MAX_CHARS = 20_000
-"""How much of one text is read: an error says what it has to say within this, an echoed prompt does not."""
+"""Characters read of one text; an error message is shorter, an echoed prompt may not be."""
 _MAX_ITEMS = 50
 
 _CODE_KEYS = frozenset(
@@ -30,7 +30,7 @@ _CODE_KEYS = frozenset(
 )
 _SUBJECT_KEYS = ("param", "parameter", "loc", "field")
 _MESSAGE_KEYS = frozenset({"message", "msg", "detail", "error"})
-_ECHO_KEYS = frozenset(
+_ECHOED_REQUEST_KEYS = frozenset(
     {
         "input",
         "instructions",
@@ -78,13 +78,13 @@ _COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9
 
 @dataclass(slots=True)
 class Evidence:
-    """What an error states. `structured`: it came as an object or JSON, not as bare text."""
+    """The facts that an error states. `is_structured`: it came as an object or JSON, not as plain text."""
 
     status: int | None = None
     codes: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    structured: bool = False
+    is_structured: bool = False
 
     def add(self, value: Any, depth: int = 0) -> None:
         """Read a value of any shape."""
@@ -103,31 +103,33 @@ class Evidence:
             self._add_object(value, depth)
 
     def _add_text(self, text: str, depth: int) -> None:
-        """Wording, with the JSON inside it read as what it is."""
+        """Add a text; JSON inside it is parsed."""
         text = text.strip()
         if len(text) > _MAX_CHARS:
             text = text[: _MAX_CHARS * 3 // 4] + "\n" + text[-_MAX_CHARS // 4 :]
-        opening = text.find("{")
-        closing = text.rfind("}")
-        if 0 <= opening < closing:
+        first_brace = text.find("{")
+        last_brace = text.rfind("}")
+        if 0 <= first_brace < last_brace:
             with contextlib.suppress(ValueError, RecursionError):
-                self.add(json.loads(text[opening : closing + 1]), depth + 1)
-                text = text[:opening].strip()
+                self.add(json.loads(text[first_brace : last_brace + 1]), depth + 1)
+                text = text[:first_brace].strip()
         self.codes += _CODE_IN_TEXT.findall(text)
         for status in _STATUS_IN_TEXT.findall(text):
             self._add_code(status[0] or status[1])
         for key, number in _COUNT_IN_TEXT.findall(text):
-            self.counts.setdefault(_COUNT_KEYS[_bare(key)], int(number))
+            self.counts.setdefault(_COUNT_KEYS[_normalize_key(key)], int(number))
         if text and text not in self.texts[:_MAX_ITEMS]:
             self.texts.append(text)
 
     def _add_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
-        self.structured = True
-        named = {
-            _bare(key): item for key, item in value.items() if isinstance(key, str)
+        self.is_structured = True
+        fields_by_name = {
+            _normalize_key(key): item
+            for key, item in value.items()
+            if isinstance(key, str)
         }
-        subject = _subject(named)
-        for key, item in named.items():
+        subject = _find_subject(fields_by_name)
+        for key, item in fields_by_name.items():
             if key in _COUNT_KEYS and type(item) is int and 0 < item < 10**9:
                 self.counts.setdefault(_COUNT_KEYS[key], item)
             elif key in _CODE_KEYS and isinstance(item, str | int):
@@ -139,7 +141,7 @@ class Evidence:
                 and "{" not in item
             ):
                 self._add_text(f"{subject}: {item}", depth)
-            elif key not in _ECHO_KEYS:
+            elif key not in _ECHOED_REQUEST_KEYS:
                 self.add(item, depth + 1)
 
     def _add_code(self, code: str) -> None:
@@ -150,7 +152,7 @@ class Evidence:
             self.codes.append(code[:200])
 
     def _add_object(self, value: Any, depth: int) -> None:
-        """An exception or another object, by the attributes that SDKs give to errors and responses."""
+        """Add an exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
             # A property of a foreign object may raise anything.
@@ -166,14 +168,14 @@ class Evidence:
             self._add_mapping(attributes, depth + 1)
 
 
-def _bare(key: str) -> str:
+def _normalize_key(key: str) -> str:
     return re.sub(r"[^a-z]", "", key[:100].lower())
 
 
-def _subject(named: Mapping[str, Any]) -> str:
+def _find_subject(fields_by_name: Mapping[str, Any]) -> str:
     """Return the parameter that a message is about, if a field names it."""
     for key in _SUBJECT_KEYS:
-        value = named.get(key)
+        value = fields_by_name.get(key)
         if isinstance(value, list | tuple):
             value = ".".join(str(part) for part in value[:10])
         if isinstance(value, str) and value:

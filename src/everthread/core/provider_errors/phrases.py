@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from everthread.core.provider_errors.sentences import OUT_CAP
+from everthread.core.provider_errors.sentences import OUTPUT_CAP_WORD
 
-Overflow = Literal["prompt_too_long", "max_tokens_too_large"]
+OverflowKind = Literal["prompt_too_long", "max_tokens_too_large"]
 
 # Words that a sentence must and must not contain to be about the context.
 TOKENS_PATTERN = re.compile(
-    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{OUT_CAP}|n ctx|model len"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{OUTPUT_CAP_WORD}|n ctx|model len"
     r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 LENGTH_PATTERN = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
     r".{0,40}?(?:len|long|lang|larg|长)"
 )
-_MEDIA = re.compile(
+_MEDIA_NOUN = re.compile(
     r"(?<![a-z])(?:images?|pixels?|dimensions?|pdf|pages?|documents?|files?|audio|video|headers?|ur[il])(?![a-z])"
     r"|图片|文件"
 )
-_COUNTED = re.compile(
+_OTHER_COUNTED_THING = re.compile(
     r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
     r"|retries|turns|deadline|(?:gpu|cuda|device|system|of|in) memory"
     r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
@@ -42,13 +42,14 @@ _CAP_TOO_LARGE = re.compile(
 )
 _OTHER_CAP_FAULT = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
-    rf"|same time|use {OUT_CAP}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)|none is not"
-    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUT_CAP}|increas|reached|budget"
+    rf"|same time|use {OUTPUT_CAP_WORD}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)"
+    rf"|none is not"
+    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUTPUT_CAP_WORD}|increas|reached|budget"
 )
 _SUM_TOO_LARGE = re.compile(r"\brequested tokens?(?: count)? exceed")
 
 # The prompt at fault: in either order, and the same in other languages.
-_LONG = (
+_TOO_LONG = (
     r"too (?:long|large|big)|exceed\w{0,5}|over (?:the )?(?:max|limit)"
     r"|(?<!must be )(?<!should be )(?:longer|greater|larger|bigger|more) than"
 )
@@ -56,11 +57,11 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PLAIN_STATEMENT = re.compile(
+_PROMPT_TOO_LONG = re.compile(
     r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
 )
-_PROMPT = re.compile(
-    rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
+_PROMPT_OVERFLOW = re.compile(
+    rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_TOO_LONG})"
     r"|(?:(?:larger|bigger|longer|greater|more) than|fits?)\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
     rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fits?)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
     rf"|(?:{_WINDOW}).{{0,40}}?(?:exceed|overflow|too (?:long|large)|is full|reached)"
@@ -77,8 +78,8 @@ _PROMPT = re.compile(
     r"(?:zu lang|überschreit|supera|excede|demasiad|trop long|dépass)"
 )
 
-_PAYLOAD = re.compile(
-    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_LONG}|overflow)"
+_PAYLOAD_OVERFLOW = re.compile(
+    rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_TOO_LONG}|overflow)"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
     r"|request(?: \w+){0,4}? exceed\w{0,5}(?: \w+){0,5}? (?:size|upload)|exceed\w{0,5}(?: \w+){0,5}? bytes"
@@ -96,35 +97,35 @@ _MEDIA_SIZE = re.compile(
     r"\d ?(?:[kmg]i?b|bytes?|px|pixels?|tokens?|seconds?|s)(?![a-z])|pixel|dimension|resolution|\bsize\b|too large"
     r"|\b(?:file|image|document)\b[^;]{0,40}\bexceeds"
 )
-"""A count of images or documents over its bound, and the words of an error about the size of one of them."""
-_BYTES_OF_REQUEST = (
+"""Phrases about the size of one image or document; with them a count of media is not the fault."""
+_REQUEST_BYTES_PATTERNS = (
     re.compile(r"\d ?(?:bytes?|[kmg]i?b)(?![a-z])"),
     re.compile(r"(?<![a-z])(?:request|body|payload|message)(?![a-z])"),
     re.compile(r"limit|max|exceed|over\b|than\b|at most|up to"),
 )
-"""A size in bytes, of the request, against a bound."""
+"""Patterns that together mean a request size in bytes that exceeds a bound."""
 
 
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
     if _SPECULATION.search(sentence) or (
-        OUT_CAP in sentence and _OTHER_CAP_FAULT.search(sentence)
+        OUTPUT_CAP_WORD in sentence and _OTHER_CAP_FAULT.search(sentence)
     ):
         return False
     if TOKENS_PATTERN.search(sentence):
         return True
-    return not (_MEDIA.search(sentence) or _COUNTED.search(sentence))
+    return not (_MEDIA_NOUN.search(sentence) or _OTHER_COUNTED_THING.search(sentence))
 
 
-def find_overflow(sentence: str) -> Overflow | None:
+def find_overflow(sentence: str) -> OverflowKind | None:
     """Return what a sentence says is too large, if anything."""
-    if _PLAIN_STATEMENT.search(sentence):
+    if _PROMPT_TOO_LONG.search(sentence):
         return "prompt_too_long"
     if (
-        OUT_CAP in sentence and _CAP_TOO_LARGE.search(sentence)
+        OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE.search(sentence)
     ) or _SUM_TOO_LARGE.search(sentence):
         return "max_tokens_too_large"
-    return "prompt_too_long" if _PROMPT.search(sentence) else None
+    return "prompt_too_long" if _PROMPT_OVERFLOW.search(sentence) else None
 
 
 def has_too_many_media(sentence: str) -> bool:
@@ -135,9 +136,9 @@ def has_too_many_media(sentence: str) -> bool:
 
 def is_payload_overflow(sentence: str) -> bool:
     """Return whether a sentence says that the request is too large in bytes or has too many images."""
-    if _MEDIA.search(sentence):
+    if _MEDIA_NOUN.search(sentence):
         return has_too_many_media(sentence)
     return bool(
-        _PAYLOAD.search(sentence)
-        or all(part.search(sentence) for part in _BYTES_OF_REQUEST)
+        _PAYLOAD_OVERFLOW.search(sentence)
+        or all(part.search(sentence) for part in _REQUEST_BYTES_PATTERNS)
     )

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 import unicodedata
 
-OUT_CAP = "outcap"
-"""Stands for the output cap, however a provider names the parameter (`max_tokens`, `maxOutputTokens` …)."""
-_UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
-_NOISE = re.compile(
+OUTPUT_CAP_WORD = "outcap"
+"""Replaces every provider's name of the output cap (`max_tokens`, `maxOutputTokens` …)."""
+_UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_NON_PROSE = re.compile(
     r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+"
     r"|(?:\n|\\n)\s{1,40}at [^\n\\]{1,300}|File \"[^\"\n]{1,300}\", line \d{1,7}"
     r"|(?<![\w./-])(?=\w{1,60}[./])[\w./-]{1,200}(?::[a-z_]{1,60})?(?::\d{1,7})+"
     r"|(?:request|trace|log)[ _-]?id\W{1,4}[\w-]{6,80}|\b\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?|\\[nrt]",
     re.IGNORECASE,
 )
-"""Markup, addresses, and when and where in a program an error was raised, with the ids it goes by."""
-_FIELD = re.compile(
+"""Text that is not prose: markup, addresses, stack frames, timestamps and ids."""
+_FIELD_NAME = re.compile(
     r"""\\?["']?\b(?:error|message|msg|detail|object|type|param|code|status)\\?["']\s*:|\b(?:message|msg|detail):\s""",
     re.IGNORECASE,
 )
-"""The name of an error's field, as a printed object has it: what follows is a thought of its own."""
+"""Field name of a printed error object; the text after it is a new sentence."""
 _CAP_NAME = re.compile(
     r"max(?:imum)?_(?:(?:output|completion|new|gen|generated|response)_)?tokens(?:_to_sample)?(?![a-z_])"
     r"|max_gen_len\b|n(?:um)?_predict\b|max(?:output|completion|new)?token(?:s|count)(?![a-z_])"
@@ -29,7 +29,7 @@ _CAP_NAME = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Za-z0-9_./@#\\-]+")
-_NUMBERISH = re.compile(
+_NUMBER_WITH_UNIT = re.compile(
     r"\d[\d,_.]*(?:(?:[kKmM]|[kKmMgG]i?[bB]|ms|px|[sSbBhH]|-?[kK]?-?tokens?|bytes)\.*)?"
 )
 _DATE = re.compile(r"\d+(?:[-/]\d+)+\.*")
@@ -40,38 +40,48 @@ _MISSING_SPACE = re.compile(
     re.IGNORECASE,
 )
 """A number without a space between it and its neighbours: `is4233tokens`."""
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _HYPHEN = re.compile(r"(?<=[a-zA-Z])-(?=[a-zA-Z])")
-_QUOTES = str.maketrans("_\r\n", " ;;", "`'\"’‘“”*\\")
+_QUOTE_TABLE = str.maketrans("_\r\n", " ;;", "`'\"’‘“”*\\")
 _SPACES = re.compile(r"\s+")
 _BOILERPLATE = re.compile(
     r"input validation error|malformed input request|extra inputs are not permitted|input should(?= be| have)"
     r"|reformat your input"
 )
-_SENTENCE = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\|\s")
+_SENTENCE_END = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\|\s")
 
 
-def plain(text: str) -> str:
-    """Return the text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
-    text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
-    text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
+def normalize_error_text(text: str) -> str:
+    """Return the text as lower-case words, with identifiers split, without quotes, markup and digits inside names."""
+    text = _UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    text = _FIELD_NAME.sub(
+        " ; ", _NON_PROSE.sub(" ", unicodedata.normalize("NFKC", text))
+    )
     text = _MISSING_SPACE.sub(
-        lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {OUT_CAP} ", text)
+        lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {OUTPUT_CAP_WORD} ", text)
     )
     text = _WORD.sub(_strip_digits, text)
-    text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
+    text = (
+        _CAMEL_CASE_BOUNDARY.sub(" ", _HYPHEN.sub(" ", text))
+        .lower()
+        .translate(_QUOTE_TABLE)
+    )
     return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
 
 
-def sentences(text: str) -> list[str]:
-    """Split a plain text into sentences."""
-    return [part.strip() for part in _SENTENCE.split(text) if part.strip()]
+def split_sentences(text: str) -> list[str]:
+    """Split a normalized text into sentences."""
+    return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
 
 
 def _strip_digits(match: re.Match[str]) -> str:
     word = match[0]
     if _DATE.fullmatch(word):
         return ""
-    if word.isalpha() or _NUMBERISH.fullmatch(word) or not any(map(str.isdigit, word)):
+    if (
+        word.isalpha()
+        or _NUMBER_WITH_UNIT.fullmatch(word)
+        or not any(map(str.isdigit, word))
+    ):
         return word
     return re.sub(r"[^A-Za-z]+", " ", word) if re.search(r"[A-Za-z]", word) else word

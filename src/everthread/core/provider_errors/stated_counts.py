@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everthread.core.provider_errors.phrases import TOKENS_PATTERN
-from everthread.core.provider_errors.sentences import OUT_CAP
+from everthread.core.provider_errors.sentences import OUTPUT_CAP_WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Counts:
     available: int | None = None
 
     @property
-    def stated(self) -> int:
+    def stated_count(self) -> int:
         return sum(
             value is not None
             for value in (self.limit, self.input, self.output, self.total, self.cap)
@@ -52,7 +52,7 @@ _INPUT = (
     r"|输入|提示词|入力|입력"
 )
 _OUTPUT = (
-    rf"(?:{OUT_CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
+    rf"(?:{OUTPUT_CAP_WORD}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
     r"|ausgaben?|salidas?|sorties?)"
     r"(?![a-z])|输出|出力|출력"
 )
@@ -105,15 +105,15 @@ _PART_AFTER = re.compile(
 )
 _NOUN_AFTER = re.compile(
     rf"[ )]*(?:(?P<input>inputs?|prompt)"
-    rf"|(?P<output>{OUT_CAP}|completion|output|generated|new|(?:tokens? )?to generate))\b"
+    rf"|(?P<output>{OUTPUT_CAP_WORD}|completion|output|generated|new|(?:tokens? )?to generate))\b"
 )
 _OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
 _MIN_WINDOW = 64
-"""Nothing smaller is a context; it is a count of something else."""
+"""A smaller number counts something else than a context."""
 _MAX_COUNT = 10**8
-"""Nothing larger is a count; it is an id."""
-_MAX_EXCESS = 100
+"""A larger number is an id, not a count."""
+_MAX_EXCESS_FACTOR = 100
 """A value is at most this many times its bound, if the two are compared by size alone."""
 _LOWER_BOUND = re.compile(
     r"at least|minimum|\bmin\b|too (?:small|few|short|low)|below|fewer|less than|≥|>="
@@ -124,61 +124,70 @@ _LOWER_BOUND = re.compile(
 class _Number:
     value: int
     role: str
-    part: bool = False
+    is_part: bool = False
     """Whether it is one of several inputs that add up."""
-    sure: bool = False
-    """Whether it is said to be the context's own length."""
+    is_certain: bool = False
+    """Whether the text names it as the context length."""
 
 
 def read_counts(sentences: list[str]) -> Counts:
     """Return the counts that these sentences state together. If only the output is mentioned, all are about it."""
-    only_output = set(_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
+    is_output_only = set(_find_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
     by_role: dict[str, list[_Number]] = {}
     for sentence in sentences:
-        numbers = list(_numbers(sentence, ["output"] if only_output else []))
-        parts = [number.value for number in numbers if number.part]
+        numbers = list(_read_numbers(sentence, ["output"] if is_output_only else []))
+        parts = [number.value for number in numbers if number.is_part]
         if parts:
             numbers.append(_Number(sum(parts), "input"))
         for number in numbers:
             by_role.setdefault(number.role, []).append(number)
-    limits = sorted(by_role.get("limit", []), key=lambda number: not number.sure)
+    limits = sorted(by_role.get("limit", []), key=lambda number: not number.is_certain)
     return Counts(
         limit=limits[0].value if limits else None,
         **{
-            side: max((n.value for n in by_role.get(side, [])), default=None)
-            for side in ("input", "output", "total")
+            role: max((n.value for n in by_role.get(role, [])), default=None)
+            for role in ("input", "output", "total")
         },
         **{
-            side: min((n.value for n in by_role.get(side, [])), default=None)
-            for side in ("cap", "available")
+            role: min((n.value for n in by_role.get(role, [])), default=None)
+            for role in ("cap", "available")
         },
     )
 
 
-def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
-    total = _SUM.search(sentence)
-    if total:
+def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
+    sum_match = _SUM.search(sentence)
+    if sum_match:
         yield from (
-            _Number(int(total[role]), role, sure=True)
+            _Number(int(sum_match[role]), role, is_certain=True)
             for role in ("input", "output", "limit")
         )
         return
-    ratio = _RATIO.search(sentence)
-    if ratio and int(ratio["total"]) > int(ratio["limit"]) >= _MIN_WINDOW:
+    ratio_match = _RATIO.search(sentence)
+    if (
+        ratio_match
+        and int(ratio_match["total"]) > int(ratio_match["limit"]) >= _MIN_WINDOW
+    ):
         yield from (
-            _Number(int(ratio[role]), role, sure=True) for role in ("total", "limit")
+            _Number(int(ratio_match[role]), role, is_certain=True)
+            for role in ("total", "limit")
         )
         return
-    bounds = _RANGE.search(sentence)
-    if bounds:
-        top = int(bounds["a"] or bounds["b"] or bounds["c"]) - bool(bounds["open"])
-        yield _bound(top, _nouns(sentence[: bounds.start()])[-1:] or default)
+    range_match = _RANGE.search(sentence)
+    if range_match:
+        upper_bound = int(
+            range_match["a"] or range_match["b"] or range_match["c"]
+        ) - bool(range_match["open"])
+        yield _classify_bound(
+            upper_bound,
+            _find_nouns(sentence[: range_match.start()])[-1:] or default_nouns,
+        )
         return
     nouns: list[str] = []
-    for figure in _figures(sentence):
-        if _OPERATOR_ONLY.fullmatch(figure.before) is None:
-            nouns = _nouns(figure.before) or default
-        yield from _role(figure, nouns)
+    for figure in _find_figures(sentence):
+        if _OPERATOR_ONLY.fullmatch(figure.text_before) is None:
+            nouns = _find_nouns(figure.text_before) or default_nouns
+        yield from _assign_role(figure, nouns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,36 +195,36 @@ class _Figure:
     """A number that may count tokens, with the words around it."""
 
     value: int
-    before: str
-    after: str
+    text_before: str
+    text_after: str
     is_alone: bool
-    """It is the only number of its sentence."""
+    """Whether it is the only number of its sentence."""
 
 
-def _figures(sentence: str) -> Iterator[_Figure]:
+def _find_figures(sentence: str) -> Iterator[_Figure]:
     """Yield the numbers of a sentence that may count tokens."""
     matches = list(_NUMBER.finditer(sentence))
-    taken = 0
-    first = True
+    consumed = 0
+    is_first = True
     for index, match in enumerate(matches):
-        before = sentence[taken : match.start()][-160:]
+        text_before = sentence[consumed : match.start()][-160:]
         is_last = index + 1 == len(matches)
         end = None if is_last else matches[index + 1].start()
-        after = sentence[match.end() : end][:80]
+        text_after = sentence[match.end() : end][:80]
         digits = re.sub(r"\D", "", match["whole"])[:12]
         value = round(
             float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
         )
-        alone = first and is_last
-        if value > _MAX_COUNT or _is_foreign(
-            before, after, first=first, alone=alone, value=value
+        is_alone = is_first and is_last
+        if value > _MAX_COUNT or _is_not_token_count(
+            text_before, text_after, is_first=is_first, is_alone=is_alone, value=value
         ):
-            taken = match.end()
+            consumed = match.end()
             continue
-        first = False
-        own = _NOUN_AFTER.match(after)
-        taken = match.end() + (own.end() if own else 0)
-        yield _Figure(value, before, after, is_alone=alone)
+        is_first = False
+        own_noun = _NOUN_AFTER.match(text_after)
+        consumed = match.end() + (own_noun.end() if own_noun else 0)
+        yield _Figure(value, text_before, text_after, is_alone=is_alone)
 
 
 def compare_sizes(sentences: list[str]) -> Counts:
@@ -225,13 +234,13 @@ def compare_sizes(sentences: list[str]) -> Counts:
     is the bound; of three, the largest is if the other two add up to more than it.
     """
     text = " ; ".join(sentences)
-    nouns = set(_nouns(text)) - {"total"}
+    nouns = set(_find_nouns(text)) - {"total"}
     if _LOWER_BOUND.search(text) or not (nouns or TOKENS_PATTERN.search(text)):
         return Counts()
-    found = {figure.value for part in sentences for figure in _figures(part)}
-    sizes = sorted(size for size in found if size >= _MIN_WINDOW)
+    values = {figure.value for part in sentences for figure in _find_figures(part)}
+    sizes = sorted(size for size in values if size >= _MIN_WINDOW)
     match sizes:
-        case [bound, value] if value <= _MAX_EXCESS * bound:
+        case [bound, value] if value <= _MAX_EXCESS_FACTOR * bound:
             if nouns == {"output"}:
                 return Counts(cap=bound, output=value)
             return Counts(limit=bound, total=value)
@@ -240,86 +249,86 @@ def compare_sizes(sentences: list[str]) -> Counts:
     return Counts()
 
 
-def _is_foreign(
-    before: str, after: str, *, first: bool, alone: bool, value: int
+def _is_not_token_count(
+    text_before: str, text_after: str, *, is_first: bool, is_alone: bool, value: int
 ) -> bool:
     """Return whether the number is not a token count: a code, a status, another unit, the size of an excess."""
-    leads = first and not before.strip(" <[()]:-")
+    is_at_start = is_first and not text_before.strip(" <[()]:-")
     if (
         100 <= value <= 599
-        and (leads or _STATUS_BEFORE.search(before))
-        and not after.startswith(" tokens")
+        and (is_at_start or _STATUS_BEFORE.search(text_before))
+        and not text_after.startswith(" tokens")
     ):
         return True
-    if _TOKENS_AFTER.match(after):
-        return bool(_EXCEEDED_BY.search(before))
+    if _TOKENS_AFTER.match(text_after):
+        return bool(_EXCEEDED_BY.search(text_before))
     if (
-        _UNIT_AFTER.match(after)
-        or _EXCEEDED_BY.search(before)
-        or _CODE_BEFORE.search(before)
+        _UNIT_AFTER.match(text_after)
+        or _EXCEEDED_BY.search(text_before)
+        or _CODE_BEFORE.search(text_before)
     ):
         return True
-    if leads and after.startswith(":"):
+    if is_at_start and text_after.startswith(":"):
         return True
-    bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith(
-        (")", "]")
-    )
+    is_bracketed = text_before.rstrip().endswith(
+        ("(", "[")
+    ) and text_after.lstrip().startswith((")", "]"))
     return (
-        alone
-        and bracketed
+        is_alone
+        and is_bracketed
         and value < 10_000
         and value % 256 != 0
         and value % 1000 != 0
     )
 
 
-def _role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
+def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
     value = figure.value
-    after = figure.after
-    part = _PART_AFTER.match(after)
-    noun = part or _NOUN_AFTER.match(after)
-    if noun:
-        nouns = [str(noun.lastgroup)]
-    last = ""
-    for match in _BOUND.finditer(figure.before):
-        last = str(match.lastgroup)
-    if last == "available" or _AVAILABLE_AFTER.match(after):
+    text_after = figure.text_after
+    part_match = _PART_AFTER.match(text_after)
+    noun_match = part_match or _NOUN_AFTER.match(text_after)
+    if noun_match:
+        nouns = [str(noun_match.lastgroup)]
+    last_bound = ""
+    for match in _BOUND.finditer(figure.text_before):
+        last_bound = str(match.lastgroup)
+    if last_bound == "available" or _AVAILABLE_AFTER.match(text_after):
         yield _Number(value, "available")
-    elif part and last != "limit":
-        yield _Number(value, nouns[0], part=nouns == ["input"])
-    elif _VALUE_AFTER.match(after):
-        yield _value(value, nouns)
+    elif part_match and last_bound != "limit":
+        yield _Number(value, nouns[0], is_part=nouns == ["input"])
+    elif _VALUE_AFTER.match(text_after):
+        yield _classify_value(value, nouns)
     elif (
-        last == "limit"
-        or _LIMIT_AFTER.match(after)
-        or (figure.is_alone and not last and nouns[-1:] == ["context"])
+        last_bound == "limit"
+        or _LIMIT_AFTER.match(text_after)
+        or (figure.is_alone and not last_bound and nouns[-1:] == ["context"])
     ):
         yield from (
             number
-            for number in [_bound(value, nouns)]
+            for number in [_classify_bound(value, nouns)]
             if number.role == "cap" or value >= _MIN_WINDOW
         )
-    elif last == "value" or nouns:
-        yield _value(value, nouns)
+    elif last_bound == "value" or nouns:
+        yield _classify_value(value, nouns)
 
 
-def _bound(value: int, nouns: list[str]) -> _Number:
-    """Return the role of a bound: of the output alone it is the cap, else the limit of the context."""
+def _classify_bound(value: int, nouns: list[str]) -> _Number:
+    """Return the role of a bound: the output cap if only the output is named, else the context limit."""
     return (
         _Number(value, "cap")
         if set(nouns) == {"output"}
-        else _Number(value, "limit", sure="context" in nouns)
+        else _Number(value, "limit", is_certain="context" in nouns)
     )
 
 
-def _value(value: int, nouns: list[str]) -> _Number:
-    """Of what a value is: both sides named before it, or none, make a total; else the noun nearest to it."""
+def _classify_value(value: int, nouns: list[str]) -> _Number:
+    """Return the role of a value: the nearest noun, or the total if both sides or none are named before it."""
     sides = [noun for noun in nouns if noun != "context"]
     return _Number(
         value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total"
     )
 
 
-def _nouns(text: str) -> list[str]:
-    """Return the nouns in the words, in order."""
+def _find_nouns(text: str) -> list[str]:
+    """Return the kinds of nouns in a text, in order."""
     return [str(match.lastgroup) for match in _NOUN.finditer(text)]

@@ -19,6 +19,8 @@ MAX_SEARCH_WORDS = 24
 """Most words of a question: identifiers first, then the longest words, which are rare."""
 MAX_PHRASE_TERMS = 8
 """Most terms of a question that is also searched for as typed."""
+NUMBER_REACH = 3
+"""Terms before a number among which are the words that it belongs to."""
 MAX_CHARS = 4_000
 """Characters read of a message; of a longer one the beginning and the end."""
 IDENTIFIER_WEIGHT = 2.0
@@ -81,19 +83,27 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the whole question if it is short, and each number or letter with its words ("rule 3")."""
+    """Return the whole question if it is short, and each number or letter with its words ("rule 3").
+
+    Words between a number and what it counts may be left out: "rule number 3" and "rule no. 3" also ask for "rule 3".
+    """
     run = phrase_terms(text)
     empty = stop_words(run)
     found = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
-    for index in range(1, len(run)):
-        is_number = run[index].isdigit() or (
-            len(run[index]) == 1 and run[index].isascii()
-        )
-        if is_number and run[index] not in empty and run[index - 1] not in empty:
-            if index > 1 and run[index - 2] not in empty:
-                found.append(tuple(run[index - 2 : index + 1]))
-            found.append(tuple(run[index - 1 : index + 1]))
+    for index, term in enumerate(run):
+        if not _is_number(term) or term in empty:
+            continue
+        nearby = range(index - 1, max(index - 1 - NUMBER_REACH, -1), -1)
+        before = [at for at in nearby if run[at] not in empty]
+        if before[:2] == [index - 1, index - 2]:
+            found.append(tuple(run[index - 2 : index + 1]))
+        found += ((run[at], term) for at in before)
     return tuple(sorted(dict.fromkeys(found), key=len, reverse=True))
+
+
+def _is_number(term: str) -> bool:
+    """Return whether a term counts or names one of several: a number, or a letter as in "plan B"."""
+    return term.isdigit() or (len(term) == 1 and term.isascii())
 
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ Every pattern is bounded or possessive, so a scan is linear in the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from everthread.core.messages import clip
 from everthread.core.secrets.secret_names import (
@@ -128,24 +128,31 @@ def find_secrets(text: str) -> list[Secret]:
     # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
     plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
     lowered = plain.lower()
-    return _merge_overlaps(
-        [
-            *find_tokens(plain),
-            *find_patterns(plain),
-            *find_private_keys(text, lowered),
-            *find_url_secrets(text, lowered),
-            *find_bearer_tokens(text, lowered),
-            *find_cookies(text, lowered),
-            *find_curl_passwords(text),
-            *find_named_values(text, lowered),
-            *find_flag_values(text, plain),
-            *find_provider_keys(text, plain, lowered),
-            *find_header_credentials(text, lowered),
-            *find_password_file_entries(text),
-            *find_manifest_values(text, lowered),
-            *find_traced_values(text),
-        ]
-    )
+    secrets = [
+        *find_tokens(plain),
+        *find_patterns(plain),
+        *find_bearer_tokens(text, lowered),
+        *find_named_values(text, lowered),
+        *find_flag_values(text, plain),
+        *find_provider_keys(text, plain, lowered),
+        *find_password_file_entries(text),
+        *find_traced_values(text),
+    ]
+    for literal, find in _FINDERS_BY_LITERAL:
+        if literal in lowered:
+            secrets += find(text, lowered)
+    return _merge_overlaps(secrets) if secrets else secrets
+
+
+_FINDERS_BY_LITERAL: tuple[tuple[str, Callable[[str, str], Iterator[Secret]]], ...] = (
+    ("-----", find_private_keys),
+    ("://", find_url_secrets),
+    ("cookie", find_cookies),
+    ("curl", find_curl_passwords),
+    ("authorization", find_header_credentials),
+    ("kind", find_manifest_values),
+)
+"""A text without the literal, in lower case, has no secret of this kind; most texts have none of the literals."""
 
 
 def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:

@@ -80,7 +80,7 @@ def find_name_stems(text: str, lowered: str) -> list[tuple[int, str]]:
 def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
     """Find these words, in order. Searching for each alone is faster than one pattern for all."""
     positions = []
-    for word in words:
+    for word in [word for word in words if word in text]:
         at = text.find(word)
         while at >= 0:
             positions.append((at, word))

@@ -28,8 +28,6 @@ _CREDENTIAL = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
 
 def find_header_credentials(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
-    if "authorization" not in lowered:
-        return
     for match in _AUTHORIZATION.finditer(lowered):
         before = text[match.start() - 1 : match.start()]
         end = _header_end(
@@ -99,7 +97,7 @@ _YAML_VALUE = re.compile(
 def find_manifest_values(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the values of `data` and `stringData` in Kubernetes manifests of the kind `Secret`, as YAML or JSON."""
     seen = 0
-    for kind in _SECRET_KIND.finditer(lowered) if "kind" in lowered else ():
+    for kind in _SECRET_KIND.finditer(lowered):
         if kind.start() < seen:
             continue
         start = max(
@@ -182,20 +180,17 @@ _SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", r
 
 def find_url_secrets(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
-    if "://" in lowered:
-        for match in _USERINFO.finditer(text):
-            group = 1 if match[1] else 2
-            if not is_placeholder(match[group]) and (
-                group == 1 or is_random(match[group])
-            ):
-                yield Secret(match.start(group), match.end(group), "url")
-        for match in (
-            _SIGNATURE.finditer(lowered)
-            if "sig=" in lowered or "signature=" in lowered
-            else ()
-        ):
-            if text[match.start()] in "?&" and is_random(match[1]):
-                yield Secret(match.start(1), match.end(1), "url")
+    for match in _USERINFO.finditer(text):
+        group = 1 if match[1] else 2
+        if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
+            yield Secret(match.start(group), match.end(group), "url")
+    for match in (
+        _SIGNATURE.finditer(lowered)
+        if "sig=" in lowered or "signature=" in lowered
+        else ()
+    ):
+        if text[match.start()] in "?&" and is_random(match[1]):
+            yield Secret(match.start(1), match.end(1), "url")
 
 
 _HEADER = re.compile(
@@ -228,11 +223,10 @@ _CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 def find_cookies(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the random values in a `Cookie` or `Set-Cookie` header."""
-    if "cookie" in lowered:
-        for line in _COOKIE.finditer(lowered):
-            for crumb in _CRUMB.finditer(text, line.start(), line.end()):
-                if is_random(crumb[1]):
-                    yield Secret(crumb.start(1), crumb.end(1), "cookie")
+    for line in _COOKIE.finditer(lowered):
+        for crumb in _CRUMB.finditer(text, line.start(), line.end()):
+            if is_random(crumb[1]):
+                yield Secret(crumb.start(1), crumb.end(1), "cookie")
 
 
 _CURL_USER = re.compile(
@@ -243,15 +237,14 @@ _CURL_USER = re.compile(
 )
 
 
-def find_curl_passwords(text: str) -> Iterator[Secret]:
+def find_curl_passwords(text: str, lowered: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
     """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
-    if "curl" in text:
-        for match in _CURL_USER.finditer(text):
-            group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
-            user = next(g for g in (1, 3, 5) if match[g] is not None)
-            if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
-                continue
-            if len(match[group]) >= 3 and not is_placeholder(match[group]):
-                yield Secret(match.start(group), match.end(group), "curl")
-            elif not match[group] and is_random(match[user]):
-                yield Secret(match.start(user), match.end(user), "curl")
+    for match in _CURL_USER.finditer(text):
+        group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
+        user = next(g for g in (1, 3, 5) if match[g] is not None)
+        if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
+            continue
+        if len(match[group]) >= 3 and not is_placeholder(match[group]):
+            yield Secret(match.start(group), match.end(group), "curl")
+        elif not match[group] and is_random(match[user]):
+            yield Secret(match.start(user), match.end(user), "curl")

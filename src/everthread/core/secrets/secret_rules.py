@@ -90,7 +90,7 @@ class Rules:
         self._read_names(data["names"])
         self.published = frozenset(data["published"])
         providers = data["providers"]
-        self.providers = re.compile(trie(providers["names"]))
+        self._provider_names: list[str] = providers["names"]
         self.uuids = frozenset(providers["uuid"])
         self.digits: dict[str, int] = providers["digits"]
         placeholders = data["placeholders"]
@@ -98,6 +98,11 @@ class Rules:
         self.placeholder = re.compile(parts, re.I)
         self.plain_words = frozenset(placeholders["words"])
         self.sentence_words = frozenset(placeholders["sentence"])
+
+    @cached_property
+    def providers(self) -> re.Pattern[str]:
+        """The names of providers. Compiled when it is first needed: few texts have a value that could be a key."""
+        return re.compile(trie(self._provider_names))
 
     def _read_forms(self, data: Mapping[str, Any]) -> None:
         """Read the credentials with a form of their own."""
@@ -109,11 +114,10 @@ class Rules:
             for row in data["token"]
             for start in row["starts"]
         ]
-        starts = sorted({start for start, _ in forms})
-        self.starts = _start_pattern(starts)
-        """Finds the start of any of the tokens (group 1), which some character must precede."""
-        self.tokens = _group_by_start(starts, forms)
-        """The possible forms by the start that was found."""
+        self.tokens = _group_by_head(forms)
+        """The possible starts and forms by the head of a token, the shortest start first."""
+        self.heads = _head_pattern(self.tokens)
+        """Finds how any of the tokens may begin (group 1), which some character must precede."""
         self.patterns = [
             _form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
         ]
@@ -153,20 +157,20 @@ class Rules:
         self.harmless_name = re.compile(rf"(?:^|_)(?:{either['harmless']})$")
 
 
-def _group_by_start(
-    starts: Sequence[str], forms: Iterable[tuple[str, CredentialForm]]
-) -> dict[str, list[CredentialForm]]:
-    """Return the forms of every start: its own, and those of starts that it begins with."""
-    own: dict[str, list[CredentialForm]] = {}
-    for start, form in forms:
-        own.setdefault(start, []).append(form)
+def _group_by_head(
+    forms: Iterable[tuple[str, CredentialForm]],
+) -> dict[str, list[tuple[str, CredentialForm]]]:
+    """Return the starts with their forms by their first characters; a shorter start also with heads that it begins."""
+    own: dict[str, list[tuple[str, CredentialForm]]] = {}
+    for start, form in sorted(forms, key=lambda pair: len(pair[0])):
+        own.setdefault(start[:HEAD_CHARS], []).append((start, form))
     return {
-        start: [
-            form
-            for length in range(1, len(start) + 1)
-            for form in own.get(start[:length], ())
+        head: [
+            pair
+            for length in range(1, len(head) + 1)
+            for pair in own.get(head[:length], ())
         ]
-        for start in starts
+        for head in own
     }
 
 
@@ -185,15 +189,19 @@ MIN_TOKEN = 12
 """Minimum length of a token, its prefix included."""
 
 
-def _start_pattern(starts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern for any of these starts (group 1) after a non-word character.
+HEAD_CHARS = 3
+"""Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
+
+
+def _head_pattern(heads: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern for any of these heads (group 1) after a non-word character.
 
     At least `MIN_TOKEN` characters of a token must be there. The pattern begins with a set of few characters, to which
-    a scan skips; the starts themselves are compared last, as few positions get that far.
+    a scan skips; the heads themselves are compared last, as few positions get that far.
     """
     part = r"[\w.~$/+=-]"
     return re.compile(
-        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN}}})({trie(starts)}))", re.A
+        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN}}})({trie(heads)}))", re.A
     )
 
 

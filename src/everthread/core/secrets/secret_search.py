@@ -37,15 +37,21 @@ def find_tokens(plain: str) -> Iterator[Secret]:
 
 def _match_tokens(text: str) -> Iterator[Secret]:
     claimed = 0
-    for start in rules().starts.finditer(f" {text}"):
-        at = start.start(1) - 1
+    for head in rules().heads.finditer(f" {text}"):
+        at = head.start(1) - 1
         if at < claimed:
             continue
-        for form in rules().tokens[start[1]]:
+        forms = [
+            (start, form)
+            for start, form in rules().tokens[head[1]]
+            if text.startswith(start, at)
+        ]
+        for _, form in forms:
             match = form.pattern.match(text, at)
+            longest_start = forms[-1][0]
             if (
                 match
-                and form.accepts(match[0][len(start[1]) :])
+                and form.accepts(match[0][len(longest_start) :])
                 and not is_published(match[0])
             ):
                 claimed = match.end()

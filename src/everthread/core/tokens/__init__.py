@@ -1,4 +1,4 @@
-"""How many tokens a request is, and how many it may be."""
+"""Count the tokens of a request, and compute its limits."""
 
 from everthread.core.tokens.counter import TokenCounter, estimate_request_tokens
 

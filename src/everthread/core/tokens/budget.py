@@ -14,18 +14,18 @@ from typing import Any
 
 from everthread.errors import ConfigError
 
-THRESHOLD = 0.50
-THRESHOLD_TOKENS = 200_000
-TARGET_RATIO = 0.20
-PROTECT_LAST_N = 20
-USER_WORDS = 0.25
-RESULT_CHARS = 100_000
-TURN_CHARS = 200_000
-PREVIEW_CHARS = 1_500
-SPARE_OUTPUT = 4_096
-"""Room for an answer whose cap is not known; at most an eighth of the window."""
+DEFAULT_THRESHOLD = 0.50
+DEFAULT_THRESHOLD_TOKENS = 200_000
+DEFAULT_TARGET_RATIO = 0.20
+DEFAULT_PROTECT_LAST_N = 20
+DEFAULT_USER_WORDS_SHARE = 0.25
+DEFAULT_RESULT_CHARS = 100_000
+DEFAULT_TURN_CHARS = 200_000
+DEFAULT_PREVIEW_CHARS = 1_500
+DEFAULT_OUTPUT_RESERVE = 4_096
+"""Tokens reserved for an answer whose cap is unknown; at most an eighth of the window."""
 
-LIMITS: Mapping[str, tuple[float, float]] = {
+SETTING_RANGES: Mapping[str, tuple[float, float]] = {
     "model.context_length": (1, 1_000_000_000),
     "model.max_tokens": (1, math.inf),
     "compression.threshold": (0.0, 1.0),
@@ -47,7 +47,7 @@ class Budget:
 
     window: int
     threshold: int
-    """T: a prompt of this size is compacted."""
+    """Size from which a prompt is compacted; T below."""
     prompt_limit: int
     """The largest prompt that leaves room for the answer: window - max_output - 2 %."""
     tail: int
@@ -59,9 +59,9 @@ class Budget:
     result_chars: int
     """A longer tool result is stored and cited."""
     turn_chars: int
-    """If the results of one turn are longer together, the largest are stored and cited."""
+    """Maximum total of the results of one turn; beyond it the largest are stored and cited."""
     preview_chars: int
-    """How much of a stored result is shown."""
+    """Characters of a stored result that are shown."""
 
     @classmethod
     @functools.lru_cache(maxsize=256, typed=True)
@@ -69,89 +69,97 @@ class Budget:
         cls,
         window: int,
         *,
-        threshold: float = THRESHOLD,
-        target_ratio: float = TARGET_RATIO,
-        protect_last_n: int = PROTECT_LAST_N,
-        threshold_tokens: int | None = THRESHOLD_TOKENS,
+        threshold: float = DEFAULT_THRESHOLD,
+        target_ratio: float = DEFAULT_TARGET_RATIO,
+        protect_last_n: int = DEFAULT_PROTECT_LAST_N,
+        threshold_tokens: int | None = DEFAULT_THRESHOLD_TOKENS,
         max_output: int | None = None,
-        result_chars: int = RESULT_CHARS,
-        turn_chars: int = TURN_CHARS,
-        preview_chars: int = PREVIEW_CHARS,
-        user_words: float = USER_WORDS,
+        result_chars: int = DEFAULT_RESULT_CHARS,
+        turn_chars: int = DEFAULT_TURN_CHARS,
+        preview_chars: int = DEFAULT_PREVIEW_CHARS,
+        user_words: float = DEFAULT_USER_WORDS_SHARE,
     ) -> Budget:
         """Return the budget of a window at these settings.
 
         T = min(window x threshold, threshold_tokens, window - max_output - 2 %), at least 5 % of the window. A tool
         result never exceeds 2 T characters (about half of T in tokens), those of one turn never 4 T.
         """
-        _check("model.context_length", window)
-        _check("compression.threshold", threshold)
-        _check("compression.target_ratio", target_ratio)
-        _check("compression.protect_last_n", protect_last_n)
-        _check("compression.user_words", user_words)
-        _check("tool_output.result_chars", result_chars)
-        _check("tool_output.turn_chars", turn_chars)
-        _check("tool_output.preview_chars", preview_chars)
+        _check_range("model.context_length", window)
+        _check_range("compression.threshold", threshold)
+        _check_range("compression.target_ratio", target_ratio)
+        _check_range("compression.protect_last_n", protect_last_n)
+        _check_range("compression.user_words", user_words)
+        _check_range("tool_output.result_chars", result_chars)
+        _check_range("tool_output.turn_chars", turn_chars)
+        _check_range("tool_output.preview_chars", preview_chars)
         if threshold_tokens is not None:
-            _check("compression.threshold_tokens", threshold_tokens)
+            _check_range("compression.threshold_tokens", threshold_tokens)
         if max_output is not None:
-            _check("model.max_tokens", max_output)
+            _check_range("model.max_tokens", max_output)
 
-        fits = window - (max_output or 0) - _ceil(window, 0.02)
-        wanted = min(_floor(window, threshold), threshold_tokens or window, fits)
-        limit = max(wanted, _ceil(window, 0.05))
-        result_limit = min(result_chars, 2 * limit)
+        max_prompt = window - (max_output or 0) - _ceil_share(window, 0.02)
+        wanted_threshold = min(
+            _floor_share(window, threshold), threshold_tokens or window, max_prompt
+        )
+        effective_threshold = max(wanted_threshold, _ceil_share(window, 0.05))
+        result_limit = min(result_chars, 2 * effective_threshold)
         return cls(
             window=window,
-            threshold=limit,
+            threshold=effective_threshold,
             prompt_limit=max(
-                fits - (0 if max_output else min(SPARE_OUTPUT, window // 8)), limit
+                max_prompt
+                - (0 if max_output else min(DEFAULT_OUTPUT_RESERVE, window // 8)),
+                effective_threshold,
             ),
-            tail=_floor(limit, target_ratio),
+            tail=_floor_share(effective_threshold, target_ratio),
             protect_last_n=protect_last_n,
-            user_words=_floor(limit, user_words),
+            user_words=_floor_share(effective_threshold, user_words),
             result_chars=result_limit,
-            turn_chars=min(turn_chars, 4 * limit),
+            turn_chars=min(turn_chars, 4 * effective_threshold),
             preview_chars=min(preview_chars, result_limit),
         )
 
     @property
     def compacted_limit(self) -> int:
-        """The most a compacted request should have, so that a compaction buys many turns: 60 % of T.
+        """Maximum size of a compacted request, so that the next compaction is many turns away: 60 % of T.
 
         A larger tail or more of the user's words, if configured, raise it by as much.
         """
-        extra = max(self.tail - _floor(self.threshold, TARGET_RATIO), 0)
-        extra += max(self.user_words - _floor(self.threshold, USER_WORDS), 0)
-        return min(self.threshold * 60 // 100 + extra, self.background_start)
+        extra_tokens = max(
+            self.tail - _floor_share(self.threshold, DEFAULT_TARGET_RATIO), 0
+        )
+        extra_tokens += max(
+            self.user_words - _floor_share(self.threshold, DEFAULT_USER_WORDS_SHARE), 0
+        )
+        return min(self.threshold * 60 // 100 + extra_tokens, self.background_start)
 
     @property
     def background_start(self) -> int:
-        """From this size on, a summary may be prepared while the conversation continues."""
+        """Size from which a summary may be prepared while the conversation continues."""
         return self.threshold * 80 // 100
 
     @property
-    def hygiene(self) -> int:
-        """The gateway's safety net. Fixed: below T when T is set higher than 85 % of the window."""
+    def hygiene_limit(self) -> int:
+        """The gateway's fixed safety limit, 85 % of the window; below T if T is set higher."""
         return self.window * 85 // 100
 
     @property
-    def small(self) -> bool:
-        """Whether there is too little room for empty sections and a long marker."""
+    def is_small(self) -> bool:
+        """Whether the threshold leaves too few tokens for empty sections and a long marker."""
         return self.threshold < 4_096
 
     @property
     def summary_max(self) -> int:
-        """The largest summary: 5 % of the window up to 12,000, and even in a small one 2,000 or a quarter of T."""
+        """Maximum size of a summary: 5 % of the window up to 12,000; at least 2,000 or a quarter of T."""
         return max(min(self.window * 5 // 100, 12_000), min(2_000, self.threshold // 4))
 
     @property
     def summary_min(self) -> int:
-        """The smallest room for a summary, however full the prompt is."""
+        """Minimum tokens for a summary, however full the prompt is."""
         return min(2_000, self.summary_max)
 
-    def summary(self, middle_tokens: int) -> int:
-        """Return the size of a summary of a middle of this size, without the user's words: a fifth, never over half."""
+    def summary_size(self, middle_tokens: int) -> int:
+        """Return the summary size for a middle of this size, without the user's words: a fifth, at most half."""
         middle = max(middle_tokens, 0)
         return min(
             max(self.summary_min, min(middle * 20 // 100, self.summary_max)),
@@ -159,22 +167,28 @@ class Budget:
         )
 
 
-def _check(key: str, value: Any) -> None:
-    low, high = LIMITS[key]
-    is_integer = isinstance(low, int)
-    number = isinstance(value, int if is_integer else (int, float)) and not isinstance(
-        value, bool
-    )
-    if number and low <= value <= high:
+def _check_range(key: str, value: Any) -> None:
+    minimum, maximum = SETTING_RANGES[key]
+    is_integer = isinstance(minimum, int)
+    is_number = isinstance(
+        value, int if is_integer else (int, float)
+    ) and not isinstance(value, bool)
+    if is_number and minimum <= value <= maximum:
         return
     kind = "a whole number" if is_integer else "a number"
-    span = f"{low:,} or more" if high == math.inf else f"from {low:,} to {high:,}"
-    raise ConfigError(f"{key}: {value!r} is not allowed; it must be {kind}, {span}.")
+    range_text = (
+        f"{minimum:,} or more"
+        if maximum == math.inf
+        else f"from {minimum:,} to {maximum:,}"
+    )
+    raise ConfigError(
+        f"{key}: {value!r} is not allowed; it must be {kind}, {range_text}."
+    )
 
 
-def _floor(amount: int, share: float) -> int:
+def _floor_share(amount: int, share: float) -> int:
     return math.floor(round(amount * share, 6))
 
 
-def _ceil(amount: int, share: float) -> int:
+def _ceil_share(amount: int, share: float) -> int:
     return math.ceil(round(amount * share, 6))

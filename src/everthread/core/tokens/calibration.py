@@ -8,11 +8,11 @@ from typing import Any
 
 _PRIOR_TOKENS = 2_000.0
 """Weight of the initial factor of one, in tokens of evidence."""
-_MEMORY_TOKENS = 100_000.0
+_MAX_EVIDENCE_TOKENS = 100_000.0
 """Tokens of evidence after which older evidence fades."""
 _MAX_DEVIATION = 3.0
 """A larger deviation means that the report covers something else."""
-_MAX_REPORT = 1e12
+_MAX_REPORTED_TOKENS = 1e12
 """Reports above this, or that are not numbers, are ignored."""
 
 
@@ -24,7 +24,7 @@ class _Evidence:
     def learn(self, reported: float, estimated: float) -> None:
         self.reported += reported
         self.estimated += estimated
-        if self.estimated > _MEMORY_TOKENS:
+        if self.estimated > _MAX_EVIDENCE_TOKENS:
             self.reported /= 2
             self.estimated /= 2
 
@@ -42,14 +42,14 @@ class Calibration:
     """
 
     _evidence: dict[str, _Evidence] = field(default_factory=dict)
-    _last: tuple[str, float, float] | None = None
+    _last_report: tuple[str, float, float] | None = None
 
     def observe(self, model: str | None, reported: Any, estimate: float) -> None:
         """Record the prompt tokens reported for a call to `model`, and the estimate of the same prompt.
 
-        Ignore a report that is missing, zero, or too small to be the whole prompt (only the part that missed the cache,
-        say). If the prompt shrank, or grew quite otherwise than estimated (something was dropped, added or replaced
-        unseen), it becomes the new base and nothing is learnt from the difference.
+        Ignore a report that is missing, zero, or too small to be the whole prompt (for example only the uncached part).
+        If the prompt shrank, or its growth differs widely from the estimate, because something was dropped or replaced,
+        the report becomes the new base and nothing is learnt from the difference.
         """
         name = model or ""
         if (
@@ -58,36 +58,42 @@ class Calibration:
             or reported < estimate / _MAX_DEVIATION
         ):
             return
-        if self._last is not None and self._last[0] == name:
-            grown = reported - self._last[1]
-            expected = estimate - self._last[2]
+        if self._last_report is not None and self._last_report[0] == name:
+            reported_growth = reported - self._last_report[1]
+            estimated_growth = estimate - self._last_report[2]
             if (
-                expected > 0
-                and expected / _MAX_DEVIATION <= grown <= expected * _MAX_DEVIATION
+                estimated_growth > 0
+                and estimated_growth / _MAX_DEVIATION
+                <= reported_growth
+                <= estimated_growth * _MAX_DEVIATION
             ):
-                self._evidence.setdefault(name, _Evidence()).learn(grown, expected)
-        self._last = name, float(reported), float(estimate)
+                self._evidence.setdefault(name, _Evidence()).learn(
+                    reported_growth, estimated_growth
+                )
+        self._last_report = name, float(reported), float(estimate)
 
     def project(self, model: str | None, estimate: float) -> int:
         """Return the expected prompt tokens; the scaled estimate if nothing is reported yet."""
         name = model or ""
         factor = self.factor(name)
-        if self._last is None or self._last[0] != name:
+        if self._last_report is None or self._last_report[0] != name:
             return round(factor * estimate)
-        return max(0, round(self._last[1] + factor * (estimate - self._last[2])))
+        return max(
+            0, round(self._last_report[1] + factor * (estimate - self._last_report[2]))
+        )
 
-    def unreported(self, model: str | None, estimate: float) -> int:
+    def count_unreported_tokens(self, model: str | None, estimate: float) -> int:
         """Return the projected tokens that no report covers: those added or removed since the last one."""
         projected = self.project(model, estimate)
         return (
-            abs(projected - round(self._last[1]))
-            if self._last and self.reported(model)
+            abs(projected - round(self._last_report[1]))
+            if self._last_report and self.has_report(model)
             else projected
         )
 
-    def reported(self, model: str | None) -> bool:
-        """Return whether this model reported the last call: then a projection builds on that."""
-        return self._last is not None and self._last[0] == (model or "")
+    def has_report(self, model: str | None) -> bool:
+        """Return whether the last report is from this model, so that a projection builds on it."""
+        return self._last_report is not None and self._last_report[0] == (model or "")
 
     def factor(self, model: str | None) -> float:
         """Return the factor by which estimates for this model are multiplied."""
@@ -95,7 +101,7 @@ class Calibration:
 
     def reset(self) -> None:
         """Forget the last report but not the factors: after a compaction it describes another prompt."""
-        self._last = None
+        self._last_report = None
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON values, for another process to continue with."""
@@ -103,34 +109,41 @@ class Calibration:
             name: [item.reported, item.estimated]
             for name, item in self._evidence.items()
         }
-        return {"evidence": evidence, "last": list(self._last) if self._last else None}
+        return {
+            "evidence": evidence,
+            "last": list(self._last_report) if self._last_report else None,
+        }
 
     @classmethod
     def load(cls, state: Any) -> Calibration:
         """Return the calibration that `dump` wrote; ignore values of another shape."""
         state = state if isinstance(state, Mapping) else {}
         evidence = state.get("evidence")
-        last = state.get("last")
-        loaded = cls()
-        for name, sums in evidence.items() if isinstance(evidence, Mapping) else ():
+        last_report = state.get("last")
+        calibration = cls()
+        for name, amounts in evidence.items() if isinstance(evidence, Mapping) else ():
             if (
-                isinstance(sums, list | tuple)
-                and len(sums) == 2
-                and all(map(_is_amount, sums))
+                isinstance(amounts, list | tuple)
+                and len(amounts) == 2
+                and all(map(_is_amount, amounts))
             ):
-                loaded._evidence[str(name)] = _Evidence(*map(float, sums))
+                calibration._evidence[str(name)] = _Evidence(*map(float, amounts))
         if (
-            isinstance(last, list | tuple)
-            and len(last) == 3
-            and all(map(_is_amount, last[1:]))
+            isinstance(last_report, list | tuple)
+            and len(last_report) == 3
+            and all(map(_is_amount, last_report[1:]))
         ):
-            loaded._last = str(last[0]), float(last[1]), float(last[2])
-        return loaded
+            calibration._last_report = (
+                str(last_report[0]),
+                float(last_report[1]),
+                float(last_report[2]),
+            )
+        return calibration
 
 
 def _is_amount(value: Any) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and 0 <= value <= _MAX_REPORT
+        and 0 <= value <= _MAX_REPORTED_TOKENS
     )

@@ -1,8 +1,7 @@
 """Count the tokens of a request.
 
-A counter belongs to one model: it knows the tokenizer, the provider's wrapping of messages, calls and tools, and its
-earlier counts. Messages are immutable, so a message is counted once; a history counted again costs a lookup for each
-message, decoded anew or not.
+A counter belongs to one model: it has the tokenizer, the overhead of messages, calls and tools, and a cache.
+Messages are immutable, so each is counted once; counting a history again costs one lookup per message.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _MAX_CACHED_MESSAGES = 50_000
 _MAX_CACHED_CHARS = 64_000_000
-"""Limits of the cache: messages, and their characters."""
+"""Maximum characters of the cached messages."""
 _MEDIA_CHARS = 500_000
 """Characters that an image or a file counts in the cache."""
 _MAX_CACHED_TEXT_CHARS = 4_000_000
-_SIGNATURE_BYTES = 100
-"""Of a signature, besides the thoughts in it."""
-_THOUGHT_CHARS = 4.6
-"""Characters of thoughts for a token of `o200k_base`."""
+_SIGNATURE_OVERHEAD_BYTES = 100
+"""Bytes of a signature besides the thoughts in it."""
+_THOUGHT_CHARS_PER_TOKEN = 4.6
+"""Characters of thoughts per token of `o200k_base`."""
 _MAX_DEPTH = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED_FIELDS = frozenset(
     {
@@ -54,50 +53,62 @@ _UNCOUNTED_FIELDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """The tokens that a provider adds around the text; measured on reported usage.
+class PromptFormat:
+    """The tokens that a provider adds around the text, measured on reported usage.
 
-    `call` includes the wrapping of the call's result; `first_call` is added once to a message with calls, `parallel`
-    once to one with several, `text_with_calls` once to one that also has text. `parameter`
-    is the price of one argument if arguments are written one by one; if it is 0, they are counted as JSON.
-    `name_repeats`: how often a call's name is written, for the call and its result. `tools` is the price of offering
-    any, `declared` whether they are written as type declarations or as JSON, `schema` a factor on that JSON: it is
-    mostly keys and signs, in which vocabularies differ less than in prose.
+    `call_tokens` includes the wrapping of the call's result. A message with calls adds `first_call` once,
+    `parallel_calls` if there are several, `text_with_calls` if it also has text. `parameter_tokens` is the price of one
+    argument if arguments are written one by one; if it is 0, they are counted as JSON. `name_repeats`: how often the
+    name is written. `tools_tokens` is the price of offering any tool; `declares_types`: tools are written as type
+    declarations, not as JSON. `schema_factor` corrects that JSON, in which vocabularies differ less than in prose.
     """
 
-    message: float
-    call: float
+    message_tokens: float
+    call_tokens: float
     first_call: float = 0.0
-    parallel: float = 0.0
+    parallel_calls: float = 0.0
     text_with_calls: float = 0.0
-    parameter: float = 0.0
+    parameter_tokens: float = 0.0
     name_repeats: int = 1
-    tools: int = 0
-    declared: bool = False
-    schema: float = 1.0
-    reply: int = 3
+    tools_tokens: int = 0
+    declares_types: bool = False
+    schema_factor: float = 1.0
+    reply_tokens: int = 3
 
 
-OPENAI = Format(message=4, call=5, name_repeats=2, tools=11, declared=True)
-OPENAI_REASONING = replace(
-    OPENAI, call=10, first_call=2, parallel=16, text_with_calls=7
+OPENAI_FORMAT = PromptFormat(
+    message_tokens=4,
+    call_tokens=5,
+    name_repeats=2,
+    tools_tokens=11,
+    declares_types=True,
+)
+OPENAI_REASONING_FORMAT = replace(
+    OPENAI_FORMAT, call_tokens=10, first_call=2, parallel_calls=16, text_with_calls=7
 )
 """OpenAI's models from GPT-5 on."""
-CLAUDE = Format(
-    message=3, call=55, first_call=-7, parameter=14.5, tools=346, schema=0.91
+CLAUDE_FORMAT = PromptFormat(
+    message_tokens=3,
+    call_tokens=55,
+    first_call=-7,
+    parameter_tokens=14.5,
+    tools_tokens=346,
+    schema_factor=0.91,
 )
 _REASONING_NAME = re.compile(r"gpt-?[5-9]|codex")
-TEMPLATE = Format(message=5, call=10, tools=4)
+CHAT_TEMPLATE_FORMAT = PromptFormat(message_tokens=5, call_tokens=10, tools_tokens=4)
 """Open models: a chat template that writes tools and calls as JSON."""
 
 
-def format_for(model: str | None) -> Format:
+def find_format(model: str | None) -> PromptFormat:
     name = bare_name(model)
     if "claude" in name:
-        return CLAUDE
+        return CLAUDE_FORMAT
     if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
-        return OPENAI_REASONING if _REASONING_NAME.search(name) else OPENAI
-    return TEMPLATE
+        return (
+            OPENAI_REASONING_FORMAT if _REASONING_NAME.search(name) else OPENAI_FORMAT
+        )
+    return CHAT_TEMPLATE_FORMAT
 
 
 def estimate_request_tokens(
@@ -107,7 +118,7 @@ def estimate_request_tokens(
     tools: Sequence[Mapping[str, Any]] | None = None,
     model: str | None = None,
 ) -> int:
-    """Prompt tokens of a request with these messages, system prompt and tools."""
+    """Return the prompt tokens of a request with these messages, system prompt and tools."""
     return TokenCounter(model).request(messages, system=system, tools=tools)
 
 
@@ -119,13 +130,13 @@ class TokenCounter:
 
     def __init__(self, model: str | None = None) -> None:
         self.model = model
-        self._tokens = tokenizer_for(model).count
-        self._format = format_for(model)
+        self._count_text = tokenizer_for(model).count
+        self._format = find_format(model)
         # Counted values, the oldest first. The key narrows the search; the value must be equal.
         self._cache: dict[Hashable, tuple[Any, int, int]] = {}
         self._cache_size = 0
-        self._texts: dict[str, int] = {}
-        self._characters = 0
+        self._text_counts: dict[str, int] = {}
+        self._cached_chars = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the model only: the caches are not worth their bytes."""
@@ -133,21 +144,21 @@ class TokenCounter:
 
     def text(self, text: str) -> int:
         """Count the tokens of a text by itself. Counts of some megabytes of text are cached."""
-        tokens = self._texts.get(text)
+        tokens = self._text_counts.get(text)
         if tokens is None:
-            tokens = round(self._text(text))
-            self._characters += len(text)
-            if self._characters > _MAX_CACHED_TEXT_CHARS:
-                self._texts.clear()
-                self._characters = len(text)
-            self._texts[text] = tokens
+            tokens = round(self._count_tokens(text))
+            self._cached_chars += len(text)
+            if self._cached_chars > _MAX_CACHED_TEXT_CHARS:
+                self._text_counts.clear()
+                self._cached_chars = len(text)
+            self._text_counts[text] = tokens
         return tokens
 
     def message(self, message: Mapping[str, Any]) -> int:
         """Count the tokens that a message adds to a prompt, its wrapping included."""
         key = message_key(message)
-        return self._cached(key, message) or self._remember(
-            key, message, self._message(message)
+        return self._find_cached(key, message) or self._remember(
+            key, message, self._count_message(message)
         )
 
     def messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
@@ -157,14 +168,14 @@ class TokenCounter:
         """Count the tokens of the offered tools, in OpenAI's or Anthropic's form."""
         if not tools or not isinstance(tools, list | tuple):
             return 0
-        return self._format.tools + sum(map(self._tool, tools))
+        return self._format.tools_tokens + sum(map(self._count_tool, tools))
 
     def system(self, system: System) -> int:
         if not system:
             return 0
         key = system if isinstance(system, str) else message_key({"content": system})
-        return self._cached(key, system) or self._remember(
-            key, system, self._format.message + self._content(system)
+        return self._find_cached(key, system) or self._remember(
+            key, system, self._format.message_tokens + self._count_content(system)
         )
 
     def request(
@@ -179,10 +190,10 @@ class TokenCounter:
             self.system(system)
             + self.tools(tools)
             + self.messages(messages)
-            + self._format.reply
+            + self._format.reply_tokens
         )
 
-    def _cached(self, key: Hashable, value: Any) -> int:
+    def _find_cached(self, key: Hashable, value: Any) -> int:
         """Return the cached token count of a value; 0 if it is not cached."""
         entry = self._cache.get(key)
         return entry[1] if entry and entry[0] == value else 0
@@ -201,22 +212,27 @@ class TokenCounter:
             self._cache_size -= self._cache.pop(next(iter(self._cache)))[2]
         return round(tokens)
 
-    def _text(self, text: Any) -> float:
-        return self._tokens(text) if isinstance(text, str) and text else 0.0
+    def _count_tokens(self, text: Any) -> float:
+        return self._count_text(text) if isinstance(text, str) and text else 0.0
 
-    def _message(self, message: Any) -> float:
+    def _count_message(self, message: Any) -> float:
         if not isinstance(message, Mapping):
-            return self._format.message + self._text(str(message))
-        total = self._format.message + self._content(message.get("content"))
-        total += self._text(message.get("refusal"))
+            return self._format.message_tokens + self._count_tokens(str(message))
+        total = self._format.message_tokens + self._count_content(
+            message.get("content")
+        )
+        total += self._count_tokens(message.get("refusal"))
         total += max(
-            self._text(message.get("reasoning_content")), self._hidden_thoughts(message)
+            self._count_tokens(message.get("reasoning_content")),
+            self._count_hidden_thoughts(message),
         )
         if message.get("role") != "tool" and message.get("name"):
-            total += 1 + self._text(message["name"])
+            total += 1 + self._count_tokens(message["name"])
         calls = message.get("tool_calls")
         calls = calls if isinstance(calls, list) else []
-        total += self._around_calls(len(calls), has_text=bool(message.get("content")))
+        total += self._count_call_overhead(
+            len(calls), has_text=bool(message.get("content"))
+        )
         for call in calls:
             holder = (
                 call.get("function") or call.get("custom")
@@ -224,16 +240,16 @@ class TokenCounter:
                 else None
             )
             if isinstance(holder, Mapping):
-                total += self._call(
+                total += self._count_call(
                     holder.get("name"), holder.get("arguments", holder.get("input"))
                 )
             else:
-                total += self._format.call
+                total += self._format.call_tokens
         return total
 
-    def _content(self, content: Any, depth: int = 0) -> float:
+    def _count_content(self, content: Any, depth: int = 0) -> float:
         if not isinstance(content, list):
-            return self._text(
+            return self._count_tokens(
                 content if isinstance(content, str) or content is None else str(content)
             )
         if depth > _MAX_DEPTH:
@@ -242,55 +258,57 @@ class TokenCounter:
             str(part.get("type")) if isinstance(part, Mapping) else "text"
             for part in content
         ]
-        around = self._around_calls(
+        overhead = self._count_call_overhead(
             sum(kind in CALL_BLOCKS for kind in kinds), has_text="text" in kinds
         )
-        return sum(self._part(part, depth) for part in content) + around
+        return sum(self._count_part(part, depth) for part in content) + overhead
 
-    def _around_calls(self, count: int, *, has_text: bool) -> float:
+    def _count_call_overhead(self, count: int, *, has_text: bool) -> float:
         """Return the tokens around the calls of one message."""
         if not count:
             return 0.0
         total = self._format.first_call
-        total += self._format.parallel if count > 1 else 0.0
+        total += self._format.parallel_calls if count > 1 else 0.0
         return total + (self._format.text_with_calls if has_text else 0.0)
 
-    def _part(self, part: Any, depth: int) -> float:
+    def _count_part(self, part: Any, depth: int) -> float:
         if not isinstance(part, Mapping):
-            return self._text(str(part))
+            return self._count_tokens(str(part))
         kind = str(part.get("type"))
         if kind in CALL_BLOCKS:
-            return self._call(part.get("name"), part.get("input"))
+            return self._count_call(part.get("name"), part.get("input"))
         if kind in RESULT_BLOCKS:
-            return self._content(part.get("content"), depth + 1)
+            return self._count_content(part.get("content"), depth + 1)
         if kind in REASONING_BLOCKS:
-            return self._reasoning(part)
+            return self._count_reasoning(part)
         if kind in IMAGE_BLOCKS:
             return image_tokens(part, self.model)
         if kind in _AUDIO_BLOCKS:
             return audio_tokens(part, self.model)
         if kind in _DOCUMENT_BLOCKS:
-            return self._document(part, depth)
+            return self._count_document(part, depth)
         for key in ("text", "refusal"):
             if isinstance(part.get(key), str):
-                return self._text(part[key])
-        return self._text(_dump(_strip_uncounted(part)))
+                return self._count_tokens(part[key])
+        return self._count_tokens(_dump(_strip_uncounted(part)))
 
-    def _reasoning(self, part: Mapping[str, Any]) -> float:
+    def _count_reasoning(self, part: Mapping[str, Any]) -> float:
         """Count reasoning as text; if it is encrypted, four bytes are about one token."""
-        secret = part.get("encrypted_content") or part.get("data")
-        if isinstance(secret, str):
-            return len(secret) * 3 / 4 / 4
+        encrypted_text = part.get("encrypted_content") or part.get("data")
+        if isinstance(encrypted_text, str):
+            return len(encrypted_text) * 3 / 4 / 4
         summary = part.get("summary")
         texts = (
             [item.get("text") for item in summary if isinstance(item, Mapping)]
             if isinstance(summary, list)
             else []
         )
-        shown = sum(map(self._text, [part.get("thinking"), part.get("text"), *texts]))
-        return max(shown, self._signed(part.get("signature")))
+        visible_tokens = sum(
+            map(self._count_tokens, [part.get("thinking"), part.get("text"), *texts])
+        )
+        return max(visible_tokens, self._count_signature(part.get("signature")))
 
-    def _hidden_thoughts(self, message: Mapping[str, Any]) -> float:
+    def _count_hidden_thoughts(self, message: Mapping[str, Any]) -> float:
         """Return the tokens of the thoughts that the signatures of a message of Claude's hold."""
         native = message.get("_native")
         value = native.get("value") if isinstance(native, Mapping) else None
@@ -298,105 +316,123 @@ class TokenCounter:
         if not isinstance(blocks, list):
             return 0.0
         return sum(
-            self._signed(block.get("signature"))
+            self._count_signature(block.get("signature"))
             for block in blocks
             if isinstance(block, Mapping)
         )
 
-    def _signed(self, signature: Any) -> float:
+    def _count_signature(self, signature: Any) -> float:
         """Return the tokens of the thoughts in a signature: it holds all of them, the text beside it a summary."""
         if not isinstance(signature, str):
             return 0.0
-        characters = max(0.0, len(signature) * 3 / 4 - _SIGNATURE_BYTES)
-        return characters / _THOUGHT_CHARS * tokenizer_for(self.model).per_token
+        characters = max(0.0, len(signature) * 3 / 4 - _SIGNATURE_OVERHEAD_BYTES)
+        return (
+            characters / _THOUGHT_CHARS_PER_TOKEN * tokenizer_for(self.model).per_token
+        )
 
-    def _document(self, part: Mapping[str, Any], depth: int) -> float:
-        total = self._text(part.get("title")) + self._text(part.get("context"))
+    def _count_document(self, part: Mapping[str, Any], depth: int) -> float:
+        total = self._count_tokens(part.get("title")) + self._count_tokens(
+            part.get("context")
+        )
         source = part.get("source")
         kind = source.get("type") if isinstance(source, Mapping) else None
         if isinstance(source, Mapping) and kind == "text":
-            return total + self._text(source.get("data"))
+            return total + self._count_tokens(source.get("data"))
         if isinstance(source, Mapping) and kind == "content":
-            return total + self._content(source.get("content"), depth + 1)
+            return total + self._count_content(source.get("content"), depth + 1)
         return total + document_tokens(part, self.model)
 
-    def _call(self, name: Any, arguments: Any) -> float:
-        total = self._format.call + self._format.name_repeats * self._text(name)
+    def _count_call(self, name: Any, arguments: Any) -> float:
+        total = (
+            self._format.call_tokens
+            + self._format.name_repeats * self._count_tokens(name)
+        )
         value = json_value(arguments) if isinstance(arguments, str) else arguments
-        if isinstance(value, Mapping) and self._format.parameter:
+        if isinstance(value, Mapping) and self._format.parameter_tokens:
             for key, item in value.items():
-                total += self._format.parameter + self._text(key)
-                total += self._text(item if isinstance(item, str) else _dump(item))
+                total += self._format.parameter_tokens + self._count_tokens(key)
+                total += self._count_tokens(
+                    item if isinstance(item, str) else _dump(item)
+                )
             return total
-        return total + self._text(
+        return total + self._count_tokens(
             arguments if value is None else _dump(value, compact=True)
         )
 
-    def _tool(self, tool: Mapping[str, Any]) -> int:
-        function = _function(tool)
+    def _count_tool(self, tool: Mapping[str, Any]) -> int:
+        function = _read_function(tool)
         key = "tool", str(function.get("name")), str(function.get("description"))
-        counted = self._cached(key, tool)
-        if counted:
-            return counted
-        text = _declaration(function) if self._format.declared else _dump(function)
-        return self._remember(key, tool, self._text(text) * self._format.schema)
+        cached_tokens = self._find_cached(key, tool)
+        if cached_tokens:
+            return cached_tokens
+        text = (
+            _write_declaration(function)
+            if self._format.declares_types
+            else _dump(function)
+        )
+        return self._remember(
+            key, tool, self._count_tokens(text) * self._format.schema_factor
+        )
 
 
-def _function(tool: Any) -> dict[str, Any]:
+def _read_function(tool: Any) -> dict[str, Any]:
     """Return name, description and schema of a tool in any form; other kinds of tools unchanged."""
     if not isinstance(tool, Mapping):
         return {}
     function = tool.get("function")
     holder = function if isinstance(function, Mapping) else tool
-    named = {key: holder[key] for key in ("name", "description") if holder.get(key)}
+    tool_fields = {
+        key: holder[key] for key in ("name", "description") if holder.get(key)
+    }
     schema = holder.get("parameters") or holder.get("input_schema")
-    return {**named, "parameters": schema} if schema else named
+    return {**tool_fields, "parameters": schema} if schema else tool_fields
 
 
-def _declaration(function: Mapping[str, Any]) -> str:
+def _write_declaration(function: Mapping[str, Any]) -> str:
     """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
     body = (
-        _type(schema)
+        _write_type(schema)
         if isinstance(schema, Mapping) and schema.get("properties")
         else ""
     )
-    return f"{_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
+    return f"{_write_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
 
 
-def _comment(value: Mapping[str, Any]) -> str:
+def _write_comment(value: Mapping[str, Any]) -> str:
     return "".join(
         f"// {line}\n" for line in str(value.get("description") or "").splitlines()
     )
 
 
-def _type(schema: Any, depth: int = 0) -> str:
+def _write_type(schema: Any, depth: int = 0) -> str:
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "any"
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
-        return " | ".join(_type(option, depth + 1) for option in options)
+        return " | ".join(_write_type(option, depth + 1) for option in options)
     if isinstance(schema.get("enum"), list):
         return " | ".join(map(_dump, schema["enum"]))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
         lines = (
-            _property(key, value, schema, depth) for key, value in properties.items()
+            _write_property(key, value, schema, depth)
+            for key, value in properties.items()
         )
         return "{\n" + "".join(lines) + "}"
     kind = schema.get("type")
     return (
-        f"{_type(schema.get('items'), depth + 1)}[]"
+        f"{_write_type(schema.get('items'), depth + 1)}[]"
         if kind == "array"
         else str(kind or "any")
     )
 
 
-def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
+def _write_property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
     required = owner.get("required")
     optional = "" if isinstance(required, list) and key in required else "?"
-    comment = _comment(value) if isinstance(value, Mapping) else ""
-    return f"{comment}{key}{optional}: {_type(value, depth + 1)},\n"
+    comment = _write_comment(value) if isinstance(value, Mapping) else ""
+    return f"{comment}{key}{optional}: {_write_type(value, depth + 1)},\n"
 
 
 def _strip_uncounted(value: Any, depth: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """Count the tokens of pictures, recordings and documents, by the model's name.
 
-Media cost what the providers' documented formulas say, never the length of the base64 text: a size is read from the
-first bytes of the data. If it cannot be known (a link, a file id), a usual size is assumed.
+The providers' documented formulas are used, not the length of the base64 text: a size is read from the first bytes of
+the data. If it is unknown (a link, a file id), a default size is assumed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Rule = TypeVar("Rule")
 
 Size = tuple[int, int]
 Bounds = tuple[int, int]
-"""The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
+"""Maximum edge in pixels and maximum number of squares; a picture is shrunk to both."""
 
-_USUAL_SIZE: Size = (1024, 1024)
+_DEFAULT_SIZE: Size = (1024, 1024)
 _HEADER_BYTES = 64  # bytes of a picture or recording that hold its size
 # A JPEG may carry a profile and a thumbnail before its size.
 _JPEG_HEADER_BYTES = 256 * 1024
 _PAGE_BYTES = 50_000  # a usual page of a PDF
 _DEFAULT_PAGES = 5
 _SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
-_USUAL_SECONDS = 30
+_DEFAULT_SECONDS = 30
 
 
 def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
     link, data, detail = _image_source(part)
-    size = image_size(data or link) or _USUAL_SIZE
+    size = image_size(data or link) or _DEFAULT_SIZE
     return _find_rule(_IMAGE_RULES, model)(size, detail)
 
 
@@ -43,11 +43,11 @@ def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of a recording, by a rate per second."""
     source = part.get("input_audio") or part.get("source") or part
     data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
-    return math.ceil(_seconds(data) * _find_rule(_SOUND_RATES, model))
+    return math.ceil(_estimate_seconds(data) * _find_rule(_SOUND_RATES, model))
 
 
 def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
-    """Count the tokens of a document, by a rate per page; the size tells the number of pages."""
+    """Count the tokens of a document, by a rate per page; the number of pages is estimated from its size."""
     holders = [part, part.get("file"), part.get("source")]
     values = [
         h.get(key)
@@ -55,28 +55,32 @@ def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
         if isinstance(h, Mapping)
         for key in ("file_data", "data")
     ]
-    data = next((_payload(value) for value in values if isinstance(value, str)), "")
-    pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _DEFAULT_PAGES
+    data = next(
+        (_base64_payload(value) for value in values if isinstance(value, str)), ""
+    )
+    pages = max(1, round(_decoded_size(data) / _PAGE_BYTES)) if data else _DEFAULT_PAGES
     return pages * _find_rule(_PAGE_RATES, model)
 
 
 def image_size(data: str) -> Size | None:
-    """Width and height of a base64 picture or data URL (PNG, JPEG, GIF, WebP), from its header alone."""
+    """Return width and height of a base64 picture or data URL (PNG, JPEG, GIF, WebP), from its header alone."""
     if "://" in data[:16]:
         return None
-    payload = _payload(data)
-    head = _decode(payload, _HEADER_BYTES)
-    for magic, read in _FORMATS:
-        if head.startswith(magic):
-            size = read(
-                _decode(payload, _JPEG_HEADER_BYTES) if read is _jpeg_size else head
+    payload = _base64_payload(data)
+    header = _decode_start(payload, _HEADER_BYTES)
+    for magic, read_size in _IMAGE_FORMATS:
+        if header.startswith(magic):
+            size = read_size(
+                _decode_start(payload, _JPEG_HEADER_BYTES)
+                if read_size is _jpeg_size
+                else header
             )
             return size if size and min(size) > 0 else None
     return None
 
 
 def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Link or data URL, bare base64, and detail of an image part."""
+    """Return link or data URL, plain base64 data, and detail of an image part."""
     holder = part.get("image_url")
     source = part.get("source")
     if isinstance(holder, Mapping):
@@ -86,16 +90,16 @@ def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
     return as_text(holder), as_text(part.get("data")), as_text(part.get("detail"))
 
 
-def _payload(data: str) -> str:
+def _base64_payload(data: str) -> str:
     """Return the base64 text of a data URL, or the text itself."""
     return data[data.find(",", 0, 256) + 1 :] if data.startswith("data:") else data
 
 
-def _bytes_in(payload: str) -> int:
+def _decoded_size(payload: str) -> int:
     return len(payload) * 3 // 4
 
 
-def _decode(payload: str, size: int) -> bytes:
+def _decode_start(payload: str, size: int) -> bytes:
     """Return the first bytes of base64 text; nothing if it is not base64."""
     start = "".join(payload[: size * 4 // 3 + 4].split())
     try:
@@ -104,36 +108,40 @@ def _decode(payload: str, size: int) -> bytes:
         return b""
 
 
-def _webp_size(head: bytes) -> Size | None:
-    kind = head[12:16]
+def _webp_size(header: bytes) -> Size | None:
+    kind = header[12:16]
     if kind == b"VP8 ":
-        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(
-            head[28:30], "little"
+        return int.from_bytes(header[26:28], "little") & 0x3FFF, int.from_bytes(
+            header[28:30], "little"
         ) & 0x3FFF
     if kind == b"VP8L":
-        bits = int.from_bytes(head[21:25], "little")
+        bits = int.from_bytes(header[21:25], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8X":
-        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(
-            head[27:30], "little"
+        return int.from_bytes(header[24:27], "little") + 1, int.from_bytes(
+            header[27:30], "little"
         ) + 1
     return None
 
 
-def _jpeg_size(head: bytes) -> Size | None:
-    """Walks from segment to segment to the frame header (SOF), which holds the size."""
-    at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
-        marker = head[at + 1]
+def _jpeg_size(header: bytes) -> Size | None:
+    """Return the size from the frame header (SOF), found by skipping the segments before it."""
+    position = 2
+    while position + 9 <= len(header) and header[position] == 0xFF:
+        marker = header[position + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
-                head[at + 5 : at + 7], "big"
-            )
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(head[at + 2 : at + 4], "big")
+            return int.from_bytes(
+                header[position + 7 : position + 9], "big"
+            ), int.from_bytes(header[position + 5 : position + 7], "big")
+        position += (
+            1
+            if marker == 0xFF
+            else 2 + int.from_bytes(header[position + 2 : position + 4], "big")
+        )
     return None
 
 
-_FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
+_IMAGE_FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
     (
         b"\x89PNG\r\n\x1a\n",
         lambda head: (
@@ -153,69 +161,73 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
 )
 
 
-def _seconds(payload: str) -> float:
+def _estimate_seconds(payload: str) -> float:
     if not payload:
-        return _USUAL_SECONDS
-    head = _decode(payload, _HEADER_BYTES)
-    rate = int.from_bytes(head[28:32], "little") if head.startswith(b"RIFF") else 0
-    return _bytes_in(payload) / (rate or _SOUND_BYTES_PER_SECOND)
+        return _DEFAULT_SECONDS
+    header = _decode_start(payload, _HEADER_BYTES)
+    rate = int.from_bytes(header[28:32], "little") if header.startswith(b"RIFF") else 0
+    return _decoded_size(payload) / (rate or _SOUND_BYTES_PER_SECOND)
 
 
-def _count_by_area(edge: int, most: int) -> Callable[[Size, str], int]:
-    """Claude: shrunk to an edge and a number of tokens, a token for 750 pixels."""
+def _count_by_area(edge: int, max_tokens: int) -> Callable[[Size, str], int]:
+    """Return Claude's rule: shrink to a maximum edge, then one token per 750 pixels up to a maximum."""
 
-    def tokens(size: Size, _detail: str) -> int:
-        shrink = min(1.0, edge / max(size))
-        return min(most, math.ceil(size[0] * size[1] * shrink * shrink / 750))
+    def count_tokens(size: Size, _detail: str) -> int:
+        scale = min(1.0, edge / max(size))
+        return min(max_tokens, math.ceil(size[0] * size[1] * scale * scale / 750))
 
-    return tokens
+    return count_tokens
 
 
 def _count_tiles(base: int, tile: int) -> Callable[[Size, str], int]:
-    """OpenAI: fit into 2048 × 2048, the shorter side to 768, then squares of 512; `low` is the base alone."""
+    """Return OpenAI's older rule: fit into 2048 × 2048, the shorter side to 768, then count squares of 512."""
 
-    def tokens(size: Size, detail: str) -> int:
+    def count_tokens(size: Size, detail: str) -> int:
         if detail == "low":
             return base
-        fit = min(1.0, 2048 / max(size))
-        fit = min(fit, 768 / min(size))
+        scale = min(1.0, 2048 / max(size))
+        scale = min(scale, 768 / min(size))
         return base + tile * math.prod(
-            math.ceil(round(side * fit, 3) / 512) for side in size
+            math.ceil(round(side * scale, 3) / 512) for side in size
         )
 
-    return tokens
+    return count_tokens
 
 
 def _count_patches(
-    factor: float, most: int = 1536, **budgets: Bounds
+    factor: float, max_squares: int = 1536, **budgets: Bounds
 ) -> Callable[[Size, str], int]:
-    """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
+    """Return OpenAI's newer rule: squares of 32 pixels times a factor, limited by the requested detail."""
 
-    def tokens(size: Size, detail: str) -> int:
+    def count_tokens(size: Size, detail: str) -> int:
         return math.ceil(
             _count_squares(size, *bounds.get(detail, bounds["auto"])) * factor
         )
 
-    bounds: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
-    return tokens
+    bounds: dict[str, Bounds] = {
+        "auto": (2048, max_squares),
+        "low": (512, max_squares),
+        **budgets,
+    }
+    return count_tokens
 
 
-def _count_squares(size: Size, edge: int, most: int) -> int:
+def _count_squares(size: Size, edge: int, max_squares: int) -> int:
     """Count the 32-pixel squares that cover a picture, shrunk until at most the allowed number fits."""
-    shrink = min(1.0, edge / max(size))
-    across, down = (side * shrink / 32 for side in size)
-    if math.ceil(across) * math.ceil(down) > most:
-        shrink = math.sqrt(most / (across * down))
-        across = across * shrink
-        down = down * shrink
-        shrink = min(max(1, math.floor(side)) / side for side in (across, down))
-        across = across * shrink
-        down = down * shrink
-    return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
+    scale = min(1.0, edge / max(size))
+    columns, rows = (side * scale / 32 for side in size)
+    if math.ceil(columns) * math.ceil(rows) > max_squares:
+        scale = math.sqrt(max_squares / (columns * rows))
+        columns = columns * scale
+        rows = rows * scale
+        scale = min(max(1, math.floor(side)) / side for side in (columns, rows))
+        columns = columns * scale
+        rows = rows * scale
+    return math.ceil(round(columns, 6)) * math.ceil(round(rows, 6))
 
 
 def _count_gemini_tiles(size: Size, _detail: str) -> int:
-    """Gemini: 258 for a small picture, else for every square of 768."""
+    """Count Gemini's tokens: 258 for a small picture, else 258 for every square of 768."""
     return (
         258
         if max(size) <= 384

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, cast
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import EverthreadError
-from everthread.gateway.access.issued_keys import digest_of, is_key
+from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import KeyAccount, KeyLedger
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused
@@ -99,9 +99,11 @@ class ForwardedAuthenticator:
         self._secret = secret
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown = credentials(headers)
+        shown_credentials = credentials(headers)
         return Caller(
-            credential_tenant(self._secret, shown) if shown else FORWARDED_TENANT,
+            credential_tenant(self._secret, shown_credentials)
+            if shown_credentials
+            else FORWARDED_TENANT,
             passthrough=True,
         )
 
@@ -109,12 +111,12 @@ class ForwardedAuthenticator:
 FORWARDED_TENANT = "forwarded"
 
 
-def credential_tenant(secret: bytes, shown: Iterable[str]) -> str:
+def credential_tenant(secret: bytes, shown_credentials: Iterable[str]) -> str:
     """Return the tenant of the credentials that a request shows.
 
     All of them count, so that no client gets a tenant without the credential that the upstream accepts.
     """
-    text = "\0".join(shown).encode("utf-8", "surrogatepass")
+    text = "\0".join(shown_credentials).encode("utf-8", "surrogatepass")
     return f"up_{hmac.digest(secret, text, 'sha256').hex()[:40]}"
 
 
@@ -175,14 +177,14 @@ class KeyAuthenticator:
         """A cached lookup and its expiry."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown = credentials(headers)
-        if not shown:
+        shown_credentials = credentials(headers)
+        if not shown_credentials:
             raise Refused(
                 401,
                 "missing_api_key",
                 "No API key came with the request; send one as `Authorization: Bearer et_…`.",
             )
-        token = next(filter(is_key, shown), None)
+        token = next(filter(is_key, shown_credentials), None)
         stored_key = await self._find(digest_of(token)) if token is not None else None
         if stored_key is None or stored_key.revoked is not None:
             raise Refused(
@@ -310,14 +312,14 @@ class PassthroughAuthenticator:
         self._accepted = accepted
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown = credentials(headers)
-        if not shown:
+        shown_credentials = credentials(headers)
+        if not shown_credentials:
             raise Refused(
                 401,
                 "missing_api_key",
                 "No credential came with the request; send the upstream's own, it goes there.",
             )
-        tenant = credential_tenant(self._secret, shown)
+        tenant = credential_tenant(self._secret, shown_credentials)
         credential = PassthroughCredential(tenant, self._accepted)
         return Caller(
             tenant,

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.prices import cost_of
+from everthread.core.prices import compute_call_cost
 from everthread.core.types import Request
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
-from everthread.thread.options import Permit
+from everthread.thread.options import CheckPermission
 
 if TYPE_CHECKING:
     pass
@@ -76,7 +76,9 @@ class KeyLedger:
 
     def authorize(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Raise `Refused` if a call that uses this much would go beyond a limit. Nothing is counted."""
-        cost = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC))
+        cost = compute_call_cost(
+            usage, model, time=datetime.fromtimestamp(self._wall(), UTC)
+        )
         self._check(key, KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     def _check(self, key: NewKey, more: KeyUse) -> None:
@@ -95,7 +97,9 @@ class KeyLedger:
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Count the usage of a call. A model without a price adds no dollars; this is logged if dollars are limited."""
-        cost = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC))
+        cost = compute_call_cost(
+            usage, model, time=datetime.fromtimestamp(self._wall(), UTC)
+        )
         if cost is None and key.limits.dollars is not None:
             _LOG.warning(
                 "the price of %.80r is not known; key %s is charged no dollars for it",
@@ -201,7 +205,7 @@ class KeyAccount:
         self.ledger.spend(self.key, usage, model)
 
 
-def spending_permit(authorize: Authorize) -> Permit:
+def spending_permit(authorize: Authorize) -> CheckPermission:
     """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
 
     async def permit(request: Request) -> None:

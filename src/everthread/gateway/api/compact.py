@@ -19,9 +19,10 @@ from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused, error_body, error_headers
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.middleware import Admission
+from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.body_reading import RequestBody, read_request
 from everthread.gateway.request.json_slices import LIST_FIELD
-from everthread.gateway.request.request_head import ClientGone, RequestHead, read_body
+from everthread.gateway.request.request_head import ClientGone, RequestHead
 
 PATH = "/v1/compact"
 _MIN_WINDOW = 1_000

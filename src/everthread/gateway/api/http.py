@@ -18,10 +18,10 @@ from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_tu
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.request_head import (
     ClientGone,
     RequestHead,
-    read_body,
     run_while_connected,
 )
 from everthread.store.records import QueuedTurn

@@ -117,7 +117,7 @@ class MessageRunner:
         """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
         conversation = self._agent.conversation
         try:
-            await conversation.hygiene()
+            await conversation.compact_for_hygiene()
         except Exception as error:  # noqa: BLE001 - reported; the message is still answered
             self._on_event(
                 CompactionFailed(

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.conversation.cancellation import finish
-from everthread.conversation.given_messages import Given, as_messages
+from everthread.conversation.cancellation import finish_despite_cancellation
+from everthread.conversation.given_messages import MessageInput, as_messages
 from everthread.core.secrets.redaction import redact
 from everthread.errors import (
     EverthreadError,
@@ -134,7 +134,7 @@ class TurnQueue:
         self,
         tenant: str,
         thread: str,
-        message: Given,
+        message: MessageInput,
         *,
         key: str | None = None,
         tools: bool = False,
@@ -317,7 +317,9 @@ class TurnQueue:
                 elif not begin_result.lost:
                     break
         finally:
-            await finish(self._release_lease(self._leases.pop(thread)))
+            await finish_despite_cancellation(
+                self._release_lease(self._leases.pop(thread))
+            )
 
     async def _release_lease(self, lease: Lease) -> None:
         self.agents.release(lease)

@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any
 
-from everthread.conversation.given_messages import Given
+from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
@@ -464,7 +464,7 @@ class ThreadRoutes:
             )
         )
 
-    async def _submit(self, request: ApiRequest, message: Given) -> QueuedTurn:
+    async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
         key = request.headers.get("idempotency-key")
         if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
             raise Refused(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from everthread.gateway.access.issued_keys import digest_of, is_key
+from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import utc_day
 from everthread.store.store import Store
 

@@ -40,7 +40,7 @@ from everthread.gateway.dashboard.page_templates import (
 from everthread.gateway.dashboard.trials import RunTrial, TrialResult
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
-from everthread.gateway.request.request_head import collect_body
+from everthread.gateway.request.body_limits import collect_body
 from everthread.store.records import new_id
 from everthread.thread.facts import add_pin
 

@@ -27,7 +27,7 @@ class PriceTable:
         time = datetime.fromtimestamp(timestamp, UTC)
         key = (model, time.date(), prompt > LONG_PROMPT_TOKENS)
         if key not in self._prices:
-            self._prices[key] = prices_for(model, at=time, prompt_tokens=prompt)
+            self._prices[key] = prices_for(model, time=time, prompt_tokens=prompt)
         return self._prices[key]
 
 

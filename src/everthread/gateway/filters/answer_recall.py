@@ -65,7 +65,10 @@ class _RecallFilter(Filter):
                 pieces=Pieces(self._merge_streams(answer.pieces)),
                 is_changed=True,
             )
-        body = await self._merge_whole(answer.pieces)
+        first = await answer.pieces.join()
+        if not may_call_recall(first):
+            return replace(answer, pieces=Pieces.of(first))
+        body = await self._merge_whole(first)
         return replace(
             answer,
             status=self._exchange.status,
@@ -74,6 +77,8 @@ class _RecallFilter(Filter):
         )
 
     def done(self, outcome: Outcome) -> Outcome:
+        if self._last is None and not self._hidden:
+            return outcome
         if self._hidden:
             self._exchange.writer.note(recall_rounds=len(self._hidden))
         return replace(outcome, usage=self._last, hidden_usage=tuple(self._hidden))
@@ -111,12 +116,12 @@ class _RecallFilter(Filter):
             merged.continue_round()
             stream = following.pieces.all()
 
-    async def _merge_whole(self, pieces: Pieces) -> bytes:
-        """Return the rounds of an answer that does not stream as one; an error of a later round in their place."""
+    async def _merge_whole(self, raw: bytes) -> bytes:
+        """Return the rounds of an answer that does not stream as one; an error of a later round in their place.
+
+        `raw`: the answer of the first round.
+        """
         bodies: list[Any] = []
-        raw = await pieces.join()
-        if not may_call_recall(raw):
-            return raw
         while True:
             try:
                 body: Any = json.loads(raw)

@@ -13,9 +13,9 @@ from everthread.core.caching.claude_cache_marks import (
     place_marks,
 )
 from everthread.core.caching.openai_cache_breakpoints import (
-    breakpoint_place,
+    accepts_breakpoints,
+    find_breakpoint_index,
     mark_message,
-    takes_breakpoints,
 )
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import (
@@ -110,7 +110,7 @@ def breakpoint_changes(
     api = call.frame.api
     if request.has_breakpoints or not call.is_continued:
         return []
-    if not takes_breakpoints(api, call.model, base_url=call.frame.upstream):
+    if not accepts_breakpoints(api, call.model, base_url=call.frame.upstream):
         return []
     is_same = body is request.sliced.body
     sliced = request.sliced if is_same else slice_body(body, api)
@@ -124,7 +124,7 @@ def place_breakpoint(
     values = [element.value for element in sliced.elements[: leading + 2]]
     if note and leading < len(values) and values[leading].get("content") == note:
         leading += 1
-    place = breakpoint_place(values, leading, note)
+    place = find_breakpoint_index(values, leading, note)
     if place is None:
         return []
     element = sliced.elements[place]
@@ -158,9 +158,9 @@ def mark_messages(
         Values(elements),
         ttl=ttl,
         native_anthropic=native,
-        previous=previous,
-        wordless_results=not native,
-        leading=leading,
+        previous_index=previous,
+        mark_tool_results=not native,
+        leading_count=leading,
     )
     return {
         index: encode_value(message)

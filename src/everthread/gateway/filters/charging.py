@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.prices import cost_of
+from everthread.core.prices import compute_call_cost
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.contracts import Account, Outgoing
@@ -20,8 +20,8 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Answer, Exchange
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import UNREADABLE, decoder
-from everthread.gateway.request.request_head import Upload
 from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.sse import SseParser
 
@@ -137,7 +137,8 @@ def charged_model(requested: str, answered: str) -> str:
     """Return the model that the answer names, or the requested one if that has no price."""
     return (
         answered
-        if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None
+        if answered
+        and compute_call_cost(_ONE, answered, time=datetime.now(UTC)) is not None
         else requested
     )
 

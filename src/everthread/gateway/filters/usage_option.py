@@ -119,12 +119,12 @@ class UsageChunkFilter:
         events = [
             event for event in self._events.feed(chunk) if not _is_usage_chunk(event)
         ]
-        if len(self._events.rest) > MAX_EVENT_BYTES:
+        if len(self._events.pending) > MAX_EVENT_BYTES:
             events.append(self.end())
         return b"".join(events)
 
     def end(self) -> bytes:
-        return self._events.end()
+        return self._events.take_pending()
 
 
 def _is_usage_chunk(event: bytes) -> bool:

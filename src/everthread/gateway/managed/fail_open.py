@@ -14,6 +14,7 @@ from everthread.errors import WireError
 from everthread.gateway.contracts import (
     CREDENTIAL_HEADERS,
     NOTICE_HEADER,
+    THREAD_HEADER,
     Incoming,
     Manager,
     Outgoing,
@@ -97,8 +98,8 @@ class FailOpenManager:
         """Return the turn of a request; one that forwards it unchanged if the manager fails."""
         turn = await self.attempt("prepare", incoming, self._prepare(incoming))
         if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
-            why = "the gateway failed" if turn is None else ""
-            turn = _unmanaged_turn(incoming, why)
+            reason = "the gateway failed" if turn is None else ""
+            turn = _unmanaged_turn(incoming, reason)
         return FailOpenTurn(self, incoming, turn)
 
     async def _prepare(self, incoming: Incoming) -> ProxyTurn:
@@ -106,14 +107,14 @@ class FailOpenManager:
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
-            why = (
+            reason = (
                 str(error)
                 if isinstance(error, ExcessError)
                 else "it cannot be read here"
             )
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
             self.warn_unmanaged(kind, _without_credentials(str(error), incoming))
-            return _unmanaged_turn(incoming, printable(why))
+            return _unmanaged_turn(incoming, printable(reason))
 
     def warn_unmanaged(self, kind: str, why: str) -> None:
         """Count a request that is passed on unmanaged; the first of each kind is a warning in the log."""
@@ -190,6 +191,8 @@ class FailOpenTurn:
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client; without the thread id if the store does not answer in time."""
+        if THREAD_HEADER in self.sent.headers:
+            return self.sent.headers
         headers: Mapping[str, str] | None
         try:
             async with asyncio.timeout(HEADER_SECONDS):

@@ -7,11 +7,11 @@ answer. If the process ends before that, the client's next request holds all of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from everthread.core.caching.cache_lifetimes import OPTIONS
-from everthread.core.caching.claude_cache_marks import MIN_CACHED
-from everthread.core.caching.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
+from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
+from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
@@ -173,17 +173,18 @@ def forward(
         COMPACTIONS_HEADER: "0",
         TOKENS_HEADER: f"{tokens}/{tokens}",
     }
-    sent = Outgoing(
-        incoming.raw, headers=headers, tokens=tokens, recall=terms.offers_recall
-    )
     changes: list[Change] = []
     if terms.offers_recall:
         changes.append(tool_change(incoming.api, outline.sliced))
-    if ttl is not None and tokens >= MIN_CACHED:
+    if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
-    if not changes:
-        return sent
-    return replace(sent, body=splice(incoming.body, changes), rewritten=True)
+    return Outgoing(
+        splice(incoming.body, changes) if changes else incoming.raw,
+        rewritten=bool(changes),
+        headers=headers,
+        tokens=tokens,
+        recall=terms.offers_recall,
+    )
 
 
 def _cache_changes(
@@ -200,9 +201,9 @@ def _cache_changes(
     sliced = outline.sliced
     if MARK not in outline.holds and takes_marks(api, model, upstream):
         return place_cache_marks(api, sliced, ttl, memory=memory, leading=outline.first)
-    if BREAKPOINT_MARK in outline.holds or OPTIONS in sliced.fields:
+    if BREAKPOINT_MARK in outline.holds or CACHE_OPTIONS_FIELD in sliced.fields:
         return []
-    if takes_breakpoints(api, model, base_url=upstream):
+    if accepts_breakpoints(api, model, base_url=upstream):
         return place_breakpoint(api, sliced, outline.first)
     return []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everthread.core.caching.claude_cache_marks import MIN_CACHED
+from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
@@ -32,7 +32,7 @@ from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.history import identify
 from everthread.thread.managed import ProviderRefusal
-from everthread.thread.policy import FADING_COMPACTIONS, fading_text
+from everthread.thread.policy import FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.wire_messages import encode_messages
 
 HOLD_SHARE = 0.70
@@ -164,7 +164,7 @@ class ManagedTurn:
         has_recall = offers_recall(call, self.request.sliced)
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
-        marks_pay = tokens.after >= MIN_CACHED
+        marks_pay = tokens.after >= MIN_CACHED_TOKENS
         how = Rendering(
             has_recall,
             self.services.mark_ttl if marks_pay else None,
@@ -182,13 +182,13 @@ class ManagedTurn:
         )
 
     def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
-        used = self.call.used
-        depth = used.depth if used else 0
-        if used is not None and tokens.is_new:
+        rewrite = self.call.used
+        depth = rewrite.depth if rewrite else 0
+        if rewrite is not None and tokens.is_new:
             back = "; the model gets it back with recall" if has_recall else ""
             receipt = (
                 f"compaction {depth}: {tokens.before} -> {tokens.after} tokens, "
-                f"{used.length} messages covered{back}"
+                f"{rewrite.length} messages covered{back}"
             )
             self.headers[RECEIPT_HEADER] = receipt
             self.services.threads.setup.listener(
@@ -197,18 +197,18 @@ class ManagedTurn:
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.before}/{tokens.after}"
         if depth >= FADING_COMPACTIONS:
-            self.headers[NOTICE_HEADER] = fading_text(depth)
+            self.headers[NOTICE_HEADER] = make_fading_notice(depth)
         if self.call.plan:
             self.headers[PLAN_HEADER] = self.call.plan
 
     def _leave_untouched(self) -> None:
         """Send the client's bytes unchanged."""
         self.call.estimate = self.call.frame.tokens + self.call.sent.size
-        why = self.request.unmanaged_reason
-        if why:
-            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {why}"
-        if why and self.request.incoming.mode == "managed":
-            self.services.threads.setup.listener(Unmanaged(self.thread, why))
+        reason = self.request.unmanaged_reason
+        if reason:
+            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
+        if reason and self.request.incoming.mode == "managed":
+            self.services.threads.setup.listener(Unmanaged(self.thread, reason))
         self.sent = Outgoing(
             self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
         )

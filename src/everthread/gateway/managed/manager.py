@@ -76,8 +76,8 @@ class ProxyManager:
 
     async def _open(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Read a request and find its thread; requests of a known thread in their order."""
-        known = None if outline.match is None else outline.match.known.thread
-        async with self.threads.reading_in_order(known):
+        thread = None if outline.match is None else outline.match.known.thread
+        async with self.threads.reading_in_order(thread):
             read = await self.reader.read(outline)
             tool = self._recall.tool_for(incoming, read.sliced, read.frame)
             request = ClientRequest(incoming, read, tool)
@@ -174,12 +174,12 @@ class ProxyManager:
         turn = await self._read_to_compact(incoming)
         call = turn.call
         call.limit.window = window or call.limit.window
-        before = self.threads.tokens(call, None)
-        why = self._refusal(turn) or await self.threads.compact_by_hand(call, level)
+        tokens_before = self.threads.tokens(call, None)
+        reason = self._refusal(turn) or await self.threads.compact_by_hand(call, level)
         receipt = {
             "changed": call.used is not None,
-            "reason": why,
-            "tokens_before": before,
+            "reason": reason,
+            "tokens_before": tokens_before,
             "tokens_after": self.threads.tokens(call, call.used),
             "messages_covered": call.covered,
             "thread": call.thread,
@@ -218,13 +218,13 @@ class ProxyManager:
     def _refusal(self, turn: ManagedTurn) -> str:
         """Return why this conversation may not be compacted at all; empty if it may."""
         mode = turn.request.incoming.mode
-        why = turn.request.unmanaged_reason
+        reason = turn.request.unmanaged_reason
         if not self.setup.options.enabled:
             return "compression is disabled (compression.enabled: false)"
         if mode != "managed":
             return f"requests of this key are not managed (mode {mode})"
-        if why not in ("", TRIGGER):
-            return f"the provider keeps or changes this history itself ({why})"
+        if reason not in ("", TRIGGER):
+            return f"the provider keeps or changes this history itself ({reason})"
         return ""
 
     # The process

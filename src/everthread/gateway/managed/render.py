@@ -19,10 +19,10 @@ from everthread.gateway.request.json_slices import (
     slice_body,
     splice,
 )
-from everthread.providers.catalog import FIELDS, cap_field
+from everthread.providers.catalog import OUTPUT_CAP_FIELDS, output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import name_of, object_of
+from everthread.wire.gemini.fields import field_name, field_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     sliced = slice_body(body, api)
     if api == "gemini":
         return _set_gemini_cap(sliced, cap)
-    stated = next((name for name in FIELDS if name in sliced.spans), None)
+    stated = next((name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None)
     if stated is not None:
         return splice(body, [(*sliced.spans[stated], str(cap))])
     start = body.index(b"{") + 1
-    name = encode_value(cap_field(api, upstream))
+    name = encode_value(output_cap_field(api, upstream))
     return splice(body, [(start, start, f"{name}:{cap},")])
 
 
 def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
     """Return the body with this `maxOutputTokens` in its settings."""
-    name = name_of(sliced.fields, "generationConfig")
-    settings = dict(object_of(sliced.fields, name) or {})
-    settings[name_of(settings, "maxOutputTokens")] = cap
+    name = field_name(sliced.fields, "generationConfig")
+    settings = dict(field_object(sliced.fields, name) or {})
+    settings[field_name(settings, "maxOutputTokens")] = cap
     if name in sliced.spans:
         return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
     start = sliced.body.index(b"{") + 1

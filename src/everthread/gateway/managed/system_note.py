@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.core.caching.claude_cache_marks import cache_route
-from everthread.core.caching.openai_cache_breakpoints import takes_breakpoints
+from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import Change, SlicedBody
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import name_of, object_of
+from everthread.wire.gemini.fields import field_name, field_object
 
 _GAP = "\n\n"
 
@@ -18,7 +18,7 @@ def takes_blocks(api: Api, model: str, upstream: str) -> bool:
     """Return whether a plain-text system prompt may become blocks; not all OpenAI-compatible upstreams accept them."""
     if api == "openai_chat":
         by_marks = cache_route(model, base_url=upstream) is not None
-        return by_marks or takes_breakpoints(api, model, base_url=upstream)
+        return by_marks or accepts_breakpoints(api, model, base_url=upstream)
     return api == "anthropic"
 
 
@@ -54,8 +54,8 @@ def note_change(
 
 
 def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
-    field = name_of(sliced.fields, "systemInstruction")
-    system = object_of(sliced.fields, field)
+    field = field_name(sliced.fields, "systemInstruction")
+    system = field_object(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):
         return None
     noted = {**system, "parts": [*system["parts"], {"text": note}]}

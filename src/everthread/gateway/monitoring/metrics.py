@@ -113,7 +113,7 @@ class Metrics:
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum over all series with these labels."""
-        wanted = labels.items()
+        pairs = labels.items()
         return sum(
             sample.value
             for family in (
@@ -123,7 +123,7 @@ class Metrics:
             )
             for sample in family.samples
             if sample.name == f"everthread_{name}_total"
-            and wanted <= sample.labels.items()
+            and pairs <= sample.labels.items()
         )
 
     @property

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, recall_text
+from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
 from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Call, Message, calls_of, tool_names
 from everthread.core.recent_dict import RecentDict
@@ -33,7 +33,7 @@ from everthread.thread.caller.recall_rounds import (
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
-from everthread.wire.gemini.fields import name_of, object_of, value_of
+from everthread.wire.gemini.fields import field_name, field_object, field_value
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header by which a client turns the tool `off`."""
@@ -133,7 +133,7 @@ async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
-        found = await recall_text(lookup, arguments)
+        found = await answer_recall(lookup, arguments)
         is_all_here = not call.has_past and len(await lookup.threads()) == 1
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
@@ -175,7 +175,7 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
     if not tools:
         tools = [{"functionDeclarations": []}]
-    name = name_of(tools[0], "functionDeclarations")
+    name = field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
     forbidden = (
         ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
@@ -192,14 +192,16 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
     if api != "gemini":
         return True
     config = (
-        object_of(object_of(fields, "toolConfig") or {}, "functionCallingConfig") or {}
+        field_object(field_object(fields, "toolConfig") or {}, "functionCallingConfig")
+        or {}
     )
     tools = fields.get("tools") or []
     has_only_functions = all(
-        isinstance(tool, dict) and set(tool) == {name_of(tool, "functionDeclarations")}
+        isinstance(tool, dict)
+        and set(tool) == {field_name(tool, "functionDeclarations")}
         for tool in tools
     )
-    return has_only_functions and value_of(config, "mode") in (
+    return has_only_functions and field_value(config, "mode") in (
         None,
         "AUTO",
         "MODE_UNSPECIFIED",

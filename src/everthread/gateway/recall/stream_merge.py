@@ -14,7 +14,7 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire import gemini
 from everthread.wire.codecs import CODECS
-from everthread.wire.gemini.fields import object_of
+from everthread.wire.gemini.fields import field_object
 from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
 
 RECALL = "recall"
@@ -47,7 +47,7 @@ class MergedStream(ABC):
 
     def end_round(self) -> tuple[Reply, bytes]:
         """Return the model's reply in this round, and the rest of its stream."""
-        rest = self._events.end()
+        rest = self._events.take_pending()
         return self._decoder.reply(), self._take(rest) if rest else b""
 
     def continue_round(self) -> None:
@@ -396,7 +396,7 @@ class MergedGemini(MergedStream):
         kept = [part for part in parts if not is_gemini_recall(part)]
         self.recalls += len(parts) - len(kept)
         self.client_calls += sum(
-            object_of(part, "functionCall") is not None for part in kept
+            field_object(part, "functionCall") is not None for part in kept
         )
         candidates = data.get("candidates")
         first = candidates[0] if isinstance(candidates, list) and candidates else {}
@@ -458,7 +458,7 @@ def with_gemini_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, An
 
 
 def is_gemini_recall(part: Mapping[str, Any]) -> bool:
-    call = object_of(part, "functionCall")
+    call = field_object(part, "functionCall")
     return call is not None and call.get("name") == RECALL
 
 

@@ -67,14 +67,14 @@ class RequestBody:
     """A body that was read."""
 
     raw: bytes
-    """As it came, in whatever encoding."""
+    """The bytes that the client sent, possibly compressed."""
     plain: bytes | None
     """Decoded; None if it cannot be decoded here."""
     outer: OuterFields
     outline: BodyOutline | None = None
     """Where its messages are; None if it was not read or cannot be."""
     excess: str = ""
-    """Why it would cost too much to look into; empty if it would not."""
+    """Why reading it would cost too much; empty if it would not."""
 
     @property
     def model(self) -> str | None:
@@ -153,7 +153,7 @@ class _BodyReading:
 
 
 def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
-    """Return why a request would cost more to look into than it may; empty if it would not."""
+    """Return why reading a request would cost too much; empty if it would not."""
     if len(plain) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
         return f"its body is more than {MAX_SWELL} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.caching.cache_lifetimes import OPTIONS
+from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import spending_permit
@@ -18,16 +18,15 @@ from everthread.gateway.managed.unchanged_reads import restore_readings
 from everthread.gateway.request.json_slices import Element, SlicedBody, Values
 from everthread.gateway.request.request_reader import (
     BREAKPOINT_MARK,
-    COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
-from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
-from everthread.thread.caller.replacement import is_compaction
+from everthread.providers.catalog import BETA_HEADER, OUTPUT_CAP_FIELDS, window_headers
+from everthread.thread.caller.replacement import COMPACTION_MARK, is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
-from everthread.wire.gemini.fields import object_of, value_of
+from everthread.wire.gemini.fields import field_object, field_value
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
@@ -86,7 +85,10 @@ class ClientRequest:
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints, or chose how they are set."""
-        return BREAKPOINT_MARK in self.read.holds or OPTIONS in self.sliced.fields
+        return (
+            BREAKPOINT_MARK in self.read.holds
+            or CACHE_OPTIONS_FIELD in self.sliced.fields
+        )
 
     @property
     def asks_compaction(self) -> bool:
@@ -147,26 +149,29 @@ class ClientRequest:
 
     def _find_replacement(self) -> Replacement | None:
         """Return the compaction that replaces earlier messages: made by the provider or by a gateway."""
-        ours = self.incoming.replacement
-        if ours is not None:
-            return replace(ours, end=min(ours.end - self.first, len(self.elements)))
+        own_replacement = self.incoming.replacement
+        if own_replacement is not None:
+            return replace(
+                own_replacement,
+                end=min(own_replacement.end - self.first, len(self.elements)),
+            )
         if COMPACTION_MARK not in self.read.holds:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
-                piece = self.read.history.pieces[index]
-                return Replacement(piece.fingerprint, index + 1)
+                identity = self.read.history.pieces[index]
+                return Replacement(identity.fingerprint, index + 1)
         return None
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:
     """Return a digest of the credential that a client shows; empty if it shows none."""
-    shown = next(
+    credential = next(
         (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
     )
     return (
-        blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest()
-        if shown
+        blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        if credential
         else ""
     )
 
@@ -174,11 +179,11 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
     """Return why a request is left alone; empty if it is not."""
     fields = sliced.fields
-    stated = next(
+    stateful_field = next(
         (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
     )
-    if stated:
-        return stated
+    if stateful_field:
+        return stateful_field
     if _drops_history(fields.get("context_management")):
         return "context_management"
     if isinstance(fields.get(SUMMARIZE), dict):
@@ -191,15 +196,15 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
-    settings = object_of(fields, "generationConfig") or {}
-    stated = [
-        *(fields[name] for name in FIELDS if name in fields),
-        value_of(settings, "maxOutputTokens"),
+    settings = field_object(fields, "generationConfig") or {}
+    caps = [
+        *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
+        field_value(settings, "maxOutputTokens"),
     ]
     return next(
         (
             value
-            for value in stated
+            for value in caps
             if isinstance(value, int) and not isinstance(value, bool)
         ),
         None,
@@ -211,9 +216,9 @@ def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     stated = fields.get("thinking")
     tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
     if api == "gemini":
-        settings = object_of(fields, "generationConfig") or {}
-        thinking = object_of(settings, "thinkingConfig")
-        tokens = value_of(thinking or {}, "thinkingBudget")
+        settings = field_object(fields, "generationConfig") or {}
+        thinking = field_object(settings, "thinkingConfig")
+        tokens = field_value(thinking or {}, "thinkingBudget")
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.body_limits import body_too_large
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,14 +45,14 @@ class Decoder(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether what came so far is a whole body."""
+        """Whether the bytes so far are a whole body."""
         ...
 
     def feed(self, data: bytes) -> bytes: ...
 
 
 _Member: TypeAlias = "zlib._Decompress | zstd.ZstdDecompressor"
-"""What decodes one member of a body."""
+"""The decoder of one member of a body."""
 
 
 class _Plain:
@@ -63,7 +63,10 @@ class _Plain:
 
 
 class _Members:
-    """A body of one member or several, each with a decoder of its own. At most `limit` bytes come out at all."""
+    """A body of one member or several, each with a decoder of its own.
+
+    Raise `Refused` if more than `limit` bytes come out.
+    """
 
     def __init__(self, limit: int, begin: Callable[[], _Member]) -> None:
         self._remaining = limit
@@ -85,13 +88,13 @@ class _Members:
                 piece = self._decompress(rest)
                 self._remaining -= len(piece)
                 if self._remaining < 0:
-                    raise too_large()
+                    raise body_too_large()
                 pieces.append(piece)
                 rest = self._member.unused_data
         return b"".join(pieces)
 
     def _feed_next(self) -> bool:
-        """Whether another member may follow."""
+        """Begin the next member; return False if none may follow."""
         self._count += 1
         if self._count > _MAX_MEMBERS:
             raise zlib.error(f"the body has more than {_MAX_MEMBERS:,} members")
@@ -103,7 +106,7 @@ class _Members:
 
 
 class _Deflate(_Members):
-    """deflate with or without its header; what follows its end is passed over."""
+    """deflate with or without its header; bytes after its end are ignored."""
 
     _has_started = False
 
@@ -160,11 +163,3 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
     except UNREADABLE:
         return None
     return plain if reader.complete or not body else None
-
-
-def too_large() -> Refused:
-    return Refused(
-        413,
-        "request_too_large",
-        "The request is larger than this gateway accepts; see gateway.limits.",
-    )

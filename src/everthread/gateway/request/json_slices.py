@@ -6,7 +6,6 @@ an earlier one, only the rest is read. A message is decoded on first use.
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from bisect import bisect_right
@@ -18,6 +17,7 @@ import msgspec
 
 from everthread.core.types import Api
 from everthread.errors import WireError
+from everthread.thread.wire_messages import UNREADABLE, decode_value
 
 _BLANK = re.compile(rb"[ \t\n\r]*")
 _AFTER_ELEMENT = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -25,7 +25,6 @@ _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*')
 _ESCAPE = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNREAD: Any = object()
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _CLOSING = b'}]"'
@@ -33,11 +32,11 @@ _CLOSING = b'}]"'
 MAX_FIELDS = 1_000
 _MAX_ELEMENTS = 40_000
 _MAX_VALUES = 50_000
-"""Of one message, or of one other field: each value costs microseconds on the event loop."""
+"""Most values in one message, or in one other field: each costs microseconds on the event loop."""
 MAX_ALL_VALUES = 300_000
-"""Of a whole body."""
+"""Most values in a whole body."""
 _MAX_ESCAPES = 1_000_000
-"""In a body that has a lone surrogate: each escape is checked."""
+"""Most escapes in a body that has a lone surrogate: each is checked."""
 _VALUES_AT_ONCE = 1_000
 _SOME_VALUES = re.compile(
     rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (_STRING, _VALUES_AT_ONCE), re.DOTALL
@@ -151,12 +150,12 @@ class Values(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class BodyLayout:
-    """Where the parts of a body are, and the values of its fields: a body without its bytes."""
+    """The positions of a body's parts, and the values of its fields; without the bytes."""
 
     fields: Fields
     """Every field except the list of messages."""
     spans: Spans
-    """Where each field's value is."""
+    """The position of each field's value."""
     starts: array[int]
     ends: array[int]
     """Of each message."""
@@ -211,7 +210,7 @@ def has_too_many_values(body: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return True
     return _has_more_values(body, MAX_ALL_VALUES)
 
@@ -263,18 +262,6 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
         at = end
     pieces.append(view[at:])
     return b"".join(pieces)
-
-
-def decode_value(raw: bytes) -> Any:
-    """Decode a value. Fall back to Python's `json` for lone surrogates, which some clients send and msgspec refuses."""
-    try:
-        return msgspec.json.decode(raw)
-    except _UNREADABLE:
-        pass
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"the request is no JSON: {error}") from None
 
 
 class _Reader:
@@ -331,7 +318,7 @@ class _Reader:
         if at != end:
             try:
                 following = _LIST.decode(b"[" + self.body[at:end])
-            except _UNREADABLE:
+            except UNREADABLE:
                 return False
             if not following:
                 return False
@@ -415,7 +402,7 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the undecoded fields. Lone surrogates are replaced first, since msgspec refuses them."""
     try:
         return _FIELDS.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if body.count(b"\\") > _MAX_ESCAPES:
             raise ExcessError(
                 f"it has more than {_MAX_ESCAPES:,} escapes, of half characters or in no JSON"
@@ -425,14 +412,14 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             raise WireError(f"the request is no JSON object: {error}") from None
     try:
         return _FIELDS.decode(hidden)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise WireError(f"the request is no JSON object: {error}") from None
 
 
 def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _LIST.decode(raw)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise WireError(f"the request's messages are no JSON: {error}") from None
 
 

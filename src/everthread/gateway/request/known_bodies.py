@@ -63,11 +63,11 @@ class ByteCache(Generic[K, T]):
                 return [key]
             self._entries[key] = (value, size)
             self.size += size
-            gone = []
+            dropped_keys = []
             while self.size > self._most:
-                gone.append(next(iter(self._entries)))
-                self.drop(gone[-1])
-            return gone
+                dropped_keys.append(next(iter(self._entries)))
+                self.drop(dropped_keys[-1])
+            return dropped_keys
 
     def drop(self, key: K) -> None:
         with self._lock:
@@ -78,7 +78,7 @@ class ByteCache(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True)
 class BodyOrigin:
-    """Who sent a body: bodies of different origins are never compared."""
+    """The sender of a body: bodies of different senders are never compared."""
 
     api: Api
     tenant: str = ""

@@ -15,9 +15,9 @@ from everthread.gateway.request.json_slices import (
     MAX_FIELDS,
     SlicedBody,
     Spans,
-    decode_value,
     has_too_many_values,
 )
+from everthread.thread.wire_messages import decode_value
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_TRIES = 4

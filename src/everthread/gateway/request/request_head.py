@@ -1,20 +1,19 @@
-"""An arriving request: its sender, its destination, and its body within the limits."""
+"""The head of an arriving request: its sender and its destination; and whether the client is still connected."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from starlette.types import Message, Receive, Scope
+from starlette.types import Scope
 
 from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
-from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
+from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import too_large
 from everthread.gateway.request.gemini_path import model_in, read_path
 from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
 
@@ -230,102 +229,6 @@ def header_map(scope: Scope) -> dict[str, str]:
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
     }
-
-
-def _ignore_size(size: int) -> None:
-    """Ignore the count."""
-
-
-async def read_body(
-    receive: Receive,
-    call: RequestHead,
-    limits: Limits,
-    count: Callable[[int], None] = _ignore_size,
-) -> bytes:
-    """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
-    stated = call.headers.get("content-length", "0")
-    if stated.isdecimal() and int(stated) > limits.body_bytes:
-        raise too_large()
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            return await collect_body(receive, limits.body_bytes, count)
-    except TimeoutError:
-        raise _too_slow(limits.body_seconds) from None
-
-
-async def collect_body(
-    receive: Receive, most: int, count: Callable[[int], None] = _ignore_size
-) -> bytes:
-    """Yield all pieces of a body. Raise `Refused` beyond the limit."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in body_pieces(receive):
-        size += len(piece)
-        if size > most:
-            raise too_large()
-        count(len(piece))
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives an application a body that was already read here."""
-    is_given = False
-
-    async def receive_again() -> Message:
-        nonlocal is_given
-        if is_given:
-            return await receive()
-        is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
-
-
-def _too_slow(seconds: float) -> Refused:
-    return Refused(
-        408,
-        "request_timeout",
-        f"The request's body did not arrive within {seconds:g} seconds.",
-    )
-
-
-async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if message.get("body"):
-            yield message["body"]
-        if not message.get("more_body"):
-            return
-
-
-class Upload:
-    """Stream a body as it arrives."""
-
-    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
-        self._receive = receive
-        self._seconds = seconds
-        self.size = 0
-        """Bytes received so far."""
-        self.is_there = (
-            "content-length" in call.headers or "transfer-encoding" in call.headers
-        )
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece. Raise `Refused` if the next piece does not come in time."""
-        source = body_pieces(self._receive)
-        while True:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    piece = await anext(source, None)
-            except TimeoutError:
-                raise _too_slow(self._seconds) from None
-            if piece is None:
-                break
-            self.size += len(piece)
-            yield piece
 
 
 async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:

@@ -17,7 +17,6 @@ from everthread.gateway.request.json_slices import (
     BodyLayout,
     Element,
     SlicedBody,
-    decode_value,
     slice_body,
 )
 from everthread.gateway.request.known_bodies import (
@@ -28,7 +27,9 @@ from everthread.gateway.request.known_bodies import (
     KnownBody,
 )
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
+from everthread.thread.caller.replacement import COMPACTION_MARK
 from everthread.thread.history import History, build_history
+from everthread.thread.wire_messages import decode_value
 from everthread.wire.codecs import CODECS
 
 MAX_FRAMES_BYTES = 32 * 1024 * 1024
@@ -37,7 +38,6 @@ DECODED_BYTES = 5
 OURS = "everthread"
 MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
-COMPACTION_MARK = '"compaction"'
 WATCHED_WORDS = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
 _MAX_WORD = max(map(len, WATCHED_WORDS))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.messages import Message, kind_of, strings_in
+from everthread.core.messages import Message, iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
@@ -59,7 +59,7 @@ def is_entry(value: Mapping[str, Any]) -> bool:
     message = value.get("message")
     return (
         kind_of(value) in ("user", "assistant")
-        and isinstance(message, Mapping)
+        and isinstance(message, dict)
         and "role" in message
     )
 
@@ -532,7 +532,7 @@ def _text_of(message: Mapping[str, Any]) -> str:
         if kind == "text":
             texts.append(text_in(block, "text"))
         elif kind == "tool_use":
-            texts += strings_in(block.get("input"))
+            texts += iterate_strings(block.get("input"))
         elif kind == "tool_result":
             texts += [
                 text_in(inner, "text")

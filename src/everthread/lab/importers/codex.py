@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.canonical_usage import normalize_usage
-from everthread.core.messages import kind_of, strings_in
+from everthread.core.messages import iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
@@ -27,9 +27,16 @@ from everthread.lab.importers.log import (
     parse_time,
     text_in,
 )
-from everthread.wire.openai_responses import CALLS, decode_messages
+from everthread.wire.openai_responses import RESULT_KIND_BY_CALL_KIND, decode_messages
 
-_ITEM_TYPES = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
+_ITEM_TYPES = frozenset(
+    {
+        "message",
+        "reasoning",
+        *RESULT_KIND_BY_CALL_KIND,
+        *RESULT_KIND_BY_CALL_KIND.values(),
+    }
+)
 _LINE_TYPES = frozenset(
     {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
 )
@@ -189,7 +196,7 @@ def _read_compaction(
         else []
     )
     restored = "\n".join(
-        text for item in kept_items for text in strings_in(item.get("content"))
+        text for item in kept_items for text in iterate_strings(item.get("content"))
     )
     return ClientCompaction(
         message_count,
@@ -212,5 +219,5 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
     return (
         item.get("role") == "assistant"
         if kind == "message"
-        else kind not in CALLS.values()
+        else kind not in RESULT_KIND_BY_CALL_KIND.values()
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message, strings_in
+from everthread.core.messages import Message, iterate_strings
 from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
@@ -200,7 +200,7 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
     if not text and not tools:
         return
     thoughts = "\n".join(
-        strings_in(
+        iterate_strings(
             [_list_thought_texts(thought) for thought in record.get("thoughts") or ()]
         )
     )
@@ -251,7 +251,7 @@ def _read_result_text(call: Mapping[str, Any]) -> str:
         for part in parts_list
     ]
     return "\n".join(
-        text for response in responses for text in strings_in(dict(response))
+        text for response in responses for text in iterate_strings(dict(response))
     )
 
 

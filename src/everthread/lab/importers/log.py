@@ -121,8 +121,8 @@ def text_in(value: Mapping[str, Any], key: str) -> str:
 
 def object_in(value: Any, key: str) -> Mapping[str, Any]:
     """Return an object in an object of a log; empty if there is none."""
-    inner = value.get(key) if isinstance(value, Mapping) else None
-    return inner if isinstance(inner, Mapping) else {}
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
 
 
 def dollars_in(value: Mapping[str, Any], key: str) -> float | None:

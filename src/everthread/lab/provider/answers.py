@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.caching.shared_prefix import PrefixDiff, shared_prefix
+from everthread.core.caching.shared_prefix import (
+    PrefixDiff,
+    compare_prefixes,
+)
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
@@ -345,7 +348,7 @@ class ProviderLogic:
             return refuse(record, call)
         key = (record.session, call.request.model)
         if key in self._previous_requests:
-            record.shared = shared_prefix(self._previous_requests[key], call.request)
+            record.shared = compare_prefixes(self._previous_requests[key], call.request)
         self._previous_requests[key] = call.request
         if problem := self._check_call(call):
             return refuse(record, problem)
@@ -354,7 +357,9 @@ class ProviderLogic:
                 return refuse(record, checks.refuse_compaction_trigger(protocol.api))
             item = make_compaction(call.request, record.number)
             return self._make_answer(
-                call, Reply(openai_responses.decode_run([item]), "stop"), None
+                call,
+                Reply(openai_responses.decode_assistant_items([item]), "stop"),
+                None,
             )
         make_overflow_refusal = checks.find_overflow(
             protocol.api, call.model, call.prompt.tokens, protocol.cap(record.body)

@@ -10,27 +10,27 @@ from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
 from everthread.core.caching.cache_lifetimes import (
-    AUTOMATIC_SECONDS,
-    OPTIONS,
+    AUTOMATIC_CACHE_SECONDS,
+    CACHE_OPTIONS_FIELD,
     automatic_lifetime,
-    bills_writes,
+    bills_cache_writes,
 )
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
-from everthread.core.fingerprints import byte_form, byte_text
+from everthread.core.fingerprints import byte_form, byte_form_text
 from everthread.core.messages import (
     CALL_BLOCKS,
     REASONING_BLOCKS,
     RESULT_BLOCKS,
     Message,
     Part,
-    images_in,
+    iterate_images,
     kind_of,
     parts_of,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.wire.common import native_of
-from everthread.wire.openai_chat import tool_calls_of
+from everthread.wire.common import native_record
+from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]
 
@@ -68,7 +68,7 @@ class Prompt:
     """Tokens of the whole request, with those that open the reply."""
     has_explicit_cache: bool = False
     """The request sets all breakpoints itself."""
-    lifetime: float = AUTOMATIC_SECONDS
+    lifetime: float = AUTOMATIC_CACHE_SECONDS
     """How long OpenAI keeps its prefixes, in seconds."""
 
 
@@ -84,7 +84,7 @@ class PromptReader:
         blocks = [*self._read_tools(api, request, body), *self._read_system(request)]
         blocks += self._read_messages(api, request)
         total = sum(block.tokens for block in blocks) + self.counter.request(())
-        options = body.get(OPTIONS)
+        options = body.get(CACHE_OPTIONS_FIELD)
         is_explicit = isinstance(options, Mapping) and options.get("mode") == "explicit"
         return Prompt(
             _add_automatic_mark(blocks, body),
@@ -103,7 +103,7 @@ class PromptReader:
             else request.tools
         )
         sizes = self._count_blocks(
-            f"tools:{byte_text(byte_form(tools))}",
+            f"tools:{byte_form_text(byte_form(tools))}",
             lambda: _count_prefixes(self.counter.tools, request.tools),
         )
         for index, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
@@ -114,7 +114,7 @@ class PromptReader:
     def _read_system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
         sizes = self._count_blocks(
-            f"system:{byte_text(byte_form(parts))}",
+            f"system:{byte_form_text(byte_form(parts))}",
             lambda: _count_prefixes(self.counter.system, parts),
         )
         for index, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
@@ -125,13 +125,13 @@ class PromptReader:
         wire_index = -1
         content_index = 0
         for message in request.messages:
-            record = native_of(message, api)
+            record = native_record(message, api)
             is_joined = bool(record and record.get("joined"))
             wire_index, content_index = (
                 (wire_index, content_index) if is_joined else (wire_index + 1, 0)
             )
             parts = self._cache_parts(api, message)
-            content = f"{message.get('role')}:{byte_text(byte_form(parts))}"
+            content = f"{message.get('role')}:{byte_form_text(byte_form(parts))}"
             sizes = self._count_blocks(
                 content, functools.partial(self._count_message, message, parts)
             )
@@ -152,13 +152,13 @@ class PromptReader:
 
     def _cache_parts(self, api: Api, message: Message) -> list[Part]:
         """Return the units of a message that the cache sees: Claude's blocks, elsewhere the whole message."""
-        record = native_of(message, api)
+        record = native_record(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._claude and message.get("role") != "tool":
             calls = [
-                {"type": "tool_use", "call": call} for call in tool_calls_of(message)
+                {"type": "tool_use", "call": call} for call in list_tool_calls(message)
             ]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
@@ -243,7 +243,7 @@ def _make_block(
     mark: Ttl | None = None
     if marks:
         mark = "1h" if marks[-1].get("ttl") == "1h" else "5m"
-    text = f"{prefix}{byte_text(byte_form({'content': [part]}))}"
+    text = f"{prefix}{byte_form_text(byte_form({'content': [part]}))}"
     is_blank = kind_of(part) == "text" and not str(part.get("text") or "").strip()
     return Block(
         text,
@@ -253,7 +253,7 @@ def _make_block(
         path=path,
         marks=len(marks),
         is_blank=is_blank,
-        is_breakpoint=f'"{BREAKPOINT}":{{' in byte_text(part),
+        is_breakpoint=f'"{BREAKPOINT}":{{' in byte_form_text(part),
     )
 
 
@@ -290,9 +290,11 @@ def _format_settings(request: Request) -> str:
         if request.params.get(name) is not None
     }
     settings["images"] = any(
-        True for message in request.messages for _ in images_in(message.get("content"))
+        True
+        for message in request.messages
+        for _ in iterate_images(message.get("content"))
     )
-    return byte_text(settings)
+    return byte_form_text(settings)
 
 
 def _add_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[Block]:
@@ -420,7 +422,7 @@ _PIECE_CHARS = 256
 
 def find_prefix_seconds(model: str) -> float:
     """Return how long an unused prefix is kept without a mark, in seconds."""
-    return AUTOMATIC_SECONDS if bills_writes(model) else PREFIX_SECONDS
+    return AUTOMATIC_CACHE_SECONDS if bills_cache_writes(model) else PREFIX_SECONDS
 
 
 class PrefixCache:
@@ -468,7 +470,7 @@ class BreakpointCache:
         *,
         prompt_tokens: int,
         is_explicit: bool,
-        lifetime: float = AUTOMATIC_SECONDS,
+        lifetime: float = AUTOMATIC_CACHE_SECONDS,
     ) -> CacheUse:
         """Read the longest known prefix and write new ones.
 
@@ -518,7 +520,7 @@ class ProviderCaches:
 
     def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
         """Use the cache. `minimum`: tokens of the shortest prefix that marks can cache; None for automatic caches."""
-        if minimum is None and bills_writes(model):
+        if minimum is None and bills_cache_writes(model):
             return self._breakpoints.use(
                 model,
                 prompt.blocks,

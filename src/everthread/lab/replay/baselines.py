@@ -15,9 +15,9 @@ from everthread.core.caching.claude_cache_marks import (
 )
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, with_content
-from everthread.core.prices import cost, prices_for
+from everthread.core.prices import compute_cost, prices_for
 from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import SPARE_OUTPUT
+from everthread.core.tokens.budget import DEFAULT_OUTPUT_RESERVE
 from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
@@ -184,7 +184,7 @@ class CacheMarker:
             messages[start:],
             ttl=self._ttl,
             native_anthropic=True,
-            previous=None if last_index is None else last_index - start,
+            previous_index=None if last_index is None else last_index - start,
         )
         self._last = len(messages) - 1
         marked_system = mark_system(system, ttl=self._ttl)
@@ -263,7 +263,7 @@ def price_call(
 ) -> tuple[Decimal | None, Decimal | None]:
     """Return dollars for the prompt and for the output; None if a price is unknown."""
     prices = prices_for(
-        model, at=datetime.fromtimestamp(timestamp, UTC), prompt_tokens=use.prompt
+        model, time=datetime.fromtimestamp(timestamp, UTC), prompt_tokens=use.prompt
     )
     if prices is None:
         return None, None
@@ -273,7 +273,9 @@ def price_call(
         cache_write_tokens=use.write,
         cache_write_1h_tokens=use.write_1h,
     )
-    return cost(prompt, prices), cost(CanonicalUsage(output_tokens=output), prices)
+    return compute_cost(prompt, prices), compute_cost(
+        CanonicalUsage(output_tokens=output), prices
+    )
 
 
 def _count_readable_tokens(model: str, use: CacheUse) -> int:
@@ -314,7 +316,7 @@ class ReplayInputs:
     @property
     def max_prompt_tokens(self) -> int:
         """Return the tokens of the largest prompt that leaves room for an answer."""
-        return self.window - min(SPARE_OUTPUT, self.window // 8)
+        return self.window - min(DEFAULT_OUTPUT_RESERVE, self.window // 8)
 
 
 def price_recorded_calls(setting: ReplayInputs) -> list[PlayedCall | None]:

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.message_repair import repair
 from everthread.core.messages import SYSTEM_ROLES, Message, count_noun
-from everthread.core.validation import repair
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, LoggedMessage
 

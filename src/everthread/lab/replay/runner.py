@@ -26,7 +26,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compression import run_sync
-from everthread.factory.conversations import session_options
+from everthread.factory.conversations import make_session_options
 from everthread.factory.stores import open_store
 from everthread.gateway.dashboard.trials import (
     TrialRequest,
@@ -157,7 +157,7 @@ class ReplayPlayer:
                     system=setting.system,
                     listener=self._on_event,
                     clock=self._clock,
-                    wall=lambda: setting.started_at + self._clock.now,
+                    wall_clock=lambda: setting.started_at + self._clock.now,
                     timer=self._alarm.set,
                 )
                 async with await Conversation.open(
@@ -201,7 +201,7 @@ class ReplayPlayer:
         compactions = 0
         for number, call in enumerate(setting.calls):
             if self._alarm.ring_before(call.sent_at):
-                await conversation.settle()
+                await conversation.wait_for_idle_compaction()
             self._clock.now = call.sent_at
             if call.model != conversation.route.name:
                 await conversation.use_model(make_route(call.model, setting.window))
@@ -288,7 +288,7 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     """
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
-    settings = replace(options or session_options(Config()), background=False)
+    settings = replace(options or make_session_options(Config()), background=False)
     lifetime = cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
@@ -489,7 +489,7 @@ def replay_twice(request: TrialRequest) -> TrialResult:
         tools=[],
         model=request.model,
     )
-    options = session_options(load_config())
+    options = make_session_options(load_config())
     trial_options = replace(
         options,
         threshold=request.threshold,

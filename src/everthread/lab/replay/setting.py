@@ -21,7 +21,7 @@ from everthread.lab.replay.recording import (
     read_recording,
 )
 from everthread.lab.replay.replay_plan import PlannedCall, ReplayPlan
-from everthread.providers.catalog import catalogue_window
+from everthread.providers.catalog import find_catalogue_window
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 
@@ -76,7 +76,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
 
 def _find_window(log: Log, model: str, largest: int) -> int:
     """Return the model's window. Claude Code uses 200,000 tokens of a larger one by default."""
-    size = catalogue_window(model).tokens
+    size = find_catalogue_window(model).tokens
     if (
         log.kind == "claude-code"
         and size == LARGE_CLAUDE_WINDOW

@@ -17,8 +17,8 @@ from everthread.core.messages import (
     Call,
     Message,
     calls_of,
+    iterate_strings,
     results_of,
-    strings_in,
     text_of,
 )
 from everthread.core.transcript import is_user_message, user_text
@@ -167,7 +167,7 @@ def _list_texts(message: Message) -> Iterator[str]:
     for result in results_of(message):
         yield result.text
     for call in calls_of(message):
-        yield from strings_in(call.parsed)
+        yield from iterate_strings(call.parsed)
 
 
 def _list_facts_in_call(call: Call) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from everthread.core.search.lookup import Neighbour
 from everthread.core.secrets.redaction import redact_part
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.index_pieces import searchable_text
@@ -55,7 +55,7 @@ def find_neighbours(
         if (
             neighbour is None
             or not neighbour.text
-            or any(map(is_lookup, neighbour.tool.split(",")))
+            or any(map(is_lookup_tool, neighbour.tool.split(",")))
         ):
             return None
         is_shown = _PARTS.search(shown) and neighbour.text.rstrip("…") in " ".join(

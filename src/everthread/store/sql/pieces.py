@@ -37,7 +37,7 @@ class Piece(NamedTuple):
     @property
     def is_result(self) -> bool:
         """Whether this is a tool's result, in a message of any role."""
-        return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
+        return _is_result(self.role, self.tool)
 
 
 class RoughPiece(NamedTuple):
@@ -46,7 +46,19 @@ class RoughPiece(NamedTuple):
     id: int
     message: int | None
     thread: str
+    role: str
+    tool: str
     length: int
+    created: float
+
+    @property
+    def is_result(self) -> bool:
+        """Whether this is a tool's result, in a message of any role."""
+        return _is_result(self.role, self.tool)
+
+
+def _is_result(role: str, tool: str) -> bool:
+    return role != "assistant" and (bool(tool) or role == "tool")
 
 
 PIECE_COLUMNS = (
@@ -66,8 +78,10 @@ def load_pieces(
 def load_rough_pieces(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
 ) -> list[RoughPiece]:
-    """The same with fewer columns, which reads no messages."""
-    sql = _select_pieces("p.id, p.message_id, p.thread_id, p.length", where)
+    """The same with fewer columns."""
+    sql = _select_pieces(
+        "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
+    )
     return list(map(RoughPiece._make, tx.all_in(sql, ids, *values)))
 
 

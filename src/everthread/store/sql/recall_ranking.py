@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter
@@ -21,7 +22,7 @@ from everthread.core.search.relevance import (
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_lookup
+from everthread.core.transcript import is_lookup_tool
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
@@ -40,10 +41,15 @@ SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
 NEIGHBOUR_REACH = 2
 """How many texts before and after a text are its neighbours."""
-RECALL_CANDIDATES = 150
-"""How many pieces are scored with their neighbours."""
-ROUGH_CANDIDATES = 4 * RECALL_CANDIDATES
-"""How many pieces with the most words these are chosen from."""
+ROUGH_CANDIDATES = 600
+"""How many pieces with the most words are compared by a few columns."""
+ROUGH_OF_USERS = 75
+"""How many pieces of users' messages are compared for a page, whatever other pieces hold."""
+RECALL_CANDIDATES = 80
+"""How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
+come first by words and roles."""
+BEST_PLACES = 10
+"""How many of the best candidates may hold less of the question than others must."""
 MIN_WEIGHT = 0.01
 """The weight of a piece that holds a phrase of the question and none of its words."""
 MAX_RARE = 32
@@ -89,12 +95,12 @@ class _Candidates:
 
     pieces: Sequence[Piece]
     """By thread and in order."""
-    held: Mapping[int, WordScores]
+    word_scores: Mapping[int, WordScores]
     """The words of each piece that has any."""
     rare: Collection[int]
     """Those with the rarest identifier of the question."""
-    phrased: Collection[int]
-    """Those with a phrase of the question as typed."""
+    phrased: Mapping[int, int]
+    """Those with a phrase of the question as typed, and the number of its terms."""
 
 
 def rank_by_words(
@@ -105,38 +111,49 @@ def rank_by_words(
     query: RecallQuery,
 ) -> RecallRanking:
     """Load candidates, score them with their neighbours, rank them, and see whether one is close enough."""
-    found = _load_candidates(tx, scope, words, question, query)
-    of_day = _find_pieces_of_day(found.pieces, question)
-    texts = _group_texts(found.pieces)
-    scores = _share_scores(texts, found.held, of_day)
-    speakers = _read_speakers(tx, found.pieces, scores)
-    named = _find_named(speakers, words)
-    scores = _raise_speakers(scores, named)
-    shown = [piece for piece in found.pieces if _may_be_shown(piece, query)]
-    first = _rank_candidates(shown, scores)
+    candidates = _load_candidates(tx, scope, words, question, query)
+    of_day = _find_pieces_of_day(candidates.pieces, question)
+    texts = _group_texts(candidates.pieces)
+    scores = _share_scores(texts, candidates.word_scores, of_day)
+    speakers = _read_speakers(tx, candidates.pieces, scores)
+    of_named_speakers = _find_named(speakers, words)
+    scores = _raise_speakers(scores, of_named_speakers)
+    choices = [piece for piece in candidates.pieces if _may_be_shown(piece, query)]
+    ranking = _rank_candidates(choices, scores)
     if query.as_page:
         by_role = scores
         if not speakers:  # where texts name their speakers, the role says nothing
-            weighed = _weigh_roles(found.pieces, found.held)
-            by_role = _raise_speakers(_share_scores(texts, weighed, of_day), named)
-        by_rarest = [piece for piece in shown if piece.id in found.rare]
-        first = _take_turns(
+            weighed = _weigh_roles(candidates.pieces, candidates.word_scores)
+            by_role = _raise_speakers(
+                _share_scores(texts, weighed, of_day), of_named_speakers
+            )
+        by_rarest = [piece for piece in choices if piece.id in candidates.rare]
+        ranking = _take_turns(
             [
-                _rank_candidates(shown, by_role),
-                first,
+                _rank_candidates(choices, by_role),
+                ranking,
                 _rank_candidates(by_rarest, scores),
             ]
         )
-        first.sort(key=lambda piece: piece.id not in found.phrased)
-    close = _measure_closeness(first, words, of_day, query)
-    close |= dict.fromkeys(close.keys() & found.phrased, 1.0)
+        ranking.sort(key=lambda piece: -candidates.phrased.get(piece.id, 0))
+    close = _measure_closeness(ranking, words, of_day, query)
+    close |= dict.fromkeys(close.keys() & candidates.phrased.keys(), 1.0)
     if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.least:
         return RecallRanking()
-    exchanges = _find_exchanges(found.pieces) if query.as_page else ()
-    return RecallRanking(first, scores, close, exchanges)
+    ranking = [
+        piece
+        for place, piece in enumerate(ranking)
+        if place < BEST_PLACES or close[piece.id] >= query.least_of_others
+    ]
+    exchanges = _find_exchanges(candidates.pieces) if query.as_page else ()
+    return RecallRanking(ranking, scores, close, exchanges)
 
 
-def _find_pieces_of_day(pieces: Sequence[Piece], question: Question) -> set[int]:
+def _find_pieces_of_day(
+    pieces: Sequence[Piece | RoughPiece], question: Question
+) -> set[int]:
+    if not question.spans:
+        return set()
     return {
         piece.id
         for piece in pieces
@@ -146,11 +163,11 @@ def _find_pieces_of_day(pieces: Sequence[Piece], question: Question) -> set[int]
 
 def _find_named(speakers: Mapping[int, str], words: Sequence[RecallWord]) -> list[int]:
     """The pieces whose speakers the question names."""
-    asked = {word.sought.forms[0] for word in words}
+    question_words = {word.sought.forms[0] for word in words}
     return [
         piece
         for piece, speaker in speakers.items()
-        if not asked.isdisjoint(query_terms(speaker))
+        if not question_words.isdisjoint(query_terms(speaker))
     ]
 
 
@@ -164,34 +181,35 @@ def _load_candidates(
     weighed = discount_parts(words)
     weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
     best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
-    certain: list[int] = []
     rare: set[int] = set()
+    phrased: dict[int, int] = {}
+    of_users: list[int] = []
     if query.as_page:
         spoken = weigh_pieces(
-            [replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES
+            [replace(word, pieces=word.of_users) for word in weighed], ROUGH_OF_USERS
         )
         weights |= spoken
         rare = weights.keys() & _rarest_pieces(words)
-        certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
-    phrased = (
-        _find_pieces_with_phrase(tx, scope, question) if query.as_page else frozenset()
-    )
+        of_users = _best_pieces(spoken, ROUGH_OF_USERS)
+        phrased = _find_phrases(tx, scope, question)
     weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
-    certain += sorted(phrased)
+    certain = [*sorted(rare), *sorted(phrased)]
     pieces = _load_with_neighbours(
         tx,
         scope,
         weights=weights,
-        best=list(dict.fromkeys([*certain, *best])),
-        certain=set(certain),
+        best=list(dict.fromkeys([*of_users, *certain, *best])),
+        certain=certain,
         words=words,
+        question=question,
+        query=query,
     )
-    held = {
+    word_scores = {
         piece.id: _score_words(piece, weighed)
         for piece in pieces
         if piece.id in weights
     }
-    return _Candidates(pieces, held, rare, phrased)
+    return _Candidates(pieces, word_scores, rare, phrased)
 
 
 def _measure_closeness(
@@ -202,19 +220,24 @@ def _measure_closeness(
 ) -> dict[int, float]:
     """Return the share of the question that each piece holds, by the id of the piece.
 
-    Frequent words are ignored, except in a query for a page that has no others.
+    Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
-    counted = [word for word in words if word.telling] or [
-        word for word in words if query.as_page
-    ]
-    present = {piece.id: 0.0 for piece in pieces}
-    for word in counted:
+    counted_words = [word for word in words if word.telling]
+    if query.as_page and not any(word.pieces for word in counted_words):
+        counted_words = list(words)
+    held_weights = {piece.id: 0.0 for piece in pieces}
+    for word in counted_words:
         # A piece said on a named day need not mention the day.
-        holding = word.pieces if word.sought.is_counted else word.pieces.union(of_day)
-        for piece_id in holding & present.keys():
-            present[piece_id] += word.weight
-    whole = weigh_question([word.weight for word in counted])
-    return {piece_id: closeness(held, whole) for piece_id, held in present.items()}
+        holding_pieces = (
+            word.pieces if word.sought.is_counted else word.pieces.union(of_day)
+        )
+        for piece_id in holding_pieces & held_weights.keys():
+            held_weights[piece_id] += word.weight
+    question_weight = weigh_question([word.weight for word in counted_words])
+    return {
+        piece_id: closeness(weight, question_weight)
+        for piece_id, weight in held_weights.items()
+    }
 
 
 def _read_speakers(
@@ -237,35 +260,39 @@ def _read_speakers(
 
 
 def _raise_speakers(
-    scores: Mapping[int, float], named: Collection[int]
+    scores: Mapping[int, float], of_named_speakers: Collection[int]
 ) -> dict[int, float]:
-    return {**scores, **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in named}}
-
-
-def _weigh_roles(
-    pieces: Sequence[Piece], held: Mapping[int, WordScores]
-) -> Mapping[int, WordScores]:
     return {
-        piece.id: _scale(held[piece.id], _role_weight(piece))
-        for piece in pieces
-        if piece.id in held
+        **scores,
+        **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in of_named_speakers},
     }
 
 
-def _find_pieces_with_phrase(
-    tx: Tx, scope: IndexQuery, question: Question
-) -> frozenset[int]:
-    """The pieces that hold the longest phrase of the question as typed; none if the phrase is in many pieces."""
+def _weigh_roles(
+    pieces: Sequence[Piece], word_scores: Mapping[int, WordScores]
+) -> Mapping[int, WordScores]:
+    return {
+        piece.id: _scale(word_scores[piece.id], _role_weight(piece))
+        for piece in pieces
+        if piece.id in word_scores
+    }
+
+
+def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, int]:
+    """The pieces that hold a phrase of the question as typed, with the number of its terms; the longest counts.
+
+    A phrase that is in many pieces is passed over.
+    """
+    lengths: dict[int, int] = {}
     for phrase in question.phrases:
-        pieces = tx.match_ids(
-            replace(scope, phrases=(make_phrase(phrase),)), MAX_RARE + 1
-        )
-        if pieces:
-            return frozenset(pieces if len(pieces) <= MAX_RARE else ())
-    return frozenset()
+        wanted = replace(scope, phrases=(make_phrase(phrase),))
+        pieces = tx.match_ids(wanted, MAX_RARE + 1)
+        if len(pieces) <= MAX_RARE:
+            lengths = dict.fromkeys(pieces, len(phrase)) | lengths
+    return lengths
 
 
-def _role_weight(piece: Piece) -> float:
+def _role_weight(piece: Piece | RoughPiece) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
@@ -294,17 +321,19 @@ def _vary_pieces(
 
     The name of a tool puts the same words into thousands of calls, and these must not shut out all other pieces.
     """
-    varied: list[int] = []
-    rest: list[int] = []
+    varied_pieces: list[int] = []
+    other_pieces: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
     holding = [word.pieces for word in words]
     for piece_id in ordered:
-        held = tuple([piece_id in some for some in holding])
-        counts[held] += 1
-        (varied if counts[held] <= most // 4 else rest).append(piece_id)
-        if len(varied) == most:
+        held_words = tuple([piece_id in some for some in holding])
+        counts[held_words] += 1
+        (varied_pieces if counts[held_words] <= most // 4 else other_pieces).append(
+            piece_id
+        )
+        if len(varied_pieces) == most:
             break
-    return [*varied, *rest][:most]
+    return [*varied_pieces, *other_pieces][:most]
 
 
 def _load_with_neighbours(
@@ -314,11 +343,15 @@ def _load_with_neighbours(
     best: Sequence[int],
     certain: Collection[int],
     words: Sequence[RecallWord],
+    question: Question,
+    query: RecallQuery,
 ) -> list[Piece]:
     """The best pieces and their neighbours, by thread and in order."""
-    rough = load_rough_pieces(tx, best, scope.where, scope.values)
-    kept = _keep_best(rough, weights, certain, words)
-    ids = _find_neighbours(tx, kept).union(piece.id for piece in kept)
+    rough_pieces = load_rough_pieces(tx, best, scope.where, scope.values)
+    best_pieces = _keep_best(
+        rough_pieces, weights, certain, words, question=question, query=query
+    )
+    ids = _find_neighbours(tx, best_pieces).union(piece.id for piece in best_pieces)
     return sorted(
         load_pieces(tx, sorted(ids), scope.where, scope.values),
         key=lambda piece: (piece.thread, piece.id),
@@ -326,37 +359,57 @@ def _load_with_neighbours(
 
 
 def _keep_best(
-    pieces: list[RoughPiece],
+    pieces: Sequence[RoughPiece],
     weights: Mapping[int, float],
-    certain: Collection[int],
+    certain: Iterable[int],
     words: Sequence[RecallWord],
+    question: Question,
+    query: RecallQuery,
 ) -> list[RoughPiece]:
-    """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
+    """The certain pieces, and those that come first by their words, or for a page by their words and roles."""
+    ordered = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
+    sittings = list(_number_conversations(ordered))
+    own_scores = [weights[piece.id] / dilution(piece.length) for piece in ordered]
+    rankings = [own_scores]
+    if query.as_page:
+        rankings.append(
+            [
+                score * _role_weight(piece)
+                for piece, score in zip(ordered, own_scores, strict=True)
+            ]
+        )
+    kept_ids = set(certain)
+    for scores in rankings:
+        final = _estimate_scores(ordered, scores, sittings)
+        for piece_id in _find_pieces_of_day(ordered, question):
+            final[piece_id] += DAY_SCORE
+        kept_ids.update(
+            _vary_pieces(_best_pieces(final, len(final)), words, RECALL_CANDIDATES)
+        )
+    return [piece for piece in ordered if piece.id in kept_ids]
 
-    Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
-    not which of them is newest.
+
+def _estimate_scores(
+    pieces: Sequence[RoughPiece], own_scores: Sequence[float], sittings: Sequence[int]
+) -> dict[int, float]:
+    """About the scores that pieces will have with their neighbours, which are not loaded yet.
+
+    Where one word decides, hundreds of pieces hold the same words: then their length, their neighbours and their
+    sitting decide, not which of them is newest.
     """
-    if len(pieces) <= RECALL_CANDIDATES:
-        return pieces
-    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces}
     of_message: dict[int, float] = {}
-    for piece in pieces:
-        if piece.message is not None:
-            of_message[piece.message] = max(
-                own[piece.id], of_message.get(piece.message, 0.0)
-            )
-
-    def rough_score(piece: RoughPiece) -> tuple[bool, float, int]:
+    for piece, score in zip(pieces, own_scores, strict=True):
+        if piece.message is not None and score > of_message.get(piece.message, 0.0):
+            of_message[piece.message] = score
+    added = rate_sittings(own_scores, sittings)
+    estimates: dict[int, float] = {}
+    for piece, score, sitting in zip(pieces, own_scores, sittings, strict=True):
         near = 0.0
         if piece.message is not None:
             for step, share in NEIGHBOUR_SHARES.items():
                 near += share * of_message.get(piece.message + step, 0.0)
-        return piece.id in certain, own[piece.id] + near, piece.id
-
-    by_id = {piece.id: piece for piece in sorted(pieces, key=rough_score, reverse=True)}
-    return [
-        by_id[piece_id] for piece_id in _vary_pieces(by_id, words, RECALL_CANDIDATES)
-    ]
+        estimates[piece.id] = score + near + added[sitting]
+    return estimates
 
 
 def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
@@ -431,16 +484,16 @@ def _group_texts(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 def _share_scores(
     texts: Sequence[Sequence[Piece]],
-    held: Mapping[int, WordScores],
+    word_scores: Mapping[int, WordScores],
     of_day: Collection[int],
 ) -> dict[int, float]:
     """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
-    best = [_best_scores(text, held) for text in texts]
+    best = [_best_scores(text, word_scores) for text in texts]
     borrowed = share_words(best, sittings)
     added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
     return {
-        piece.id: _sum_with_others(held.get(piece.id, {}), others)
+        piece.id: _sum_with_others(word_scores.get(piece.id, {}), others)
         + added[sitting]
         + DAY_SCORE * (piece.id in of_day)
         for text, others, sitting in zip(texts, borrowed, sittings, strict=True)
@@ -448,11 +501,13 @@ def _share_scores(
     }
 
 
-def _best_scores(text: Sequence[Piece], held: Mapping[int, WordScores]) -> WordScores:
+def _best_scores(
+    text: Sequence[Piece], word_scores: Mapping[int, WordScores]
+) -> WordScores:
     """The scores of the words in the best piece of a text."""
     if len(text) == 1:
-        return held.get(text[0].id, {})
-    return max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
+        return word_scores.get(text[0].id, {})
+    return max((word_scores.get(piece.id, {}) for piece in text), key=_sum_scores)
 
 
 def _sum_scores(scores: WordScores) -> float:
@@ -467,7 +522,7 @@ def _sum_with_others(own: WordScores, others: WordScores) -> float:
     return _sum_scores(own) + sum(added)
 
 
-def _number_conversations(pieces: Iterable[Piece]) -> Iterator[int]:
+def _number_conversations(pieces: Iterable[Piece | RoughPiece]) -> Iterator[int]:
     """A number for each piece, the same for those of one thread without a long silence between them."""
     number = 0
     thread = ""
@@ -482,12 +537,18 @@ def _number_conversations(pieces: Iterable[Piece]) -> Iterator[int]:
 
 def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
     """Whether a piece is asked for: no text in view, no search, and of the role and tool if one is named."""
-    tools = piece.tool.split(",")
-    if piece.message in query.seen or any(map(is_lookup, tools)):
+    if piece.message in query.seen or (piece.tool and _has_lookup(piece.tool)):
         return False
     if query.spoken and (piece.tool or piece.role == "tool"):
         return False
-    return query.role in (None, piece.role) and query.tool in (None, *tools)
+    if query.tool is not None and query.tool not in piece.tool.split(","):
+        return False
+    return query.role in (None, piece.role)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_lookup(tools: str) -> bool:
+    return any(map(is_lookup_tool, tools.split(",")))
 
 
 def _rank_candidates(

@@ -35,12 +35,12 @@ from everthread.thread.managed import CompactionOrder, ProviderRefusal
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy import (
-    AUTOMATIC,
+    AUTOMATIC_REASONS,
     FADING_COMPACTIONS,
     CallPrices,
     ContextState,
     PromptSize,
-    fading_text,
+    make_fading_notice,
 )
 from everthread.thread.recalled_excerpts import ExcerptFinder, ThreadView
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
@@ -93,16 +93,16 @@ class CallerContext:
             tokens,
             fixed,
             call.budget(self._services.setup.options),
-            output=call.frame.output_cap,
+            output_cap=call.frame.output_cap,
             is_mid_turn=call.sent.is_mid_turn,
         )
 
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        marked = cache_route(call.model, "auto", call.frame.upstream) is not None
+        has_marks = cache_route(call.model, "auto", call.frame.upstream) is not None
         writer = self._services.setup.summarizer(self._summarizer_context())
-        return CallPrices(call.model, "auto", marked, writer)
+        return CallPrices(call.model, "auto", has_marks, writer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
@@ -120,7 +120,9 @@ class CallerContext:
         [undone, *rounds] = found.states
         call.used = found.rewrite
         if call.used is None:
-            self.state.compacted = 0  # none was made, or it was taken back
+            self.state.tokens_after_compaction = (
+                0  # none was made, or it was taken back
+            )
         call.is_undone = isinstance(undone, dict) and call.sent.size < undone.get(
             "until", 0
         )
@@ -144,7 +146,7 @@ class CallerContext:
         finder = ExcerptFinder(
             setup.store, setup.options.recall, TokenCounter(call.model)
         )
-        room = finder.room(self.size)
+        room = finder.find_max_tokens(self.size)
         is_whole = not call.has_past and call.match.branch_of is None
         if not room or (is_whole and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
@@ -190,10 +192,12 @@ class CallerContext:
         )
         if is_own and draft.history_length < len(call.sent.messages):
             await self._shorten_since(order)
-        self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
-        self.state.rhythm = self.state.rhythm.rewritten()
+        self.state.pause.relieved = before if order.reason in AUTOMATIC_REASONS else 0
+        self.state.call_pattern = self.state.call_pattern.after_compaction()
         if is_own and call.used.depth >= FADING_COMPACTIONS:
-            self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
+            self.emit(
+                events.Notice(self.session_id, make_fading_notice(call.used.depth))
+            )
         return ""
 
     async def _shorten_since(self, order: CompactionOrder) -> None:
@@ -214,12 +218,12 @@ class CallerContext:
             call.used = await rewrites.keep_pruned(pruned)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
-        further = await rewrites.draft(task, engine, journal)
+        shorter = await rewrites.draft(task, engine, journal)
         now = self._services.sizer.tokens(call, call.used)
-        if further.rewrite is not None:
-            after = self._services.sizer.tokens(call, further.rewrite)
+        if shorter.rewrite is not None:
+            after = self._services.sizer.tokens(call, shorter.rewrite)
             if after <= budget.compacted_limit or after <= MIN_ANOTHER_SHARE * now:
-                call.used = await rewrites.commit(further)
+                call.used = await rewrites.commit(shorter)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:
         self.emit(
@@ -251,7 +255,7 @@ class CallerContext:
                 call.model,
                 learnt.tokens,
                 source=learnt.source,
-                stored=learnt.stored,
+                stored=learnt.is_stored,
             )
             self.emit(event)
 
@@ -271,7 +275,7 @@ class CallerContext:
             verdict,
             output_cap=call.output_cap or call.frame.output_cap,
             enabled=self._services.setup.options.enabled and not call.sent.is_single,
-            thinking=call.frame.thinking_budget,
+            thinking_budget=call.frame.thinking_budget,
         )
 
     async def shrink_payload(self) -> bool:
@@ -374,7 +378,7 @@ class CallerContext:
         payer = call.frame.payer
 
         def report(kind: str, **details: Any) -> None:
-            self.emit(events.engine_event(thread, kind, details))
+            self.emit(events.make_engine_event(thread, kind, details))
 
         def note_cancelled(request: Request) -> None:
             self._services.accounting.note_cancelled(thread, request, payer)
@@ -384,6 +388,6 @@ class CallerContext:
             TokenCounter(call.model),
             lambda: None,
             events=report,
-            lost=note_cancelled,
-            permit=call.frame.permit,
+            report_abandoned=note_cancelled,
+            check_permission=call.frame.permit,
         )

@@ -41,11 +41,11 @@ from everthread.thread.managed import (
     CompactionOrder,
     ManagedThread,
     ProviderRefusal,
-    ThreadTools,
+    ThreadServices,
 )
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy import CompactionPolicy, PolicyDecision
-from everthread.thread.recovery import room_for_output
+from everthread.thread.recovery import compute_max_output
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
@@ -100,7 +100,7 @@ class CallerThreads:
             sizer=self._sizer,
         )
         policy = CompactionPolicy(setup.options, setup.wall)
-        self._tools = ThreadTools(policy, setup.options, setup.wall, setup.timer)
+        self._tools = ThreadServices(policy, setup.options, setup.wall, setup.timer)
 
     # Finding
 
@@ -125,7 +125,7 @@ class CallerThreads:
         )
         call = PreparedCall(sent, frame, match, memory)
         window = await self.load_window(frame)
-        call.limit.window = await self.limits.window(frame.limit_key, window)
+        call.limit.window = await self.limits.find_window(frame.limit_key, window)
         await CallerContext(call, self._services).load_caps()
         if len(sent):
             self._recorder.begin(call)
@@ -220,13 +220,15 @@ class CallerThreads:
             unreported = (
                 after
                 if is_new
-                else context.calibration.unreported(call.model, call.estimate)
+                else context.calibration.count_unreported_tokens(
+                    call.model, call.estimate
+                )
             )
-            call.limit.room = room_for_output(
+            call.limit.room = compute_max_output(
                 call.limit.learnt_window, after, unreported=unreported
             )
         if is_new:
-            context.compacted = after
+            context.tokens_after_compaction = after
         return PromptTokens(before, after, is_new)
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
@@ -253,8 +255,8 @@ class CallerThreads:
         """Compact whatever the size; return why nothing changed, empty if something did."""
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compacting:
-            made = await self._thread(call).compact_by_hand(order)
-        return "" if made.changed else made.reason
+            compaction = await self._thread(call).compact_manually(order)
+        return "" if compaction.changed else compaction.reason
 
     # After the call
 
@@ -335,12 +337,12 @@ class CallerThreads:
             else []
         )
         try:
-            used = UsedWindow(
+            window = UsedWindow(
                 call.model,
                 call.limit.window,
                 threshold=call.budget(self.setup.options).threshold,
             )
-            state = CALLER_STATE, {**call.memory.context.dump(), **used.dump()}
+            state = CALLER_STATE, {**call.memory.context.dump(), **window.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)
@@ -357,7 +359,7 @@ class CallerThreads:
     async def _learn_success(self, call: PreparedCall, prompt: int) -> None:
         """Learn that the model takes a prompt of this size."""
         try:
-            await self.limits.succeed(call.frame.limit_key, prompt)
+            await self.limits.record_success(call.frame.limit_key, prompt)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
 

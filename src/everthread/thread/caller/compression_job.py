@@ -11,7 +11,11 @@ from everthread.compaction.planning import CompactionInput, RefitInput
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import is_summary, recognize, strip_marks
+from everthread.core.transcript import (
+    is_summary,
+    recognize_summaries,
+    strip_summary_marks,
+)
 from everthread.core.types import Api, Request
 from everthread.store.records import ContextEntry, ProxiedContext
 from everthread.thread.caller.replacement import Cover, cover, name_tool
@@ -60,7 +64,7 @@ class CompressionJob:
     def read(self) -> CompactionInput:
         messages = decode_messages(self.api, self.values, self.frame.model)
         return CompactionInput(
-            recognize(messages, self.summary_key),
+            recognize_summaries(messages, self.summary_key),
             current_tokens=self.tokens,
             system=self.frame.system,
             tools=self.frame.tools,
@@ -115,7 +119,7 @@ class PruningJob:
 
     def read(self) -> RefitInput:
         model = self.frame.model
-        messages = recognize(
+        messages = recognize_summaries(
             decode_messages(self.api, self.values, model), self.summary_key
         )
         own = self.values[: len(self.values) - self.most]
@@ -166,7 +170,7 @@ def describe_context(
         ):
             entries.append(ContextEntry(position))
             continue
-        [body] = strip_marks([message])
+        [body] = strip_summary_marks([message])
         is_changed = position is not None and message != messages[position]
         place = None if is_summary(message) else position
         entries.append(

@@ -110,7 +110,7 @@ class PreparedCall:
     @property
     def plan(self) -> str:
         """Whether compacting pays now, in one line; empty if that was not weighed."""
-        weighed = self.decision.weighed if self.decision is not None else None
+        weighed = self.decision.cost_decision if self.decision is not None else None
         return "" if weighed is None else str(weighed)
 
     @property
@@ -142,7 +142,7 @@ class PreparedCall:
         last = self.memory.budget
         if last is None or last[0] != key:
             adapted = replace(options.for_model(self.model), max_tokens=cap)
-            last = (key, adapted.budget(self.limit.window, fixed=fixed))
+            last = (key, adapted.budget(self.limit.window, fixed_tokens=fixed))
             self.memory.budget = last
         return last[1]
 
@@ -179,12 +179,12 @@ class PreparedCall:
     def items(self) -> list[int | dict[str, Any]]:
         """Return the messages to send: the index of each of the caller's own, and ours in the form of the protocol."""
         items: list[int | dict[str, Any]] = []
-        at = 0
+        index = 0
         for edit in sorted(self.edits(), key=lambda edit: edit.start):
-            items += range(at, edit.start)
+            items += range(index, edit.start)
             items += self._edit_items(edit)
-            at = edit.end
-        items += range(at, len(self.sent))
+            index = edit.end
+        items += range(index, len(self.sent))
         return items
 
     def _edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:

@@ -111,14 +111,14 @@ class ThreadRecorder:
         message = outcome.reply.message
         api = call.frame.api
         values = encode_messages(api, [message], call.model)
-        pieces = [
+        identities = [
             identify(api, value)
             for value in values
             if value.get("role") != "user" and _says_something(value)
         ]
-        if not pieces:
+        if not identities:
             return None
-        past = call.sent.history.extend(pieces)
+        past = call.sent.history.extend(identities)
         expected = self._threads.expect(call.match.after(call.sent.history), past)
         expected.is_answer = True
         expected.waits_for_request = (
@@ -135,11 +135,11 @@ class ThreadRecorder:
     ) -> None:
         """Store the answer, usage and state, and the request if that was put off."""
         if call.storage.storing is None:
-            call.storage.storing = stored = asyncio.get_running_loop().create_future()
+            call.storage.storing = storing = asyncio.get_running_loop().create_future()
             try:
                 await self._store(call, answer, usage, state)
             finally:
-                stored.set_result(call.match)
+                storing.set_result(call.match)
         else:
             await asyncio.shield(call.storage.storing)
             await self._store(call, answer, usage, state)
@@ -242,8 +242,8 @@ class ThreadRecorder:
 
 async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps of a request; off the event loop if it has many new messages."""
-    new = len(call.sent.history) - call.match.matched
-    if new <= MAX_MESSAGES_ON_LOOP:
+    new_count = len(call.sent.history) - call.match.matched
+    if new_count <= MAX_MESSAGES_ON_LOOP:
         return _request_steps(call)
     return await asyncio.to_thread(_request_steps, call)
 
@@ -258,8 +258,8 @@ def _request_steps(call: PreparedCall) -> list[ThreadStep]:
     history = call.sent.history
     if match.matched == len(history) and not match.is_new:
         return []
-    opening = opening_length(call.sent.values)
     if match.is_new and not match.previous and match.branch_of is None:
+        opening = opening_length(call.sent.values)
         return [
             _request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
@@ -283,13 +283,15 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         client=client.client,
         client_session=client.session,
     )
-    new = [element.value for element in call.sent.messages[start:end]]
-    before = (
+    values = [element.value for element in call.sent.messages[start:end]]
+    previous = (
         call.sent.messages[start - 1].value
         if start and match.branch_of is None
         else None
     )
-    messages = decode_messages(call.frame.api, new, call.model, after=before)
+    messages = decode_messages(
+        call.frame.api, values, call.model, previous_value=previous
+    )
     return ThreadStep(
         call.sent.history.until(end),
         messages,

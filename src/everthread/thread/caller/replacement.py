@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Message, kind_of
-from everthread.core.outputs import OPEN, name_reader
+from everthread.core.outputs import OPENING_TAG, replace_reader_name
 from everthread.core.types import Api
 from everthread.store.records import Rewrite
+from everthread.thread.caller.sent_history import SentMessage
 from everthread.thread.wire_messages import encode_messages, encode_value
+
+COMPACTION_MARK = '"compaction"'
+"""In the text of every message that holds a compaction of the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +48,32 @@ def name_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
-    named = [
+    reader_names = [
         name
         for name in reading_tools(tools)
         if name.lower().endswith(("recall", "expand"))
     ]
-    tool = named[0] if named else None
+    tool = reader_names[0] if reader_names else None
     replacement = []
     for index, value in enumerate(cover.replacement):
-        same = index < len(sent) and sent[index] == value
+        is_same = index < len(sent) and sent[index] == value
         replacement.append(
             value
-            if same or OPEN not in encode_value(value) or value in sent
-            else name_reader(value, tool)
+            if is_same or OPENING_TAG not in encode_value(value) or value in sent
+            else replace_reader_name(value, tool)
         )
     return replace(cover, replacement=replacement)
 
 
-def protected_head(values: Sequence[Any]) -> int:
-    """Count the messages up to the provider's own last compaction, which are never covered, edited or dropped."""
-    lengths = [length for length, value in enumerate(values, 1) if is_compaction(value)]
-    return lengths[-1] if lengths else 0
+def protected_head(messages: Sequence[SentMessage], texts: Sequence[str]) -> int:
+    """Count the messages up to the provider's own last compaction, which are never covered, edited or dropped.
+
+    `texts`: those of the messages.
+    """
+    for index in range(len(texts) - 1, -1, -1):
+        if COMPACTION_MARK in texts[index] and is_compaction(messages[index].value):
+            return index + 1
+    return 0
 
 
 def is_compaction(value: Any) -> bool:
@@ -81,34 +90,41 @@ def is_compaction(value: Any) -> bool:
 
 
 def replacement_text(
-    replacement: Sequence[Any], sent: Sequence[tuple[Any, str]], head: int = 0
+    replacement: Sequence[Any], sent: Sequence[SentMessage], head: int = 0
 ) -> str:
     """Return the replacement as text; unchanged messages at its start keep the client's own bytes.
 
     The first `head` messages are put before it unchanged.
     """
-    texts = [text for _, text in sent[:head]]
+    texts = [message.text for message in sent[:head]]
     sent = sent[head:]
-    same = True
+    is_same = True
     for index, value in enumerate(replacement):
-        same = same and index < len(sent) and sent[index][0] == value
-        texts.append(sent[index][1] if same else encode_value(value))
+        is_same = is_same and index < len(sent) and sent[index].value == value
+        texts.append(sent[index].text if is_same else encode_value(value))
     return ",".join(texts)
 
 
-def replacement_messages(rewrite: Rewrite) -> list[tuple[Any, str]]:
+class RenderedMessage(NamedTuple):
+    """A message of ours in the form of the protocol, and its text."""
+
+    value: Any
+    text: str
+
+
+def replacement_messages(rewrite: Rewrite) -> list[RenderedMessage]:
     """Return the messages of a rewrite with their text."""
     return split_messages(rewrite.replacement.decode())
 
 
-def split_messages(text: str) -> list[tuple[Any, str]]:
+def split_messages(text: str) -> list[RenderedMessage]:
     """Return the messages in a text, separated by commas, each with its own text."""
     decode = json.JSONDecoder().raw_decode
     messages = []
     at = 0
     while at < len(text):
         value, end = decode(text, at)
-        messages.append((value, text[at:end]))
+        messages.append(RenderedMessage(value, text[at:end]))
         at = end + 1
     return messages
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, calls_of
-from everthread.core.outputs import ToStore
+from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
 from everthread.store.records import (
@@ -38,7 +38,7 @@ from everthread.thread.caller.replacement import (
     replacement_messages,
     replacement_text,
 )
-from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.caller.sent_history import CallFrame, SentHistory, SentMessage
 from everthread.thread.engine_jobs import (
     CompactionRunner,
     EngineSetup,
@@ -55,7 +55,7 @@ from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
 from everthread.thread.policy import COLD_CACHE
 from everthread.thread.recovery import slim_messages
-from everthread.thread.wire_messages import decode_messages
+from everthread.thread.wire_messages import JsonMessages, decode_messages
 
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
@@ -119,18 +119,19 @@ class FoundRewrite:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessages:
-    """The messages that are sent now, with their text."""
+    """The messages that are sent now, each decoded only if it is needed."""
 
-    pairs: Sequence[tuple[Any, str]]
+    messages: Sequence[SentMessage]
+    texts: Sequence[str]
     head: int
     """How many messages, up to the provider's own last compaction, are never changed."""
     most: int
     """How many messages at the end are the caller's own and not covered yet."""
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> JsonMessages:
         """The messages that may be changed."""
-        return [value for value, _ in self.pairs[self.head :]]
+        return JsonMessages(self.texts[self.head :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,14 @@ class RewriteTask:
     def messages(self) -> TaskMessages:
         """Return the messages that are sent now."""
         own = self.sent.messages[len(self.sent) - self.new_count :]
-        pairs = [
-            *(replacement_messages(self.base) if self.base else ()),
-            *((message.value, message.text) for message in own),
-        ]
-        head = protected_head([value for value, _ in pairs])
-        return TaskMessages(pairs, head, min(self.new_count, len(pairs) - head))
+        messages: list[SentMessage] = []
+        if self.base:
+            messages += replacement_messages(self.base)
+        messages += own
+        texts = [message.text for message in messages]
+        head = protected_head(messages, texts)
+        most = min(self.new_count, len(messages) - head)
+        return TaskMessages(messages, texts, head=head, most=most)
 
 
 class RewriteStore:
@@ -221,13 +224,13 @@ class RewriteStore:
         for similar in candidates:
             length = history.skeletons.index(similar.skeleton) + 1
             if length > longest and history.drifted_from(similar.results, length):
-                same = replace(
+                drifted = replace(
                     similar,
                     chain=history.digest(length),
                     length=length,
                     results=history.results(0, length),
                 )
-                rewrites.append(await self._store.put_rewrite(same))
+                rewrites.append(await self._store.put_rewrite(drifted))
                 self._listener(Drifted(similar.thread, length))
         return sorted(
             rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength)
@@ -239,7 +242,7 @@ class RewriteStore:
         """Make a rewrite that covers more than the one before, and store nothing but the usage of its summary."""
         messages = task.messages()
         values = messages.values
-        before = task.base_state
+        base_state = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
         job = CompressionJob(
             api=task.frame.api,
@@ -247,7 +250,7 @@ class RewriteStore:
             values=values,
             tokens=task.aimed_tokens,
             level=task.order.level,
-            state=before.engine,
+            state=base_state.engine,
             pins=pins,
             summary_key=setup.summary_key,
             most=messages.most,
@@ -258,17 +261,17 @@ class RewriteStore:
         cost = await self._accounting.record_summary(
             task.thread, compaction.usage, task.frame.payer
         )
-        cut = result.cover
-        if cut is None:
+        new_cover = result.cover
+        if new_cover is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if cut.tail == task.new_count or not cut.replacement:
+        if new_cover.tail == task.new_count or not new_cover.replacement:
             return RewriteDraft(
                 replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
             )
         state = _counted_state(task, messages, result)
-        note = before.note or compaction.system_note
+        note = base_state.note or compaction.system_note
         rewrite = replace(
-            _row(task, messages, cut),
+            _row(task, messages, new_cover),
             depth=(task.base.depth if task.base else 0) + 1,
             state=replace(state, engine=result.state, note=note).dump(),
         )
@@ -291,8 +294,8 @@ class RewriteStore:
         if stored.replacement == new.replacement:
             self._listener(_done_event(draft, draft.new))
         else:
-            why = "another process rewrote this beginning first; its rewrite is used"
-            self._listener(CompactionVoid(new.thread, why))
+            reason = "another process rewrote this beginning first; its rewrite is used"
+            self._listener(CompactionVoid(new.thread, reason))
         return stored
 
     async def prune_since(
@@ -303,13 +306,13 @@ class RewriteStore:
         if base is None:
             return None
         messages = task.messages()
-        before = task.base_state
+        base_state = task.base_state
         job = PruningJob(
             api=task.frame.api,
             frame=task.frame.request_with_recall,
             values=messages.values,
             tokens=task.tokens,
-            state=before.engine,
+            state=base_state.engine,
             summary_key=setup.summary_key,
             most=messages.most,
         )
@@ -322,7 +325,7 @@ class RewriteStore:
             _row(task, messages, cut),
             depth=base.depth,
             session=base.session,
-            state=replace(state, engine=before.engine, note=before.note).dump(),
+            state=replace(state, engine=base_state.engine, note=base_state.note).dump(),
         )
         return RewriteDraft(result.compaction, rewrite)
 
@@ -359,14 +362,17 @@ class RewriteStore:
             depth=task.base.depth if task.base else 0,
             state=state if task.base else {},
         )
-        covered = messages.pairs[: len(messages.pairs) - cut.tail]
-        before = sum(len(original) for _, original in covered)
+        covered = messages.texts[: len(messages.texts) - cut.tail]
+        before = sum(len(text) for text in covered)
         after = len(new.replacement.decode())
         self._listener(Slimmed(task.thread, new.length, before, after, len(to_store)))
         return await self._store.put_rewrite(new)
 
     async def _store_outputs(
-        self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]
+        self,
+        thread: str,
+        messages: Sequence[Message],
+        to_store: Sequence[OutputToStore],
     ) -> None:
         """Store the outputs that the messages cite."""
         tools = {
@@ -408,7 +414,7 @@ def _row(task: RewriteTask, messages: TaskMessages, cut: Cover) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
     history = task.sent.history
     length = len(history) - cut.tail
-    text = replacement_text(cut.replacement, messages.pairs, messages.head)
+    text = replacement_text(cut.replacement, messages.messages, messages.head)
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
@@ -440,7 +446,7 @@ def _new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return a rewrite in the form of the store, with its compaction."""
-    leading = [value for value, _ in messages.pairs[: messages.head]]
+    leading = [message.value for message in messages.messages[: messages.head]]
     lead = len(decode_messages(task.frame.api, leading, task.frame.model))
     return NewRewrite(
         rewrite,

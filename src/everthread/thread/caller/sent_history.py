@@ -13,7 +13,7 @@ from everthread.thread.accounting import Payer
 from everthread.thread.finding.thread_match import Family
 from everthread.thread.history import History
 from everthread.thread.model_limits import LimitKey
-from everthread.thread.options import Permit
+from everthread.thread.options import CheckPermission
 
 PLATFORM = "gateway"
 """The platform of threads whose clients send HTTP requests."""
@@ -143,7 +143,7 @@ class CallFrame:
     """Whether the call may be changed at all."""
     payer: Payer | None = None
     """Who pays for summaries."""
-    permit: Permit | None = None
+    permit: CheckPermission | None = None
     """Asked before a summary is paid for; None: there is one user."""
 
     @property

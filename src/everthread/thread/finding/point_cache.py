@@ -40,10 +40,17 @@ class PointCache:
         again = self._passed.get((*family, history.digest(len(history))))
         if again is not None:
             return KnownPoint(again, len(history))
-        for length in range(len(history), 0, -1):
-            point = self._tips.get((*family, history.digest(length)))
-            if point is None and history.skeleton(length):
-                point = self._tips.get((*family, history.skeleton(length)))
+        tenant, scope = family
+        chains = zip(
+            range(len(history), 0, -1),
+            reversed(history.digests),
+            reversed(history.skeletons),
+            strict=True,
+        )
+        for length, digest, skeleton in chains:
+            point = self._tips.get((tenant, scope, digest))
+            if point is None and skeleton:
+                point = self._tips.get((tenant, scope, skeleton))
                 if point is not None and not history.drifted_from(
                     point.results, length
                 ):
@@ -103,6 +110,18 @@ class PointCache:
             self._tips[link.tenant, link.scope, link.skeleton] = point
         return True
 
+    def replace_passed(self, link: ThreadLink, following: str) -> bool:
+        """Replace a point that its thread has passed by the same point as it is stored.
+
+        `following`: the digest of the point after it. Return False if the point is not remembered as passed.
+        """
+        key = (link.tenant, link.scope, link.digest)
+        known = self._passed.get(key)
+        if known is None or known.link.thread != link.thread:
+            return False
+        self._passed[key] = ThreadLinkMatch(link, following, "")
+        return True
+
     def forget_thread(self, thread: str) -> None:
         """Forget the last point of a thread that a client names."""
         self._named_ends.pop(thread, None)
@@ -110,8 +129,8 @@ class PointCache:
     def forget(self, digest: str) -> None:
         """Forget the points with this digest."""
         for points in (self._tips, self._passed):
-            stale = [key for key, one in points.items() if one.link.digest == digest]
-            for key in stale:
+            keys = [key for key, one in points.items() if one.link.digest == digest]
+            for key in keys:
                 del points[key]
         ended = [thread for thread, end in self._named_ends.items() if end == digest]
         for thread in ended:
@@ -134,14 +153,14 @@ class _ThreadEnds:
 
     def find(self, family: Family, history: History) -> tuple[str, int] | None:
         """Return the digest of a thread's last point, and its position in a history."""
-        said = [
+        spoken_places = [
             (place, piece.skeleton)
             for place, piece in enumerate(history.pieces, 1)
             if piece.skeleton
         ]
-        skeletons = [skeleton for _, skeleton in said]
-        for end in range(len(said) - 1, 0, -1):
-            place, last = said[end - 1]
+        skeletons = [skeleton for _, skeleton in spoken_places]
+        for end in range(len(spoken_places) - 1, 0, -1):
+            place, last = spoken_places[end - 1]
             known = self._ends.get((*family, last))
             if known is not None and follows_thread_end(skeletons, end, known[1]):
                 return known[0], place

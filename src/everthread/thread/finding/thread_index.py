@@ -50,7 +50,7 @@ from everthread.thread.identity import (
 )
 from everthread.thread.reminders import (
     Reminder,
-    last_spoken,
+    find_last_words,
     list_reminders,
     with_reminder,
 )
@@ -116,9 +116,9 @@ class ThreadIndex:
         Memory may be older than the store, which then refuses an append.
         """
         question = _Question(sent, frame, uses_memory)
-        named = await self._named_thread(sent.family)
-        if named is not None:
-            return await self._match_named(question, named)
+        thread = await self._named_thread(sent.family)
+        if thread is not None:
+            return await self._match_named(question, thread)
         match = await self._match_by_history(question)
         self._roles.remember(match.thread, frame.request)
         return match
@@ -127,9 +127,9 @@ class ThreadIndex:
         family = question.family
         history = question.history
         known = await self._find_point(question)
-        replaced = await self._match_replaced(question, known)
-        if replaced is not None:
-            return replaced
+        replaced_match = await self._match_replaced(question, known)
+        if replaced_match is not None:
+            return replaced_match
         if known is None:
             return await self._match_unknown(question)
         link = known.point.link
@@ -145,9 +145,9 @@ class ThreadIndex:
             return await self._match_side_call(question, match)
         if relation != "branches":
             return match
-        same = await self._match_remainder(question, match, link.message)
-        if same is not None or link.message is None:
-            return same or match
+        inner_match = await self._match_remainder(question, match, link.message)
+        if inner_match is not None or link.message is None:
+            return inner_match or match
         return _branch(match, history, link.message)
 
     async def _match_replaced(
@@ -178,8 +178,8 @@ class ThreadIndex:
             follows=link.digest,
         )
         message = found.link.message
-        same = await self._match_remainder(question, match, message)
-        return same or _branch(match, question.history, message)
+        inner_match = await self._match_remainder(question, match, message)
+        return inner_match or _branch(match, question.history, message)
 
     async def _is_side_call(self, question: _Question, known: KnownPoint) -> bool:
         """Return whether a request shares a conversation, but in another role.
@@ -188,10 +188,13 @@ class ThreadIndex:
         facts worth remembering.
         """
         sent = question.sent
-        if not sent.has_one_role or known.length <= opening_length(sent.values):
-            return False
         thread = known.point.link.thread
-        return not await self._roles.fits(thread, question.frame.request)
+        frame = question.frame.request
+        if not sent.has_one_role or self._roles.has_last_prompt(thread, frame):
+            return False
+        if known.length <= opening_length(sent.values):
+            return False
+        return not await self._roles.fits(thread, frame)
 
     async def _match_side_call(
         self, question: _Question, match: ThreadMatch
@@ -286,20 +289,22 @@ class ThreadIndex:
         if end is None or end.message is None or message is None:
             return None
         rest = question.sent.values[match.matched :]
-        most = None if message else 2 * len(rest) + _MORE_STORED
-        loaded = await self._store.history(match.thread, limit=most)
-        stored = [one.body for one in loaded if message < one.id <= end.message]
-        others = set(await self._store.get_state(match.thread, _OTHER_ANSWERS) or ())
+        limit = None if message else 2 * len(rest) + _MORE_STORED
+        loaded = await self._store.history(match.thread, limit=limit)
+        bodies = [one.body for one in loaded if message < one.id <= end.message]
+        other_answers = set(
+            await self._store.get_state(match.thread, _OTHER_ANSWERS) or ()
+        )
 
         def is_given(index: int) -> bool:
-            return question.history.digest(match.matched + index + 1) in others
+            return question.history.digest(match.matched + index + 1) in other_answers
 
         relation, shared = relate_remainder(
             question.frame.api,
             rest,
-            stored=_encode_stored(question.frame, stored),
+            stored=_encode_stored(question.frame, bodies),
             is_given=is_given,
-            is_whole=len(loaded) != most,
+            is_whole=len(loaded) != limit,
         )
         if relation == "repeats":
             return replace(match, matched=len(question.history), is_inside=True)
@@ -324,8 +329,9 @@ class ThreadIndex:
         was found this way before.
         """
         values = question.sent.values
-        newest = last_spoken(values, matched + 1, len(values))
-        before = last_spoken(values, 0, newest)
+        pieces = question.history.pieces
+        newest = find_last_words(pieces, matched + 1, len(pieces))
+        before = find_last_words(pieces, 0, newest)
         if before < 0:
             return None
         chars = len(text_of(values[before])) + len(text_of(values[newest]))
@@ -335,7 +341,7 @@ class ThreadIndex:
             *itertools.islice(list_reminders(values[newest]), most),
         ][:most]
         past = question.history.until(before)
-        between = question.history.pieces[before + 1 : newest]
+        between = pieces[before + 1 : newest]
         pasts = []
         for reminder in reminders:
             reminded = identify(
@@ -343,8 +349,8 @@ class ThreadIndex:
             )
             pasts.append(past.extend((reminded, *between)))
         for point in await self._list_end_points(question, pasts):
-            for reminder, same in zip(reminders, pasts, strict=True):
-                if is_at_point(same, newest, point):
+            for reminder, reminded_past in zip(reminders, pasts, strict=True):
+                if is_at_point(reminded_past, newest, point):
                     self._keep_reminder(question.family.tenant, reminder)
                     return KnownPoint(point, newest)
         return None
@@ -457,9 +463,11 @@ class ThreadIndex:
             ends.append(match)
         matches = []
         links = await self._store.extend_thread(match.thread, points, usage, state)
-        for step, end, link in zip(steps, ends, links, strict=False):
+        following = [*links[1:], None]
+        for step, end, link, after in zip(steps, ends, links, following, strict=False):
             if link is not None:
-                self._cache.remember(link, step.history)
+                if after is None or not self._cache.replace_passed(link, after.digest):
+                    self._cache.remember(link, step.history)
                 is_same = end.thread == link.thread
                 matches.append(end if is_same else replace(end, thread=link.thread))
         return matches
@@ -474,9 +482,9 @@ class ThreadIndex:
 
     async def keep_replacements(self) -> None:
         """Store the replacements that are expected, for other processes."""
-        new = self._new_replacements
+        keys = self._new_replacements
         self._new_replacements = []
-        for key in new:
+        for key in keys:
             await self._store.put_state(
                 _REPLACEMENTS, _replacement_key(key), self._replacements[key]
             )
@@ -491,11 +499,11 @@ class ThreadIndex:
 
         A client that continues this answer branches.
         """
-        known = await self._store.get_state(match.thread, _OTHER_ANSWERS) or []
+        digests = await self._store.get_state(match.thread, _OTHER_ANSWERS) or []
         digest = history.digest(len(history))
-        if digest not in known:
+        if digest not in digests:
             await self._store.put_state(
-                match.thread, _OTHER_ANSWERS, [*known, digest][-_MAX_OTHER_ANSWERS:]
+                match.thread, _OTHER_ANSWERS, [*digests, digest][-_MAX_OTHER_ANSWERS:]
             )
 
 

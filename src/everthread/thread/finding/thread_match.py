@@ -124,7 +124,7 @@ class ThreadStep:
         """Return the point that this step appends to a thread."""
         link = match.link(self.history)
         tokens = share_tokens(self.sizes, self.messages)
-        new = [
+        messages = [
             NewMessage(body, event=f"{link.digest}:{index}", tokens=size)
             for index, (body, size) in enumerate(
                 zip(self.messages, tokens, strict=True)
@@ -135,7 +135,7 @@ class ThreadStep:
             match.follows,
             session=self.session,
             branch_of=match.branch_of,
-            messages=new,
+            messages=messages,
             client_parent=self.client_parent,
         )
 

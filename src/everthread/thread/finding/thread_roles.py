@@ -19,18 +19,22 @@ class ThreadRoles:
         self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
+    def has_last_prompt(self, thread: str, frame: Request) -> bool:
+        """Return whether a request has the system prompt of the thread's last one, as far as that is remembered."""
+        known = self._roles.get(thread)
+        return known is not None and known[0] == hash(_system_text(frame.system))
+
     async def fits(self, thread: str, frame: Request) -> bool:
         """Return whether a request may belong to a thread by its role."""
-        system = _system_text(frame.system)
+        if self.has_last_prompt(thread, frame):
+            return True
         known = self._roles.get(thread)
         if known is None:
             session = await self._store.session(thread)
             role = describe_role(_system_text(session.system))
-        elif known[0] == hash(system):
-            return True
         else:
             role = known[1]
-        return is_same_role(role, _role_of(frame, system))
+        return is_same_role(role, _role_of(frame, _system_text(frame.system)))
 
     def remember(self, thread: str, frame: Request) -> None:
         """Remember the role of a thread's last request."""

@@ -1,6 +1,6 @@
 """Anthropic's messages, content blocks and tools <-> core.
 
-Decoded messages keep their native value, which is written back verbatim; everything else is said in Anthropic's terms.
+Decoded messages keep their native value, which is written back verbatim. Other messages are translated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.caching.claude_cache_marks import carrier_block
+from everthread.core.caching.claude_cache_marks import find_markable_block
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -26,12 +27,11 @@ from everthread.core.messages import (
     simplify_parts,
 )
 from everthread.core.types import System
-from everthread.core.validation import OPENING
 from everthread.errors import WireError
 from everthread.wire.common import (
+    can_use_reasoning,
     group_by_role,
-    keep_reasoning,
-    native_of,
+    native_record,
     native_value,
     require_list,
     require_object,
@@ -42,15 +42,19 @@ from everthread.wire.common import (
 
 API = "anthropic"
 INVALID_JSON = "INVALID_JSON"
-"""Key for arguments that are not a JSON object: `input` must be one, and nothing may be lost."""
+"""Key that wraps arguments that are not a JSON object, because `input` must be an object."""
 
 _TEXT_KINDS = frozenset({"text", "input_text", "output_text", ""})
-_UNKNOWN_HERE = {"input_audio": "audio", "video_url": "video", "input_video": "video"}
+_UNSUPPORTED_MEDIA_NAMES = {
+    "input_audio": "audio",
+    "video_url": "video",
+    "input_video": "video",
+}
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
-def part_from(block: Mapping[str, Any]) -> Part:
-    """Return a block as a part, without its cache marker: that belongs to one request, not to the message."""
+def decode_part(block: Mapping[str, Any]) -> Part:
+    """Return a block as a core part, without its cache marker, which belongs to one request only."""
     kind = kind_of(block)
     if kind == "text" and isinstance(block.get("text"), str):
         return {"type": "text", "text": block["text"]}
@@ -68,8 +72,8 @@ def part_from(block: Mapping[str, Any]) -> Part:
     return {key: value for key, value in block.items() if key != "cache_control"}
 
 
-def block_of_part(part: Mapping[str, Any]) -> Part | None:
-    """Return a part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
+def encode_part(part: Mapping[str, Any]) -> Part | None:
+    """Return a core part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
     kind = kind_of(part)
     if kind in _TEXT_KINDS:
         block = text_block(part.get("text"))
@@ -78,11 +82,11 @@ def block_of_part(part: Mapping[str, Any]) -> Part | None:
     elif kind == "refusal":
         block = text_block(part.get("refusal"))
     elif kind in ("image_url", "input_image"):
-        block = _image(part)
+        block = _encode_image(part)
     elif kind in ("file", "input_file"):
-        block = _document(part)
-    elif kind in _UNKNOWN_HERE:
-        block = text_block(f"[{_UNKNOWN_HERE[kind]} omitted]")
+        block = _encode_document(part)
+    elif kind in _UNSUPPORTED_MEDIA_NAMES:
+        block = text_block(f"[{_UNSUPPORTED_MEDIA_NAMES[kind]} omitted]")
     elif kind == "thinking":
         return dict(part) if part.get("signature") else None
     elif kind == "reasoning":
@@ -95,7 +99,7 @@ def block_of_part(part: Mapping[str, Any]) -> Part | None:
 
 
 def text_block(text: Any) -> Part | None:
-    """Return a text block, unless there is nothing to read in it: Anthropic refuses blank ones."""
+    """Return a text block; None for a blank text, which Anthropic refuses."""
     return (
         {"type": "text", "text": text}
         if isinstance(text, str) and text.strip()
@@ -105,11 +109,13 @@ def text_block(text: Any) -> Part | None:
 
 def arguments_text(value: Any) -> str:
     """Return a call's `input` as the JSON text a core message has."""
-    wrapped = (
+    invalid_json = (
         value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
     )
     return (
-        wrapped if isinstance(wrapped, str) else json.dumps(value, ensure_ascii=False)
+        invalid_json
+        if isinstance(invalid_json, str)
+        else json.dumps(value, ensure_ascii=False)
     )
 
 
@@ -131,11 +137,11 @@ def arguments_object(text: Any) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def source_url(source: Any) -> str:
-    """Return an address that other providers can read: the data itself, or a public URL; not a file id."""
+    """Return a data URL or a public URL, which other providers can read; empty for a file id."""
     match source:
         case {"type": "base64", "media_type": str(media), "data": str(data)}:
             return f"data:{media};base64,{data}"
@@ -144,12 +150,12 @@ def source_url(source: Any) -> str:
     return ""
 
 
-def _image(part: Mapping[str, Any]) -> Part | None:
+def _encode_image(part: Mapping[str, Any]) -> Part | None:
     image = part.get("image_url")
     url = as_text(image.get("url") if isinstance(image, dict) else image)
     if url.startswith(("http://", "https://")):
         return {"type": "image", "source": {"type": "url", "url": url}}
-    media, data = _data_url(url)
+    media, data = _split_data_url(url)
     media = "image/jpeg" if media == "image/jpg" else media
     if media in _IMAGE_TYPES:
         return {
@@ -159,12 +165,12 @@ def _image(part: Mapping[str, Any]) -> Part | None:
     return text_block("[image omitted]")
 
 
-def _document(part: Mapping[str, Any]) -> Part | None:
+def _encode_document(part: Mapping[str, Any]) -> Part | None:
     file = part.get("file")
     file = file if isinstance(file, dict) else part
     name = file.get("filename")
     url = as_text(file.get("file_data") or file.get("file_url"))
-    media, data = _data_url(url)
+    media, data = _split_data_url(url)
     source: Part
     if media == "application/pdf":
         source = {"type": "base64", "media_type": media, "data": data}
@@ -175,7 +181,7 @@ def _document(part: Mapping[str, Any]) -> Part | None:
     return {"type": "document", "source": source} | ({"title": name} if name else {})
 
 
-def _data_url(url: str) -> tuple[str, str]:
+def _split_data_url(url: str) -> tuple[str, str]:
     """Split a data URL into media type and base64 data; return empty strings for any other URL."""
     head, _, data = url.partition(",")
     scheme, _, details = head.lower().partition(":")
@@ -185,13 +191,13 @@ def _data_url(url: str) -> tuple[str, str]:
 
 
 ROLES = ("user", "assistant", "system")
-REASONING = frozenset({"thinking", "redacted_thinking"})
+REASONING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
 
 
 def decode_messages(
     wire: Sequence[Mapping[str, Any]], *, model: str | None = None
 ) -> list[Message]:
-    """Return core messages; `model` wrote the reasoning in the assistant's messages, if that is known."""
+    """Return core messages. `model` is the author of the assistant's reasoning, if known."""
     decoded: list[Message] = []
     for index, message in enumerate(require_list(wire, "messages")):
         decoded += decode_message(message, f"messages[{index}]", model=model)
@@ -199,106 +205,108 @@ def decode_messages(
 
 
 def decode_message(
-    message: Any, where: str, *, model: str | None = None
+    message: Any, path: str, *, model: str | None = None
 ) -> list[Message]:
     """Decode one wire message: one core message, or several if it carries tool results."""
-    message = require_object(message, where)
+    message = require_object(message, path)
     role = message.get("role")
     content = message.get("content")
     if role not in ROLES:
-        raise WireError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}")
+        raise WireError(f"{path}.role must be one of {', '.join(ROLES)}, not {role!r}")
     author = model if role == "assistant" else None
     if isinstance(content, str):
         return [
             with_native({"role": role, "content": content}, API, message, model=author)
         ]
-    blocks = objects(content, f"{where}.content")
+    blocks = require_objects(content, f"{path}.content")
     if role == "user":
-        return _user(message, blocks, where)
-    core = (
-        _assistant(blocks, where)
+        return _decode_user(message, blocks, path)
+    core_message = (
+        _decode_assistant(blocks, path)
         if role == "assistant"
-        else _plain_message(role, blocks)
+        else _decode_simple_message(role, blocks)
     )
-    return [with_native(core, API, message, model=author)]
+    return [with_native(core_message, API, message, model=author)]
 
 
-def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
+def require_objects(value: Any, path: str) -> list[Mapping[str, Any]]:
     """Return a list of objects. Raise `WireError` naming the item that is not an object."""
     return [
-        require_object(item, f"{where}[{at}]")
-        for at, item in enumerate(require_list(value, where))
+        require_object(item, f"{path}[{index}]")
+        for index, item in enumerate(require_list(value, path))
     ]
 
 
-def _plain_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
-    return {"role": role, "content": [part_from(block) for block in blocks]}
+def _decode_simple_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
+    return {"role": role, "content": [decode_part(block) for block in blocks]}
 
 
-def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
+def _decode_assistant(blocks: Sequence[Mapping[str, Any]], path: str) -> Message:
     parts = [
-        part_from(block)
+        decode_part(block)
         for block in blocks
-        if kind_of(block) not in REASONING | {"tool_use"}
+        if kind_of(block) not in REASONING_BLOCK_KINDS | {"tool_use"}
     ]
     message: Message = {"role": "assistant", "content": simplify_parts(parts)}
     calls = [
-        _call(block, f"{where}.content[{at}]")
-        for at, block in enumerate(blocks)
+        _decode_call(block, f"{path}.content[{index}]")
+        for index, block in enumerate(blocks)
         if kind_of(block) == "tool_use"
     ]
     if calls:
         message["tool_calls"] = calls
-    thoughts = [
-        thought
+    reasoning_texts = [
+        text
         for block in blocks
-        if isinstance(thought := block.get("thinking"), str) and thought
+        if isinstance(text := block.get("thinking"), str) and text
     ]
-    if thoughts:
-        message["reasoning_content"] = "\n\n".join(thoughts)
+    if reasoning_texts:
+        message["reasoning_content"] = "\n\n".join(reasoning_texts)
     return message
 
 
-def _call(block: Mapping[str, Any], where: str) -> ToolCall:
+def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
     return {
-        "id": require_text(block.get("id"), f"{where}.id"),
+        "id": require_text(block.get("id"), f"{path}.id"),
         "type": "function",
         "function": {
-            "name": require_text(block.get("name"), f"{where}.name"),
+            "name": require_text(block.get("name"), f"{path}.name"),
             "arguments": arguments_text(block.get("input", {})),
         },
     }
 
 
-def _user(
-    message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], where: str
+def _decode_user(
+    message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], path: str
 ) -> list[Message]:
-    pieces = list(_wire_runs(blocks))
-    if len(pieces) <= 1 and not _is_result(blocks[:1]):
-        return [with_native(_plain_message("user", blocks), API, message)]
+    runs = list(_split_at_results(blocks))
+    if len(runs) <= 1 and not _is_result(blocks[:1]):
+        return [with_native(_decode_simple_message("user", blocks), API, message)]
     decoded: list[Message] = []
-    for at, run in pieces:
-        core = (
-            _result(run[0], f"{where}.content[{at}]")
+    for index, run in runs:
+        core_message = (
+            _decode_result(run[0], f"{path}.content[{index}]")
             if _is_result(run)
-            else _plain_message("user", run)
+            else _decode_simple_message("user", run)
         )
-        value = {**message, "content": list(run)} if len(pieces) > 1 else message
-        decoded.append(with_native(core, API, value, joined=bool(decoded)))
+        value = {**message, "content": list(run)} if len(runs) > 1 else message
+        decoded.append(
+            with_native(core_message, API, value, continues_previous=bool(decoded))
+        )
     return decoded
 
 
-def _wire_runs(
+def _split_at_results(
     blocks: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    """Yield each tool result alone, everything between two of them together; each run with the place it starts at."""
+    """Yield runs of blocks with their start index: each tool result alone, the blocks between results together."""
     start = 0
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if _is_result([block]):
-            if start < at:
-                yield start, blocks[start:at]
-            yield at, [block]
-            start = at + 1
+            if start < index:
+                yield start, blocks[start:index]
+            yield index, [block]
+            start = index + 1
     if start < len(blocks):
         yield start, blocks[start:]
 
@@ -307,18 +315,20 @@ def _is_result(run: Sequence[Mapping[str, Any]]) -> bool:
     return bool(run) and kind_of(run[0]) == "tool_result"
 
 
-def _result(block: Mapping[str, Any], where: str) -> Message:
-    call_id = require_text(block.get("tool_use_id"), f"{where}.tool_use_id")
+def _decode_result(block: Mapping[str, Any], path: str) -> Message:
+    call_id = require_text(block.get("tool_use_id"), f"{path}.tool_use_id")
     content = block.get("content")
     if content is None:
         content = ""
     elif not isinstance(content, str):
-        content = [part_from(inner) for inner in objects(content, f"{where}.content")]
+        content = [
+            decode_part(inner) for inner in require_objects(content, f"{path}.content")
+        ]
     result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     return {**result, "is_error": True} if block.get("is_error") is True else result
 
 
-_FREE_TEXT = {
+_FREE_TEXT_SCHEMA = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
@@ -331,7 +341,7 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return core tools. A custom tool keeps its native value only if its core form would not restore it."""
     return [
         _decode_tool(tool, f"tools[{index}]")
-        for index, tool in enumerate(objects(wire, "tools"))
+        for index, tool in enumerate(require_objects(wire, "tools"))
     ]
 
 
@@ -340,21 +350,26 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
 
 
-def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     native = {"_native": {"api": API, "value": dict(tool)}}
     if tool.get("type") not in (None, "custom"):
         return {**tool, **native}
-    names = {
+    wire_name_by_core_name = {
         "description": "description",
         "parameters": "input_schema",
         "strict": "strict",
     }
-    optional = {
-        new: tool[name] for new, name in names.items() if tool.get(name) is not None
+    optional_fields = {
+        core_name: tool[wire_name]
+        for core_name, wire_name in wire_name_by_core_name.items()
+        if tool.get(wire_name) is not None
     }
-    function = {"name": require_text(tool.get("name"), f"{where}.name"), **optional}
-    core = {"type": "function", "function": function}
-    return core if _encode_tool(core) == tool else {**core, **native}
+    function = {
+        "name": require_text(tool.get("name"), f"{path}.name"),
+        **optional_fields,
+    }
+    core_tool = {"type": "function", "function": function}
+    return core_tool if _encode_tool(core_tool) == tool else {**core_tool, **native}
 
 
 def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -365,14 +380,14 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         inner = tool.get(kind)
         if isinstance(inner, Mapping):
             schema = inner.get("parameters") or {"type": "object", "properties": {}}
-            optional = {**inner, "cache_control": tool.get("cache_control")}
+            optional_fields = {**inner, "cache_control": tool.get("cache_control")}
             return {
                 "name": inner.get("name"),
-                "input_schema": _FREE_TEXT if kind == "custom" else schema,
+                "input_schema": _FREE_TEXT_SCHEMA if kind == "custom" else schema,
                 **{
-                    key: optional[key]
+                    key: optional_fields[key]
                     for key in _OPTIONAL_TOOL_FIELDS
-                    if optional.get(key) is not None
+                    if optional_fields.get(key) is not None
                 },
             }
     return None if "_native" in tool else without_private_fields(tool)
@@ -382,58 +397,72 @@ def encode_messages(
     messages: Messages,
     *,
     model: str | None = None,
-    written: EncodedHistory | None = None,
+    encoded_history: EncodedHistory | None = None,
 ) -> list[dict[str, Any]]:
     """Return wire messages for `model`; without a model, keep the reasoning of every model.
 
-    `written`: the encoding of an earlier, shorter list; the shared beginning is not encoded again.
+    `encoded_history`: the encoding of an earlier, shorter list; the shared beginning is not encoded again.
     """
-    reused = (
-        written if written and written.begins(messages, model) else EncodedHistory()
+    reusable_history = (
+        encoded_history
+        if encoded_history and encoded_history.is_start_of(messages, model)
+        else EncodedHistory()
     )
-    wire = reused.wire[:]
-    calls = reused.calls.copy()
-    at = len(reused.messages)
-    settled = _count_settled(messages, at) if written else at
-    if written and settled > at:
-        wire += _wire(messages[at:settled], model, calls, begins=not at)
-        written.messages = messages[:settled]
-        written.model = model
-        written.calls = calls.copy()
-        written.wire = wire[:]
-        at = settled
-    wire += _wire(messages[at:], model, calls, begins=not at)
+    wire = reusable_history.wire_messages[:]
+    call_ids = reusable_history.call_ids.copy()
+    start = len(reusable_history.messages)
+    settled_count = (
+        _count_settled_messages(messages, start) if encoded_history else start
+    )
+    if encoded_history and settled_count > start:
+        wire += _encode_new_messages(
+            messages[start:settled_count], model, call_ids, is_start=not start
+        )
+        encoded_history.messages = messages[:settled_count]
+        encoded_history.model = model
+        encoded_history.call_ids = call_ids.copy()
+        encoded_history.wire_messages = wire[:]
+        start = settled_count
+    wire += _encode_new_messages(messages[start:], model, call_ids, is_start=not start)
     return wire
 
 
-def _wire(
-    messages: Messages, model: str | None, calls: _CallIds, *, begins: bool
+def _encode_new_messages(
+    messages: Messages, model: str | None, call_ids: _CallIds, *, is_start: bool
 ) -> list[dict[str, Any]]:
-    pieces = [
-        piece
+    encoded_messages = [
+        encoded_message
         for message in messages
-        if (piece := _piece(message, model, calls)) is not None
+        if (encoded_message := _encode_message(message, model, call_ids)) is not None
     ]
-    wire = [_join_pieces(run) for run in group_by_role(pieces)]
+    wire = [
+        _join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)
+    ]
     if (
-        begins
+        is_start
         and messages
-        and (not pieces or (pieces[0].role == "assistant" and pieces[0].native is None))
+        and (
+            not encoded_messages
+            or (
+                encoded_messages[0].role == "assistant"
+                and encoded_messages[0].native is None
+            )
+        )
     ):
-        wire.insert(0, {"role": "user", "content": OPENING})
+        wire.insert(0, {"role": "user", "content": OPENING_TEXT})
     return wire
 
 
-def _count_settled(messages: Messages, at: int) -> int:
+def _count_settled_messages(messages: Messages, start: int) -> int:
     """Return how many messages will hardly change any more; the cut is between two messages that are never joined."""
-    if len(messages) - at < _NEAR_END_MESSAGES + _SETTLED_AT_ONCE:
-        return at
-    for cut in range(len(messages) - _NEAR_END_MESSAGES, at, -1):
-        before = _certain_wire_role(messages[cut - 1])
-        after = _certain_wire_role(messages[cut])
-        if before and after and before != after:
+    if len(messages) - start < _NEAR_END_MESSAGES + _MIN_SETTLED_BATCH:
+        return start
+    for cut in range(len(messages) - _NEAR_END_MESSAGES, start, -1):
+        role_before = _certain_wire_role(messages[cut - 1])
+        role_after = _certain_wire_role(messages[cut])
+        if role_before and role_after and role_before != role_after:
             return cut
-    return at
+    return start
 
 
 def _certain_wire_role(message: Message) -> str:
@@ -441,99 +470,101 @@ def _certain_wire_role(message: Message) -> str:
     if message["role"] == "tool":
         return "user"
     calls: Any = message.get("tool_calls")
-    called = (
+    has_calls = (
         isinstance(calls, list)
         and len(message) == 3
         and calls
         and isinstance(calls[0], dict)
     )
-    if message["role"] == "assistant" and called and "function" in calls[0]:
+    if message["role"] == "assistant" and has_calls and "function" in calls[0]:
         return "assistant"
-    plain = _plain_piece(message)
-    return plain.role if plain else ""
+    encoded_message = _encode_text_message(message)
+    return encoded_message.role if encoded_message else ""
 
 
-def assistant_blocks(message: Message) -> list[Part]:
+def encode_assistant_blocks(message: Message) -> list[Part]:
     """Return the content of a reply: the blocks of one assistant message, whichever model wrote it."""
-    piece = _piece(message, None, _CallIds())
-    return [] if piece is None else piece.blocks
+    encoded_message = _encode_message(message, None, _CallIds())
+    return [] if encoded_message is None else encoded_message.blocks
 
 
-def encode_system(system: System, leading: Messages) -> System:
+def encode_system(system: System, leading_messages: Messages) -> System:
     """Return the system prompt, with the instructions a list of messages begins with."""
-    if not leading:
+    if not leading_messages:
         return system
     blocks = parts_of({"content": system})
-    for message in leading:
-        piece = _Piece(
+    for message in leading_messages:
+        encoded_message = _EncodedMessage(
             "system",
             [
-                _no_media(block)
-                for block in map(block_of_part, parts_of(message))
+                _replace_media(block)
+                for block in map(encode_part, parts_of(message))
                 if block
             ],
         )
-        marker = _marker(message, native=False)
-        blocks += (_mark_piece(piece, marker) if marker else piece).blocks
+        marker = _find_cache_marker(message, is_native=False)
+        blocks += (
+            _move_cache_marker(encoded_message, marker) if marker else encoded_message
+        ).blocks
     return blocks or None
 
 
-def leading_instructions(messages: Messages) -> int:
+def count_leading_instructions(messages: Messages) -> int:
     """Count the first messages that belong in the system prompt; Anthropic's own system messages stay in place."""
     count = 0
     while (
         count < len(messages)
         and messages[count].get("role") in SYSTEM_ROLES
-        and not native_of(messages[count], API)
+        and not native_record(messages[count], API)
     ):
         count += 1
     return count
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _EncodedMessage:
     """Blocks that one core message adds to the wire."""
 
     role: str
     blocks: list[Part]
     native: Mapping[str, Any] | None = None
-    """The wire message it was, if it came from Anthropic."""
-    joined: bool = False
+    """Original wire message, if it came from Anthropic."""
+    continues_previous: bool = False
 
 
 @dataclass(slots=True)
 class _CallIds:
-    """Anthropic wants call ids of a certain alphabet, each used once. A result names the latest call of its id.
+    """Assign call ids of the alphabet that Anthropic accepts, each used once. A result names the latest call of its id.
 
     A new id depends on earlier messages only, so a longer history never changes the ids of a shorter one.
     """
 
-    used: dict[str, int] = field(default_factory=dict)
-    latest: dict[str, str] = field(default_factory=dict)
+    use_counts: dict[str, int] = field(default_factory=dict)
+    latest_wire_ids: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> _CallIds:
-        return _CallIds(dict(self.used), dict(self.latest))
+        return _CallIds(dict(self.use_counts), dict(self.latest_wire_ids))
 
-    def verbatim(self, call_id: str) -> None:
-        self.used.setdefault(call_id, 1)
-        self.latest[call_id] = call_id
+    def keep_id(self, call_id: str) -> None:
+        self.use_counts.setdefault(call_id, 1)
+        self.latest_wire_ids[call_id] = call_id
 
-    def call(self, call_id: str) -> str:
-        base = candidate = _clean(call_id)
-        while candidate in self.used:
-            self.used[base] += 1
-            candidate = f"{base}_{self.used[base]}"
-        self.used[candidate] = 1
-        self.latest[call_id] = candidate
+    def assign_id(self, call_id: str) -> str:
+        base = candidate = _clean_call_id(call_id)
+        while candidate in self.use_counts:
+            self.use_counts[base] += 1
+            candidate = f"{base}_{self.use_counts[base]}"
+        self.use_counts[candidate] = 1
+        self.latest_wire_ids[call_id] = candidate
         return candidate
 
-    def result(self, call_id: str) -> str:
-        return self.latest.get(call_id) or _clean(call_id)
+    def find_id_for_result(self, call_id: str) -> str:
+        return self.latest_wire_ids.get(call_id) or _clean_call_id(call_id)
 
 
 _NEAR_END_MESSAGES = 32
 """Cache marks are expected within this many messages from the end; one further back forces a full encoding."""
-_SETTLED_AT_ONCE = 16
+_MIN_SETTLED_BATCH = 16
 
 
 @dataclass(slots=True)
@@ -546,31 +577,33 @@ class EncodedHistory:
 
     messages: Messages = ()
     model: str | None = None
-    wire: list[dict[str, Any]] = field(default_factory=list)
-    calls: _CallIds = field(default_factory=_CallIds)
+    wire_messages: list[dict[str, Any]] = field(default_factory=list)
+    call_ids: _CallIds = field(default_factory=_CallIds)
 
-    def begins(self, messages: Messages, model: str | None) -> bool:
+    def is_start_of(self, messages: Messages, model: str | None) -> bool:
         """Return whether the list begins with the very same messages."""
         is_same = model == self.model and len(messages) >= len(self.messages)
         return is_same and all(map(operator.is_, self.messages, messages))
 
 
-def _clean(call_id: str) -> str:
+def _clean_call_id(call_id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
 
 
-def _join_pieces(run: list[_Piece]) -> dict[str, Any]:
-    first = run[0]
-    if len(run) == 1 and first.native is not None:
+def _join_neighbours(neighbours: list[_EncodedMessage]) -> dict[str, Any]:
+    first = neighbours[0]
+    if len(neighbours) == 1 and first.native is not None:
         return dict(first.native)
     blocks = (
-        [block for piece in run for block in piece.blocks]
-        if len(run) > 1
+        [block for neighbour in neighbours for block in neighbour.blocks]
+        if len(neighbours) > 1
         else first.blocks
     )
     if len(blocks) == 1:
         return {"role": first.role, "content": blocks}
-    if first.native is not None and all(piece.native is not None for piece in run):
+    if first.native is not None and all(
+        neighbour.native is not None for neighbour in neighbours
+    ):
         return {**first.native, "content": blocks}
     return {
         "role": first.role,
@@ -578,140 +611,166 @@ def _join_pieces(run: list[_Piece]) -> dict[str, Any]:
     }
 
 
-def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:
+def _encode_message(
+    message: Message, model: str | None, call_ids: _CallIds
+) -> _EncodedMessage | None:
     """Return the blocks a message adds; None if there are none."""
-    if (plain := _plain_piece(message)) is not None:
-        return plain
-    piece = _native_piece(message, model, calls) or _foreign_piece(message, calls)
-    marker = _marker(message, native=piece.native is not None)
-    if marker and piece.blocks:
-        piece = _mark_piece(piece, marker)
-    return piece if piece.blocks or piece.native is not None else None
+    if (text_message := _encode_text_message(message)) is not None:
+        return text_message
+    encoded_message = _encode_native_message(
+        message, model, call_ids
+    ) or _encode_foreign_message(message, call_ids)
+    marker = _find_cache_marker(message, is_native=encoded_message.native is not None)
+    if marker and encoded_message.blocks:
+        encoded_message = _move_cache_marker(encoded_message, marker)
+    return (
+        encoded_message
+        if encoded_message.blocks or encoded_message.native is not None
+        else None
+    )
 
 
-def _plain_piece(message: Message) -> _Piece | None:
-    """Return the blocks of the most frequent form of message, a role and a text, without looking for anything else."""
+def _encode_text_message(message: Message) -> _EncodedMessage | None:
+    """Return the blocks of a message that is only a role and a text, the most frequent form; None for others."""
     if len(message) != 2:
         return None
     role = message["role"]
     content = message.get("content")
     if role in ROLES and isinstance(content, str) and content and not content.isspace():
-        return _Piece(role, [{"type": "text", "text": content}])
+        return _EncodedMessage(role, [{"type": "text", "text": content}])
     return None
 
 
-def _native_piece(
-    message: Message, model: str | None, calls: _CallIds
-) -> _Piece | None:
-    record = native_of(message, API)
+def _encode_native_message(
+    message: Message, model: str | None, call_ids: _CallIds
+) -> _EncodedMessage | None:
+    record = native_record(message, API)
     value = record["value"] if record else None
     if record is None or not isinstance(value, dict) or value.get("role") not in ROLES:
         return None
     blocks = parts_of(value)
     for block in blocks:
         if kind_of(block) == "tool_use":
-            calls.verbatim(as_text(block.get("id")))
-    joined = bool(record.get("joined"))
-    if keep_reasoning(message, API, model):
-        return _Piece(value["role"], blocks, value, joined)
-    without_reasoning = [block for block in blocks if kind_of(block) not in REASONING]
+            call_ids.keep_id(as_text(block.get("id")))
+    continues_previous = bool(record.get("joined"))
+    if can_use_reasoning(message, API, model):
+        return _EncodedMessage(value["role"], blocks, value, continues_previous)
+    without_reasoning = [
+        block for block in blocks if kind_of(block) not in REASONING_BLOCK_KINDS
+    ]
     if len(without_reasoning) == len(blocks):
-        return _Piece(value["role"], blocks, value, joined)
+        return _EncodedMessage(value["role"], blocks, value, continues_previous)
     native = {**value, "content": without_reasoning} if without_reasoning else None
-    return _Piece(value["role"], without_reasoning, native, joined)
+    return _EncodedMessage(value["role"], without_reasoning, native, continues_previous)
 
 
-def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
+def _encode_foreign_message(message: Message, call_ids: _CallIds) -> _EncodedMessage:
     role = message.get("role")
     if role == "tool":
-        answer = {
+        result_fields = {
             "tool_use_id": message.get("tool_call_id"),
             "content": message.get("content"),
         }
-        failed = {"is_error": True} if message.get("is_error") is True else {}
-        return _Piece(
-            "user", [_result_block({"type": "tool_result", **answer, **failed}, calls)]
+        error_field = {"is_error": True} if message.get("is_error") is True else {}
+        return _EncodedMessage(
+            "user",
+            [
+                _encode_result(
+                    {"type": "tool_result", **result_fields, **error_field}, call_ids
+                )
+            ],
         )
     if role in SYSTEM_ROLES:
         block = text_block(content_text(message.get("content")))
-        return _Piece(
+        return _EncodedMessage(
             "user",
-            [{"type": "text", "text": _INSTRUCTION.format(block["text"])}]
+            [{"type": "text", "text": _INSTRUCTION_TEMPLATE.format(block["text"])}]
             if block
             else [],
         )
-    elsewhere = "_native" in message
+    is_from_other_api = "_native" in message
     parts = [
         part
         for part in parts_of(message)
-        if not (elsewhere and kind_of(part) in REASONING)
+        if not (is_from_other_api and kind_of(part) in REASONING_BLOCK_KINDS)
     ]
-    blocks = [block for part in parts if (block := _block(part, calls))]
+    blocks = [block for part in parts if (block := _encode_block(part, call_ids))]
     if role != "assistant":
-        return _Piece("user", blocks)
+        return _EncodedMessage("user", blocks)
     refusal = text_block(message.get("refusal"))
-    blocks = [_no_media(block) for block in blocks] + ([refusal] if refusal else [])
-    return _Piece("assistant", blocks + list(_call_blocks(message, calls)))
+    blocks = [_replace_media(block) for block in blocks] + (
+        [refusal] if refusal else []
+    )
+    return _EncodedMessage("assistant", blocks + list(_encode_calls(message, call_ids)))
 
 
-def _block(part: Part, calls: _CallIds) -> Part | None:
+def _encode_block(part: Part, call_ids: _CallIds) -> Part | None:
     kind = kind_of(part)
     if kind == "tool_use":
-        return _call_block(
+        return _encode_call(
             part,
             part.get("id"),
             part.get("name"),
             arguments_object(part.get("input")),
-            calls,
+            call_ids,
         )
-    return _result_block(part, calls) if kind == "tool_result" else block_of_part(part)
+    return (
+        _encode_result(part, call_ids) if kind == "tool_result" else encode_part(part)
+    )
 
 
-def _call_blocks(message: Mapping[str, Any], calls: _CallIds) -> Iterator[Part]:
-    raw = message.get("tool_calls")
-    for item in raw if isinstance(raw, list) else []:
+def _encode_calls(message: Mapping[str, Any], call_ids: _CallIds) -> Iterator[Part]:
+    tool_calls = message.get("tool_calls")
+    for item in tool_calls if isinstance(tool_calls, list) else []:
         call: Mapping[str, Any] = item if isinstance(item, dict) else {}
         function = call.get("function")
         custom = call.get("custom")
         if isinstance(custom, dict):
-            yield _call_block(
+            yield _encode_call(
                 {},
                 call.get("id"),
                 custom.get("name"),
                 {"input": custom.get("input")},
-                calls,
+                call_ids,
             )
         elif isinstance(function, dict):
             arguments = arguments_object(function.get("arguments"))
-            yield _call_block(
-                {}, call.get("id"), function.get("name"), arguments, calls
+            yield _encode_call(
+                {}, call.get("id"), function.get("name"), arguments, call_ids
             )
 
 
-def _call_block(
-    rest: Part, call_id: Any, name: Any, arguments: dict[str, Any], calls: _CallIds
+def _encode_call(
+    other_fields: Part,
+    call_id: Any,
+    name: Any,
+    arguments: dict[str, Any],
+    call_ids: _CallIds,
 ) -> Part:
-    own = {
+    call_fields = {
         "type": "tool_use",
-        "id": calls.call(as_text(call_id)),
+        "id": call_ids.assign_id(as_text(call_id)),
         "name": as_text(name) or "unknown",
     }
-    return {**rest, **own, "input": arguments}
+    return {**other_fields, **call_fields, "input": arguments}
 
 
-def _result_block(part: Part, calls: _CallIds) -> Part:
+def _encode_result(part: Part, call_ids: _CallIds) -> Part:
     """Return a result block; its content may be empty, but has no blank text."""
-    block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
+    block = {
+        **part,
+        "tool_use_id": call_ids.find_id_for_result(as_text(part.get("tool_use_id"))),
+    }
     content = block.pop("content", None)
     if isinstance(content, list):
-        inner = list(filter(None, map(block_of_part, parts_of({"content": content}))))
+        inner = list(filter(None, map(encode_part, parts_of({"content": content}))))
         return {**block, "content": inner} if inner else block
     text = content_text(content)
     return {**block, "content": text} if text.strip() else block
 
 
-def _no_media(block: Part) -> Part:
-    """Replace images and files by placeholders: on this API only users have them."""
+def _replace_media(block: Part) -> Part:
+    """Replace an image or a file by a placeholder: Anthropic accepts them from the user only."""
     kind = kind_of(block)
     return (
         {"type": "text", "text": f"[{kind} omitted]"}
@@ -720,22 +779,32 @@ def _no_media(block: Part) -> Part:
     )
 
 
-def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
-    """Return the cache marker to move. In a native message also one in its core content, which is not what is sent."""
-    parts = parts_of(message) if native else []
-    markers = (each.get("cache_control") for each in (message, *reversed(parts)))
+def _find_cache_marker(
+    message: Message, *, is_native: bool
+) -> Mapping[str, Any] | None:
+    """Return the cache marker of a message; of a native one also a marker in its core content, which is not sent."""
+    parts = parts_of(message) if is_native else []
+    markers = (holder.get("cache_control") for holder in (message, *reversed(parts)))
     return next((marker for marker in markers if isinstance(marker, dict)), None)
 
 
-def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
+def _move_cache_marker(
+    encoded_message: _EncodedMessage, marker: Mapping[str, Any]
+) -> _EncodedMessage:
     """Move a message's cache marker to its last block that can carry one."""
-    blocks = list(piece.blocks)
-    at = carrier_block(blocks)
-    if at is not None:
-        blocks[at] = {**blocks[at], "cache_control": dict(marker)}
-    native = None if piece.native is None else {**piece.native, "content": blocks}
-    return _Piece(piece.role, blocks, native, piece.joined)
+    blocks = list(encoded_message.blocks)
+    index = find_markable_block(blocks)
+    if index is not None:
+        blocks[index] = {**blocks[index], "cache_control": dict(marker)}
+    native = (
+        None
+        if encoded_message.native is None
+        else {**encoded_message.native, "content": blocks}
+    )
+    return _EncodedMessage(
+        encoded_message.role, blocks, native, encoded_message.continues_previous
+    )
 
 
-_INSTRUCTION = "<system-reminder>\n{}\n</system-reminder>"
-"""The frame of an instruction in mid-conversation, so that it is not taken for the user's words."""
+_INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
+"""Wraps an instruction in mid-conversation, so that it is not mistaken for the user's words."""

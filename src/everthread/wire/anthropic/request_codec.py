@@ -1,4 +1,4 @@
-"""Anthropic's whole requests and replies <-> core, with the reasons a reply stopped for."""
+"""Anthropic's whole requests and replies <-> core, with stop reasons."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from everthread.errors import WireError
 from everthread.wire.anthropic.message_codec import (
     API,
     EncodedHistory,
-    assistant_blocks,
+    count_leading_instructions,
     decode_message,
     decode_messages,
     decode_tools,
+    encode_assistant_blocks,
     encode_messages,
     encode_system,
     encode_tools,
-    leading_instructions,
-    objects,
+    require_objects,
 )
 from everthread.wire.common import (
     error_text,
-    reply_fields,
     require_list,
     require_object,
     require_text,
+    split_reply_fields,
     without_private_fields,
 )
 
@@ -39,21 +39,21 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("messages", None), model=model)
-    system = _system(params.pop("system", None))
+    system = _decode_system(params.pop("system", None))
     tools = decode_tools(params.pop("tools") if params.get("tools") else [])
     return Request(model, messages, system, tools, params)
 
 
 def encode_request(
-    request: Request, *, written: EncodedHistory | None = None
+    request: Request, *, encoded_history: EncodedHistory | None = None
 ) -> dict[str, Any]:
     """Return the body to send. Instructions the messages begin with join the system prompt.
 
-    `written`: of one conversation, so that its earlier messages are not written again for every request.
+    `encoded_history`: kept for one conversation, so that its earlier messages are encoded only once.
     """
-    leading = leading_instructions(request.messages)
-    system = encode_system(request.system, request.messages[:leading])
-    params = _params(request.params)
+    leading_count = count_leading_instructions(request.messages)
+    system = encode_system(request.system, request.messages[:leading_count])
+    params = _encode_params(request.params)
     max_tokens = params.pop("max_tokens", None)
     body = {
         "model": request.model,
@@ -62,25 +62,27 @@ def encode_request(
     if system is not None:
         body["system"] = system
     # A copy costs a long history time.
-    messages = request.messages[leading:] if leading else request.messages
-    body["messages"] = encode_messages(messages, model=request.model, written=written)
+    messages = request.messages[leading_count:] if leading_count else request.messages
+    body["messages"] = encode_messages(
+        messages, model=request.model, encoded_history=encoded_history
+    )
     if request.tools:
         body["tools"] = encode_tools(request.tools)
     return params | body
 
 
-def _system(value: Any) -> System:
+def _decode_system(value: Any) -> System:
     if value is None or isinstance(value, str):
         return value
-    return [dict(block) for block in objects(value, "system")]
+    return [dict(block) for block in require_objects(value, "system")]
 
 
-def _params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every field by its own name, but OpenAI's by the name they have here, or not at all."""
+def _encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields, OpenAI's under Anthropic's names. Drop those that Anthropic does not have."""
     fields = {
         name: value
         for name, value in without_private_fields(params).items()
-        if name not in _OPENAI_ONLY
+        if name not in _OPENAI_ONLY_FIELDS
     }
     for name, (translate, new_name) in _TRANSLATED_FIELDS.items():
         value = translate(fields.pop(name, None))
@@ -96,7 +98,7 @@ def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _tool_choice(value: Any) -> Any:
+def _encode_tool_choice(value: Any) -> Any:
     if isinstance(value, str):
         return {"type": "any" if value == "required" else value}
     kind = value.get("type") if isinstance(value, dict) else None
@@ -109,14 +111,14 @@ def _tool_choice(value: Any) -> Any:
     return value
 
 
-def _output_config(value: Any) -> Any:
-    """Return a JSON schema for the answer; OpenAI's other formats have no name here."""
+def _encode_output_config(value: Any) -> Any:
+    """Return a JSON schema for the answer; None for OpenAI's other formats, which Anthropic does not have."""
     inner = value.get("json_schema") if isinstance(value, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     return {"format": {"type": "json_schema", "schema": schema}} if schema else None
 
 
-def _metadata(value: Any) -> Any:
+def _encode_metadata(value: Any) -> Any:
     """Return the metadata if it names the user, as Anthropic's does; else None."""
     return (
         None if isinstance(value, dict) and value and "user_id" not in value else value
@@ -131,15 +133,15 @@ _TRANSLATED_FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda value: [value] if isinstance(value, str) else value,
         "stop_sequences",
     ),
-    "tool_choice": (_tool_choice, "tool_choice"),
-    "response_format": (_output_config, "output_config"),
-    "metadata": (_metadata, "metadata"),
+    "tool_choice": (_encode_tool_choice, "tool_choice"),
+    "response_format": (_encode_output_config, "output_config"),
+    "metadata": (_encode_metadata, "metadata"),
     "service_tier": (
         lambda value: None if value in _OPENAI_TIERS else value,
         "service_tier",
     ),
 }
-_OPENAI_ONLY = frozenset(
+_OPENAI_ONLY_FIELDS = frozenset(
     {
         "audio",
         "frequency_penalty",
@@ -205,19 +207,19 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
             f"the reply is an error, not a message: {error_text(body) or repr(body)}"
         )
     content = list(require_list(body.get("content"), "content"))
-    fields, rest = reply_fields(body)
+    fields, other_fields = split_reply_fields(body)
     author = model or fields.get("model")
     [message] = decode_message(
         {"role": "assistant", "content": content}, "the reply", model=author
     )
     raw = {
         key: value
-        for key, value in rest.items()
+        for key, value in other_fields.items()
         if key not in ("role", "content", "usage")
     }
     return Reply(
         message=message,
-        stop=stop_of(body.get("stop_reason")),
+        stop=decode_stop_reason(body.get("stop_reason")),
         raw={**raw, "_api": API},
         **fields,
     )
@@ -225,31 +227,36 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """Return a reply as an Anthropic message. A decoded one is returned verbatim."""
-    native = reply.raw.get("_api") == API
-    rest: dict[str, Any] = (
-        dict(without_private_fields(reply.raw)) if native else {"stop_sequence": None}
+    is_native = reply.raw.get("_api") == API
+    other_fields: dict[str, Any] = (
+        dict(without_private_fields(reply.raw))
+        if is_native
+        else {"stop_sequence": None}
     )
-    if not native or stop_of(rest.get("stop_reason")) != reply.stop:
-        rest["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
+    if (
+        not is_native
+        or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop
+    ):
+        other_fields["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
     body = {
         "id": reply.id,
         "type": "message",
         "role": "assistant",
         "model": reply.model,
-        "content": assistant_blocks(reply.message),
+        "content": encode_assistant_blocks(reply.message),
         "usage": reply.usage
-        if native and reply.usage is not None
-        else _usage(reply.usage),
+        if is_native and reply.usage is not None
+        else _encode_usage(reply.usage),
     }
-    return body | rest
+    return body | other_fields
 
 
-def stop_of(reason: Any) -> str | None:
-    """Return our name of Anthropic's stop reason."""
+def decode_stop_reason(reason: Any) -> str | None:
+    """Return the core name of Anthropic's stop reason."""
     return None if reason is None else _STOP_BY_REASON.get(str(reason), "other")
 
 
-def _usage(usage: Mapping[str, Any] | None) -> dict[str, int]:
+def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int]:
     """Return another API's usage in Anthropic's terms, in which `input_tokens` excludes the cache."""
     figures = normalize_usage(usage)
     return {

@@ -11,7 +11,11 @@ from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.message_codec import arguments_object
-from everthread.wire.anthropic.request_codec import decode_reply, encode_reply, stop_of
+from everthread.wire.anthropic.request_codec import (
+    decode_reply,
+    decode_stop_reason,
+    encode_reply,
+)
 from everthread.wire.common import (
     error_delta,
     event_object,
@@ -25,22 +29,22 @@ _TEXT_FIELD_BY_DELTA = {
     "thinking_delta": "thinking",
     "input_json_delta": "partial_json",
 }
-"""Deltas that add words, with the field that holds them."""
+"""Deltas that add text, with the field that holds it."""
 
 
 @dataclass(slots=True)
-class _Block:
-    """A content block while it arrives. Words are collected and joined once, at the end."""
+class _StreamedBlock:
+    """A content block while it arrives. Pieces of text are collected and joined once, at the end."""
 
     start: Part
-    call: int | None
-    """Which of the message's calls it is, if it is one."""
-    words: dict[str, list[str]] = field(default_factory=dict)
-    complete: bool = False
+    call_index: int | None
+    """Position among the message's calls, if the block is a call."""
+    text_pieces: dict[str, list[str]] = field(default_factory=dict)
+    is_complete: bool = False
 
-    def whole(self) -> Part:
+    def assemble(self) -> Part:
         block = dict(self.start)
-        for name, pieces in self.words.items():
+        for name, pieces in self.text_pieces.items():
             text = "".join(pieces)
             if name != "partial_json":
                 block[name] = f"{block.get(name) or ''}{text}"
@@ -56,7 +60,7 @@ class AnthropicStreamDecoder:
         self._model = model
         self._message: dict[str, Any] = {"type": "message", "role": "assistant"}
         self._usage: dict[str, Any] = {}
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _StreamedBlock] = {}
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
         """Return the deltas of an event; none for a ping and for unknown kinds of events."""
@@ -69,20 +73,20 @@ class AnthropicStreamDecoder:
                     for key, value in message.items()
                     if key not in ("content", "usage")
                 }
-                return self._take_usage(message.get("usage"))
+                return self._merge_usage(message.get("usage"))
             case "content_block_start":
                 return self._start_block(
-                    _index(data),
+                    _read_block_index(data),
                     require_object(data.get("content_block"), "content_block"),
                 )
             case "content_block_delta":
-                return self._grow_block(
-                    self._block(data), require_object(data.get("delta"), "delta")
+                return self._extend_block(
+                    self._find_block(data), require_object(data.get("delta"), "delta")
                 )
             case "content_block_stop":
-                self._block(data).complete = True
+                self._find_block(data).is_complete = True
             case "message_delta":
-                return self._change_message(
+                return self._update_message(
                     data, require_object(data.get("delta"), "delta")
                 )
             case "error":
@@ -96,12 +100,14 @@ class AnthropicStreamDecoder:
         Of a block that was cut off, only text is kept: half a call must not be run, and reasoning without its signature
         is refused.
         """
-        finished = self._message.get("stop_reason") is not None
+        is_finished = self._message.get("stop_reason") is not None
         blocks = [
-            (finished or block.complete, block.whole())
+            (is_finished or block.is_complete, block.assemble())
             for _, block in sorted(self._blocks.items())
         ]
-        content = [block for complete, block in blocks if complete or _has_text(block)]
+        content = [
+            block for is_complete, block in blocks if is_complete or _has_text(block)
+        ]
         body = {**self._message, "content": content}
         return decode_reply(
             {**body, "usage": self._usage} if self._usage else body, model=self._model
@@ -109,36 +115,38 @@ class AnthropicStreamDecoder:
 
     def _start_block(self, index: int, block: Mapping[str, Any]) -> list[StreamDelta]:
         is_call = kind_of(block) == "tool_use"
-        call = (
-            sum(other.call is not None for other in self._blocks.values())
+        call_index = (
+            sum(other.call_index is not None for other in self._blocks.values())
             if is_call
             else None
         )
-        self._blocks[index] = _Block(dict(block), call)
-        if call is not None:
+        self._blocks[index] = _StreamedBlock(dict(block), call_index)
+        if call_index is not None:
             call_id, name = (
                 require_text(block.get(key), f"content_block.{key}")
                 for key in ("id", "name")
             )
-            return [StreamDelta("call", index=call, id=call_id, name=name)]
+            return [StreamDelta("call", index=call_index, id=call_id, name=name)]
         return _text_deltas("text", block.get("text")) + _text_deltas(
             "reasoning", block.get("thinking")
         )
 
-    def _grow_block(self, block: _Block, delta: Mapping[str, Any]) -> list[StreamDelta]:
+    def _extend_block(
+        self, block: _StreamedBlock, delta: Mapping[str, Any]
+    ) -> list[StreamDelta]:
         kind = str(delta.get("type"))
         if kind in _TEXT_FIELD_BY_DELTA:
             name = _TEXT_FIELD_BY_DELTA[kind]
-            words = require_text(delta.get(name), f"delta.{name}")
-            block.words.setdefault(name, []).append(words)
+            text = require_text(delta.get(name), f"delta.{name}")
+            block.text_pieces.setdefault(name, []).append(text)
             if name == "partial_json":
-                call = block.call
+                call_index = block.call_index
                 return (
                     []
-                    if call is None
-                    else [StreamDelta("call", index=call, arguments=words)]
+                    if call_index is None
+                    else [StreamDelta("call", index=call_index, arguments=text)]
                 )
-            return _text_deltas("text" if name == "text" else "reasoning", words)
+            return _text_deltas("text" if name == "text" else "reasoning", text)
         if kind == "citations_delta":
             block.start["citations"] = [
                 *(block.start.get("citations") or []),
@@ -148,7 +156,7 @@ class AnthropicStreamDecoder:
             block.start |= {key: value for key, value in delta.items() if key != "type"}
         return []
 
-    def _change_message(
+    def _update_message(
         self, data: Mapping[str, Any], delta: Mapping[str, Any]
     ) -> list[StreamDelta]:
         fields = {
@@ -156,21 +164,21 @@ class AnthropicStreamDecoder:
             for key, value in data.items()
             if key not in ("type", "delta", "usage")
         }
-        _update(self._message, {**fields, **delta})
-        stop = stop_of(delta.get("stop_reason"))
-        return self._take_usage(data.get("usage")) + (
+        _merge_fields(self._message, {**fields, **delta})
+        stop = decode_stop_reason(delta.get("stop_reason"))
+        return self._merge_usage(data.get("usage")) + (
             [StreamDelta("stop", text=stop, raw=delta)] if stop else []
         )
 
-    def _take_usage(self, usage: Any) -> list[StreamDelta]:
+    def _merge_usage(self, usage: Any) -> list[StreamDelta]:
         """Merge the usage of an event: its figures are running totals and replace earlier ones."""
         if not isinstance(usage, Mapping):
             return []
-        _update(self._usage, usage)
+        _merge_fields(self._usage, usage)
         return [StreamDelta("usage", raw=dict(self._usage))]
 
-    def _block(self, data: Mapping[str, Any]) -> _Block:
-        block = self._blocks.get(_index(data))
+    def _find_block(self, data: Mapping[str, Any]) -> _StreamedBlock:
+        block = self._blocks.get(_read_block_index(data))
         if block is None:
             raise WireError(
                 f"{data.get('type')} is about block {data.get('index')}, which never started"
@@ -186,26 +194,31 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     body = encode_reply(reply)
     content = body.pop("content")
     usage = body.pop("usage")
-    late = {
+    final_fields = {
         key: body[key]
         for key in ("stop_reason", "stop_sequence", "stop_details")
         if key in body
     }
-    early = {
+    start_usage = {
         key: 0 if key == "output_tokens" else value for key, value in usage.items()
     }
-    yield _event(
+    yield _make_event(
         "message_start",
-        message={**body, **dict.fromkeys(late), "content": [], "usage": early},
+        message={
+            **body,
+            **dict.fromkeys(final_fields),
+            "content": [],
+            "usage": start_usage,
+        },
     )
     for index, block in enumerate(content):
         start, deltas = _split_block(block)
-        yield _event("content_block_start", index=index, content_block=start)
+        yield _make_event("content_block_start", index=index, content_block=start)
         for delta in deltas:
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    yield _event("message_delta", delta=late, usage=usage)
-    yield _event("message_stop")
+            yield _make_event("content_block_delta", index=index, delta=delta)
+        yield _make_event("content_block_stop", index=index)
+    yield _make_event("message_delta", delta=final_fields, usage=usage)
+    yield _make_event("message_stop")
 
 
 def _split_block(block: Part) -> tuple[Part, list[Part]]:
@@ -239,20 +252,20 @@ def _split_block(block: Part) -> tuple[Part, list[Part]]:
     return block, []
 
 
-def _event(kind: str, **fields: Any) -> SseEvent:
-    """In ASCII: half a surrogate pair, which a model's text may hold, has no other form on the wire."""
+def _make_event(kind: str, **fields: Any) -> SseEvent:
+    """Return an event in ASCII: a lone surrogate, which a model's text may contain, cannot be encoded otherwise."""
     return SseEvent(kind, json.dumps({"type": kind, **fields}, separators=(",", ":")))
 
 
-def _index(data: Mapping[str, Any]) -> int:
+def _read_block_index(data: Mapping[str, Any]) -> int:
     index = data.get("index")
     if not isinstance(index, int):
         raise WireError(f"{data.get('type')}.index must be a number, not {index!r}")
     return index
 
 
-def _text_deltas(kind: Literal["text", "reasoning"], words: Any) -> list[StreamDelta]:
-    return [StreamDelta(kind, text=words)] if isinstance(words, str) and words else []
+def _text_deltas(kind: Literal["text", "reasoning"], text: Any) -> list[StreamDelta]:
+    return [StreamDelta(kind, text=text)] if isinstance(text, str) and text else []
 
 
 def _has_text(block: Part) -> bool:
@@ -260,7 +273,7 @@ def _has_text(block: Part) -> bool:
     return kind_of(block) == "text" and isinstance(text, str) and bool(text.strip())
 
 
-def _update(target: dict[str, Any], fields: Mapping[str, Any]) -> None:
+def _merge_fields(target: dict[str, Any], fields: Mapping[str, Any]) -> None:
     target.update(
         {
             key: value

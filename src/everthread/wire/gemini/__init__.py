@@ -2,11 +2,11 @@
 
 from everthread.wire.gemini.contents import (
     API,
+    comparable_content,
     decode_messages,
     decode_tools,
     encode_messages,
     encode_tools,
-    spoken_form,
 )
 from everthread.wire.gemini.exchanges import (
     GeminiStreamDecoder,
@@ -22,6 +22,7 @@ from everthread.wire.gemini.exchanges import (
 __all__ = [
     "API",
     "GeminiStreamDecoder",
+    "comparable_content",
     "decode_messages",
     "decode_reply",
     "decode_request",
@@ -32,6 +33,5 @@ __all__ = [
     "encode_stream",
     "encode_tools",
     "merge_parts",
-    "spoken_form",
     "stream_decoder",
 ]

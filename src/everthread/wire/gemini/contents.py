@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -28,12 +29,11 @@ from everthread.core.messages import (
     results_of,
     simplify_parts,
 )
-from everthread.core.validation import OPENING
 from everthread.errors import WireError
 from everthread.wire.common import (
+    can_use_reasoning,
     group_by_role,
-    keep_reasoning,
-    native_of,
+    native_record,
     native_value,
     require_list,
     require_object,
@@ -41,61 +41,65 @@ from everthread.wire.common import (
     with_native,
     without_private_fields,
 )
-from everthread.wire.gemini.fields import name_of, object_of, value_of
-from everthread.wire.openai_chat import chat_form
+from everthread.wire.gemini.fields import field_name, field_object, field_value
+from everthread.wire.openai_chat import to_chat_messages
 
 API = "gemini"
 Content = dict[str, Any]
 
-NO_SIGNATURE = "skip_thought_signature_validator"
+PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
 """The signature that Google documents for calls that its model did not write."""
 _ROLES = ("user", "model", "function")
 _OUTPUT_KEYS = ("output", "result", "content", "response")
 """Names under which clients wrap a result that is one text."""
-_INSTRUCTION = "<system-reminder>\n{}\n</system-reminder>"
-_GENERATION = re.compile(r"gemini-(\d+)")
+_INSTRUCTION_TEMPLATE = "<system-reminder>\n{}\n</system-reminder>"
+_GENERATION_PATTERN = re.compile(r"gemini-(\d+)")
 _MIN_SIGNED_GENERATION = 3
-_DATA_URL = re.compile(r"data:(?P<media>[^;,]*);base64,(?P<data>.*)", re.DOTALL)
+_DATA_URL_PATTERN = re.compile(r"data:(?P<media>[^;,]*);base64,(?P<data>.*)", re.DOTALL)
 
 
 # Decoding
 
 
 @dataclass(slots=True)
-class _Calls:
+class _CallIds:
     """The ids of the calls in a list of contents, and those that no response has answered yet."""
 
-    used: dict[str, int] = field(default_factory=dict)
-    open: list[tuple[str, str, str]] = field(default_factory=list)
+    use_counts: dict[str, int] = field(default_factory=dict)
+    open_calls: list[tuple[str, str, str]] = field(default_factory=list)
     """Id, native id and name."""
 
-    def begin(self) -> None:
-        """Forget open calls: the model speaks again."""
-        self.open = []
+    def forget_open_calls(self) -> None:
+        """Forget open calls, because a new model turn begins."""
+        self.open_calls = []
 
-    def add(self, call: Mapping[str, Any]) -> str:
-        native = as_text(call.get("id"))
+    def assign_id(self, call: Mapping[str, Any]) -> str:
+        native_id = as_text(call.get("id"))
         name = as_text(call.get("name"))
-        call_id = native or self._make_unique(
-            _call_digest(name, call.get("args"), len(self.open))
+        call_id = native_id or self._make_unique(
+            _call_digest(name, call.get("args"), len(self.open_calls))
         )
-        self.open.append((call_id, native, name))
+        self.open_calls.append((call_id, native_id, name))
         return call_id
 
-    def answer(self, response: Mapping[str, Any]) -> str:
+    def match_response(self, response: Mapping[str, Any]) -> str:
         """Return the id of the call that a response answers: by its native id, else the first open one of its name."""
-        native = as_text(response.get("id"))
+        native_id = as_text(response.get("id"))
         name = as_text(response.get("name"))
-        by_id = [call for call in self.open if native and call[1] == native]
-        by_name = [call for call in self.open if call[2] == name and not call[1]]
-        fitting = [*by_id, *by_name]
-        if not fitting:
-            return native or f"call_{name or 'unknown'}"
-        self.open.remove(fitting[0])
-        return fitting[0][0]
+        matches_by_id = [
+            call for call in self.open_calls if native_id and call[1] == native_id
+        ]
+        matches_by_name = [
+            call for call in self.open_calls if call[2] == name and not call[1]
+        ]
+        matches = [*matches_by_id, *matches_by_name]
+        if not matches:
+            return native_id or f"call_{name or 'unknown'}"
+        self.open_calls.remove(matches[0])
+        return matches[0][0]
 
     def _make_unique(self, call_id: str) -> str:
-        self.used[call_id] = count = self.used.get(call_id, 0) + 1
+        self.use_counts[call_id] = count = self.use_counts.get(call_id, 0) + 1
         return call_id if count == 1 else f"{call_id}_{count}"
 
 
@@ -108,206 +112,227 @@ def decode_messages(
     wire: Sequence[Mapping[str, Any]],
     *,
     model: str | None = None,
-    after: Mapping[str, Any] | None = None,
+    previous_content: Mapping[str, Any] | None = None,
 ) -> list[Message]:
     """Return core messages.
 
-    `model`: the one whose thoughts the contents hold. `after`: the content before the first one, whose calls the
-    first ones may answer.
+    `model`: author of the thoughts. `previous_content`: the content before the first one, whose calls may be answered.
     """
-    calls = _Calls()
-    if after is not None:
-        decode_content(after, "the content before", calls, model=model)
+    call_ids = _CallIds()
+    if previous_content is not None:
+        decode_content(previous_content, "the content before", call_ids, model=model)
     decoded: list[Message] = []
     for index, content in enumerate(require_list(wire, "contents")):
-        decoded += decode_content(content, f"contents[{index}]", calls, model=model)
+        decoded += decode_content(content, f"contents[{index}]", call_ids, model=model)
     return decoded
 
 
 def decode_content(
-    content: Any, where: str, calls: _Calls | None = None, *, model: str | None = None
+    content: Any,
+    path: str,
+    call_ids: _CallIds | None = None,
+    *,
+    model: str | None = None,
 ) -> list[Message]:
-    """Return one content; more than one message only if it holds function responses."""
-    content = require_object(content, where)
-    calls = calls or _Calls()
+    """Decode one content: one message, or several if it holds function responses."""
+    content = require_object(content, path)
+    call_ids = call_ids or _CallIds()
     role = content.get("role") or "user"
     if role not in _ROLES:
-        raise WireError(
-            f"{where}.role must be one of {', '.join(_ROLES)}, not {role!r}"
-        )
-    listed = content.get("parts")
+        raise WireError(f"{path}.role must be one of {', '.join(_ROLES)}, not {role!r}")
+    part_list = content.get("parts")
     parts = [
-        require_object(part, f"{where}.parts[{at}]")
-        for at, part in enumerate(_list_or_empty(listed, f"{where}.parts"))
+        require_object(part, f"{path}.parts[{index}]")
+        for index, part in enumerate(_list_or_empty(part_list, f"{path}.parts"))
     ]
     if role == "model":
-        calls.begin()
-        return [with_native(_assistant(parts, calls, where), API, content, model=model)]
-    return _user(content, parts, calls, where)
+        call_ids.forget_open_calls()
+        return [
+            with_native(
+                _decode_assistant(parts, call_ids, path), API, content, model=model
+            )
+        ]
+    return _decode_user(content, parts, call_ids, path)
 
 
-def _list_or_empty(value: Any, where: str) -> Sequence[Any]:
-    return () if value is None else require_list(value, where)
+def _list_or_empty(value: Any, path: str) -> Sequence[Any]:
+    return () if value is None else require_list(value, path)
 
 
-def _assistant(
-    parts: Sequence[Mapping[str, Any]], calls: _Calls, where: str
+def _decode_assistant(
+    parts: Sequence[Mapping[str, Any]], call_ids: _CallIds, path: str
 ) -> Message:
-    spoken = [
+    visible_parts = [
         part
         for part in parts
-        if not part.get("thought") and object_of(part, "functionCall") is None
+        if not part.get("thought") and field_object(part, "functionCall") is None
     ]
     message: Message = {
         "role": "assistant",
-        "content": simplify_parts(_join_texts(spoken)),
+        "content": simplify_parts(_decode_parts(visible_parts)),
     }
-    called = [
-        _call(call, calls, where)
+    tool_calls = [
+        _decode_call(call, call_ids, path)
         for part in parts
-        if (call := object_of(part, "functionCall")) is not None
+        if (call := field_object(part, "functionCall")) is not None
     ]
-    if called:
-        message["tool_calls"] = called
-    thoughts = "".join(
+    if tool_calls:
+        message["tool_calls"] = tool_calls
+    reasoning = "".join(
         as_text(part.get("text")) for part in parts if part.get("thought")
     )
-    if thoughts:
-        message["reasoning_content"] = thoughts
+    if reasoning:
+        message["reasoning_content"] = reasoning
     return message
 
 
-def _join_texts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Return parts in core form with neighbouring texts joined: a stream cuts a text anywhere."""
-    joined: list[Part] = []
-    for part in map(_part_from, parts):
-        if joined and joined[-1].keys() == part.keys() == {"type", "text"}:
-            joined[-1] = {"type": "text", "text": joined[-1]["text"] + part["text"]}
+def _decode_parts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Return core parts, with neighbouring texts joined because a stream cuts a text anywhere."""
+    decoded_parts: list[Part] = []
+    for part in map(_decode_part, parts):
+        if decoded_parts and decoded_parts[-1].keys() == part.keys() == {
+            "type",
+            "text",
+        }:
+            decoded_parts[-1] = {
+                "type": "text",
+                "text": decoded_parts[-1]["text"] + part["text"],
+            }
         elif part != {"type": "text", "text": ""}:
-            joined.append(part)
-    return joined
+            decoded_parts.append(part)
+    return decoded_parts
 
 
-def _call(call: Mapping[str, Any], calls: _Calls, where: str) -> ToolCall:
-    name = require_text(call.get("name"), f"{where}: the name of a functionCall")
+def _decode_call(call: Mapping[str, Any], call_ids: _CallIds, path: str) -> ToolCall:
+    name = require_text(call.get("name"), f"{path}: the name of a functionCall")
     arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
     return {
-        "id": calls.add(call),
+        "id": call_ids.assign_id(call),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
 
 
-def _user(
+def _decode_user(
     content: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
-    calls: _Calls,
-    where: str,
+    call_ids: _CallIds,
+    path: str,
 ) -> list[Message]:
-    runs = list(_split_results(parts))
+    runs = list(_split_at_responses(parts))
     if not runs:
         return [with_native({"role": "user", "content": []}, API, content)]
     decoded: list[Message] = []
     for run in runs:
-        response = object_of(run[0], "functionResponse")
-        core: Message
+        response = field_object(run[0], "functionResponse")
+        core_message: Message
         if response is None:
-            core = {"role": "user", "content": [_part_from(part) for part in run]}
+            core_message = {
+                "role": "user",
+                "content": [_decode_part(part) for part in run],
+            }
         else:
-            core = _result(response, calls, where)
+            core_message = _decode_result(response, call_ids, path)
         value = {**content, "parts": list(run)} if len(runs) > 1 else content
-        decoded.append(with_native(core, API, value, joined=bool(decoded)))
+        decoded.append(
+            with_native(core_message, API, value, continues_previous=bool(decoded))
+        )
     return decoded
 
 
-def _split_results(
+def _split_at_responses(
     parts: Sequence[Mapping[str, Any]],
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Yield each function response alone, and everything between two of them together."""
     start = 0
-    for at, part in enumerate(parts):
-        if object_of(part, "functionResponse") is not None:
-            if start < at:
-                yield parts[start:at]
+    for index, part in enumerate(parts):
+        if field_object(part, "functionResponse") is not None:
+            if start < index:
+                yield parts[start:index]
             yield [part]
-            start = at + 1
+            start = index + 1
     if start < len(parts):
         yield parts[start:]
 
 
-def _result(response: Mapping[str, Any], calls: _Calls, where: str) -> Message:
-    name = require_text(
-        response.get("name"), f"{where}: the name of a functionResponse"
-    )
-    text, is_error = _result_text(response.get("response"))
-    media = [_part_from(part) for part in parts_of({"content": response.get("parts")})]
+def _decode_result(
+    response: Mapping[str, Any], call_ids: _CallIds, path: str
+) -> Message:
+    name = require_text(response.get("name"), f"{path}: the name of a functionResponse")
+    text, is_error = _read_response(response.get("response"))
+    media = [
+        _decode_part(part) for part in parts_of({"content": response.get("parts")})
+    ]
     content = [{"type": "text", "text": text}, *media] if media else text
     message: Message = {
         "role": "tool",
-        "tool_call_id": calls.answer(response),
+        "tool_call_id": call_ids.match_response(response),
         "name": name,
         "content": content,
     }
     return {**message, "is_error": True} if is_error else message
 
 
-def _result_text(value: Any) -> tuple[str, bool]:
+def _read_response(value: Any) -> tuple[str, bool]:
     """Return the text of a function's response, and whether it is an error."""
     if isinstance(value, Mapping) and len(value) == 1:
-        [(key, only)] = value.items()
-        if isinstance(only, str) and key in (*_OUTPUT_KEYS, "error"):
-            return only, key == "error"
+        [(key, result)] = value.items()
+        if isinstance(result, str) and key in (*_OUTPUT_KEYS, "error"):
+            return result, key == "error"
     return "" if value is None else json.dumps(value, ensure_ascii=False), False
 
 
-def _part_from(part: Mapping[str, Any]) -> Part:
+def _decode_part(part: Mapping[str, Any]) -> Part:
     """Return a part in core form."""
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
-    blob = object_of(part, "inlineData")
+    blob = field_object(part, "inlineData")
     if blob is not None:
-        return _media_from(blob)
+        return _decode_media(blob)
     for name, key in (("executableCode", "code"), ("codeExecutionResult", "output")):
-        inner = object_of(part, name)
+        inner = field_object(part, name)
         if inner is not None:
             return {"type": "text", "text": as_text(inner.get(key))}
-    file = object_of(part, "fileData")
+    file = field_object(part, "fileData")
     if file is not None:
-        return {"type": "file", "file": {"file_id": as_text(value_of(file, "fileUri"))}}
+        return {
+            "type": "file",
+            "file": {"file_id": as_text(field_value(file, "fileUri"))},
+        }
     return {"type": next(iter(part), "part"), **part}
 
 
-def _media_from(blob: Mapping[str, Any]) -> Part:
-    media = as_text(value_of(blob, "mimeType"))
+def _decode_media(blob: Mapping[str, Any]) -> Part:
+    media = as_text(field_value(blob, "mimeType"))
     url = f"data:{media};base64,{as_text(blob.get('data'))}"
     if media.startswith("image/"):
         return {"type": "image_url", "image_url": {"url": url}}
     return {
         "type": "file",
         "file": {
-            "filename": as_text(value_of(blob, "displayName")) or "file",
+            "filename": as_text(field_value(blob, "displayName")) or "file",
             "file_data": url,
         },
     }
 
 
-def spoken_form(content: Any) -> dict[str, Any]:
-    """Return what a content says, without thoughts, signatures and ids, which clients drop or make up.
+def comparable_content(content: Any) -> dict[str, Any]:
+    """Return a content for comparison, without thoughts, signatures and ids, which clients drop or make up.
 
-    Calls and responses are blocks as in the other protocols; a response goes by the name of its function. One that is
-    repeated at once counts once: Gemini CLI sends each twice after it resumed a session.
+    Calls and responses become blocks as in the other protocols; a response is identified by its function's name. One
+    that is repeated at once counts once: Gemini CLI sends each twice after it resumed a session.
     """
     content = content if isinstance(content, Mapping) else {}
-    listed = content.get("parts")
+    part_list = content.get("parts")
     parts = (
-        [part for part in listed if isinstance(part, Mapping)]
-        if isinstance(listed, list)
+        [part for part in part_list if isinstance(part, Mapping)]
+        if isinstance(part_list, list)
         else []
     )
     blocks: list[Part] = []
     for part in parts:
-        call = object_of(part, "functionCall")
-        response = object_of(part, "functionResponse")
+        call = field_object(part, "functionCall")
+        response = field_object(part, "functionResponse")
         if call is not None:
             blocks.append(
                 {
@@ -318,7 +343,7 @@ def spoken_form(content: Any) -> dict[str, Any]:
                 }
             )
         elif response is not None:
-            text = _result_text(response.get("response"))[0]
+            text = _read_response(response.get("response"))[0]
             block = {
                 "type": "tool_result",
                 "tool_use_id": as_text(response.get("name")),
@@ -326,33 +351,36 @@ def spoken_form(content: Any) -> dict[str, Any]:
             }
             blocks += [block] if blocks[-1:] != [block] else []
         elif not part.get("thought"):
-            blocks += _join_texts([part])
+            blocks += _decode_parts([part])
     role = "assistant" if content.get("role") == "model" else "user"
-    return {"role": role, "content": _join_blocks(blocks)}
+    return {"role": role, "content": _join_text_blocks(blocks)}
 
 
-def _join_blocks(blocks: Sequence[Part]) -> list[Part]:
-    joined: list[Part] = []
+def _join_text_blocks(blocks: Sequence[Part]) -> list[Part]:
+    joined_blocks: list[Part] = []
     for block in blocks:
-        if joined and kind_of(block) == kind_of(joined[-1]) == "text":
-            joined[-1] = {"type": "text", "text": joined[-1]["text"] + block["text"]}
+        if joined_blocks and kind_of(block) == kind_of(joined_blocks[-1]) == "text":
+            joined_blocks[-1] = {
+                "type": "text",
+                "text": joined_blocks[-1]["text"] + block["text"],
+            }
         else:
-            joined.append(block)
-    return joined
+            joined_blocks.append(block)
+    return joined_blocks
 
 
 # Encoding
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _EncodedMessage:
     """The parts that one core message adds to the wire."""
 
     role: str
     parts: list[Part]
     native: Content | None = None
-    """The content it was, if it came from Gemini."""
-    joined: bool = False
+    """Original content, if it came from Gemini."""
+    continues_previous: bool = False
 
 
 _CallNames = dict[str, tuple[str, str]]
@@ -361,29 +389,34 @@ _CallNames = dict[str, tuple[str, str]]
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[Content]:
     """Return contents for `model`; thoughts and signatures of another model are left out."""
-    names: _CallNames = {}
-    pieces = [
-        piece
+    call_names: _CallNames = {}
+    encoded_messages = [
+        encoded_message
         for message in messages
-        if (piece := _piece(message, model, names)) is not None
+        if (encoded_message := _encode_message(message, model, call_names)) is not None
     ]
-    contents = [_join_pieces(run) for run in group_by_role(pieces)]
+    contents = [
+        _join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)
+    ]
     if messages and (
-        not pieces or (pieces[0].role == "model" and pieces[0].native is None)
+        not encoded_messages
+        or (encoded_messages[0].role == "model" and encoded_messages[0].native is None)
     ):
-        contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
+        contents.insert(0, {"role": "user", "parts": [{"text": OPENING_TEXT}]})
     return contents
 
 
-def _join_pieces(run: list[_Piece]) -> Content:
-    first = run[0]
-    if len(run) == 1 and first.native is not None:
+def _join_neighbours(neighbours: list[_EncodedMessage]) -> Content:
+    first = neighbours[0]
+    if len(neighbours) == 1 and first.native is not None:
         return first.native
-    parts = [part for piece in run for part in piece.parts]
-    if first.native is not None and all(piece.native is not None for piece in run):
+    parts = [part for neighbour in neighbours for part in neighbour.parts]
+    if first.native is not None and all(
+        neighbour.native is not None for neighbour in neighbours
+    ):
         return {**first.native, "parts": parts}
     responses_first = sorted(
-        parts, key=lambda part: object_of(part, "functionResponse") is None
+        parts, key=lambda part: field_object(part, "functionResponse") is None
     )
     return {
         "role": first.role,
@@ -391,46 +424,53 @@ def _join_pieces(run: list[_Piece]) -> Content:
     }
 
 
-def _piece(message: Message, model: str | None, names: _CallNames) -> _Piece | None:
-    """Return what a message adds to the wire; None if that is nothing."""
+def _encode_message(
+    message: Message, model: str | None, call_names: _CallNames
+) -> _EncodedMessage | None:
+    """Return the parts that a message adds to the wire; None if there are none."""
     value = native_value(message, API)
     if isinstance(value, dict):
-        return _native_piece(message, value, model, names)
-    pieces = [_foreign_piece(form, model, names) for form in chat_form(message)]
-    parts = [part for piece in pieces for part in piece.parts]
-    return _Piece(pieces[0].role, parts) if parts else None
+        return _encode_native_message(message, value, model, call_names)
+    encoded_messages = [
+        _encode_foreign_message(chat_message, model, call_names)
+        for chat_message in to_chat_messages(message)
+    ]
+    parts = [
+        part for encoded_message in encoded_messages for part in encoded_message.parts
+    ]
+    return _EncodedMessage(encoded_messages[0].role, parts) if parts else None
 
 
-def _native_piece(
-    message: Message, value: Content, model: str | None, names: _CallNames
-) -> _Piece:
-    record = native_of(message, API)
-    is_joined = bool(record and record.get("joined"))
+def _encode_native_message(
+    message: Message, value: Content, model: str | None, call_names: _CallNames
+) -> _EncodedMessage:
+    record = native_record(message, API)
+    continues_previous = bool(record and record.get("joined"))
     parts = parts_of({"content": value.get("parts")})
     if message["role"] != "assistant":
-        return _Piece("user", parts, value, is_joined)
-    functions = [
-        function
+        return _EncodedMessage("user", parts, value, continues_previous)
+    function_calls = [
+        call_object
         for part in parts
-        if (function := object_of(part, "functionCall")) is not None
+        if (call_object := field_object(part, "functionCall")) is not None
     ]
-    for call, named in zip(calls_of(message), functions, strict=False):
-        names[call.id] = call.name, as_text(named.get("id"))
+    for call, function_call in zip(calls_of(message), function_calls, strict=False):
+        call_names[call.id] = call.name, as_text(function_call.get("id"))
     content = value if value.get("role") else {"role": "model", **value}
-    if keep_reasoning(message, API, model):
-        return _Piece("model", parts, content)
-    unsigned = _sign_calls(
+    if can_use_reasoning(message, API, model):
+        return _EncodedMessage("model", parts, content)
+    unsigned_parts = _sign_calls(
         [_without_signature(part) for part in parts if not part.get("thought")], model
     )
-    return _Piece(
+    return _EncodedMessage(
         "model",
-        unsigned,
-        content if unsigned == parts else {**content, "parts": unsigned},
+        unsigned_parts,
+        content if unsigned_parts == parts else {**content, "parts": unsigned_parts},
     )
 
 
 def _without_signature(part: Part) -> Part:
-    name = name_of(part, "thoughtSignature")
+    name = field_name(part, "thoughtSignature")
     return (
         {key: value for key, value in part.items() if key != name}
         if name in part
@@ -439,55 +479,62 @@ def _without_signature(part: Part) -> Part:
 
 
 def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:
-    """Mark the first call as unsigned, which models of the third generation insist on."""
-    generation = _GENERATION.search(model or "")
+    """Give the first call a placeholder signature, which models since the third generation require."""
+    generation = _GENERATION_PATTERN.search(model or "")
     if generation is None or int(generation[1]) < _MIN_SIGNED_GENERATION:
         return parts
-    first = next(
+    first_call = next(
         (
-            at
-            for at, part in enumerate(parts)
-            if object_of(part, "functionCall") is not None
+            index
+            for index, part in enumerate(parts)
+            if field_object(part, "functionCall") is not None
         ),
         None,
     )
-    if first is None:
+    if first_call is None:
         return parts
     return [
-        *parts[:first],
-        {**parts[first], "thoughtSignature": NO_SIGNATURE},
-        *parts[first + 1 :],
+        *parts[:first_call],
+        {**parts[first_call], "thoughtSignature": PLACEHOLDER_SIGNATURE},
+        *parts[first_call + 1 :],
     ]
 
 
-def _foreign_piece(message: Message, model: str | None, names: _CallNames) -> _Piece:
+def _encode_foreign_message(
+    message: Message, model: str | None, call_names: _CallNames
+) -> _EncodedMessage:
     role = message.get("role")
     if role == "tool":
-        return _Piece("user", _response_parts(message, names))
+        return _EncodedMessage("user", _encode_response(message, call_names))
     if role in SYSTEM_ROLES:
         text = content_text(message.get("content"))
-        return _Piece(
-            "user", [{"text": _INSTRUCTION.format(text)}] if text.strip() else []
+        return _EncodedMessage(
+            "user",
+            [{"text": _INSTRUCTION_TEMPLATE.format(text)}] if text.strip() else [],
         )
-    parts = [part for one in parts_of(message) if (part := _part_to(one)) is not None]
+    parts = [
+        part
+        for core_part in parts_of(message)
+        if (part := _encode_part(core_part)) is not None
+    ]
     if role != "assistant":
-        return _Piece("user", parts)
+        return _EncodedMessage("user", parts)
     if refusal := as_text(message.get("refusal")):
         parts.append({"text": refusal})
     for call in calls_of(message):
-        names[call.id] = call.name, ""
+        call_names[call.id] = call.name, ""
         parts.append(
             {
                 "functionCall": {
                     "name": call.name or "unknown",
-                    "args": _arguments(call.arguments),
+                    "args": _parse_arguments(call.arguments),
                 }
             }
         )
-    return _Piece("model", _sign_calls(parts, model))
+    return _EncodedMessage("model", _sign_calls(parts, model))
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -495,9 +542,9 @@ def _arguments(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"input": text}
 
 
-def _response_parts(message: Message, names: _CallNames) -> list[Part]:
+def _encode_response(message: Message, call_names: _CallNames) -> list[Part]:
     [result] = results_of(message)
-    name, native = names.get(result.call_id, (result.name, ""))
+    name, native_id = call_names.get(result.call_id, (result.name, ""))
     key = "error" if message.get("is_error") is True else "output"
     response = {
         "name": name or result.name or "unknown",
@@ -505,22 +552,23 @@ def _response_parts(message: Message, names: _CallNames) -> list[Part]:
     }
     media = [
         part
-        for one in parts_of(message)
-        if kind_of(one) != "text" and (part := _part_to(one)) is not None
+        for core_part in parts_of(message)
+        if kind_of(core_part) != "text"
+        and (part := _encode_part(core_part)) is not None
     ]
     return [
-        {"functionResponse": {"id": native, **response} if native else response},
+        {"functionResponse": {"id": native_id, **response} if native_id else response},
         *media,
     ]
 
 
-def _part_to(part: Part) -> Part | None:
-    """Return a part as Gemini takes it; None if it is blank or means nothing here."""
+def _encode_part(part: Part) -> Part | None:
+    """Return a core part in Gemini's form; None if it is blank or unsupported."""
     kind = kind_of(part)
     if kind in ("image_url", "file"):
         inner = part.get(kind)
         fields = inner if isinstance(inner, Mapping) else {"url": inner}
-        return _media_to(
+        return _encode_media(
             as_text(fields.get("url") or fields.get("file_data")),
             "image" if kind != "file" else "file",
         )
@@ -531,8 +579,8 @@ def _part_to(part: Part) -> Part | None:
     return {"text": text} if text.strip() else None
 
 
-def _media_to(url: str, kind: str) -> Part:
-    data = _DATA_URL.fullmatch(url)
+def _encode_media(url: str, kind: str) -> Part:
+    data = _DATA_URL_PATTERN.fullmatch(url)
     if data is not None:
         return {"inlineData": {"mimeType": data["media"], "data": data["data"]}}
     return (
@@ -550,43 +598,54 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = []
     for index, value in enumerate(require_list(wire, "tools")):
         tool = require_object(value, f"tools[{index}]")
-        name = name_of(tool, "functionDeclarations")
-        where = f"tools[{index}].{name}"
-        for at, declaration in enumerate(_list_or_empty(tool.get(name), where)):
+        name = field_name(tool, "functionDeclarations")
+        path = f"tools[{index}].{name}"
+        for position, declaration in enumerate(_list_or_empty(tool.get(name), path)):
             tools.append(
-                _decode_function(require_object(declaration, f"{where}[{at}]"), where)
+                _decode_function(
+                    require_object(declaration, f"{path}[{position}]"), path
+                )
             )
-        own = {key: part for key, part in tool.items() if key != name}
-        if own:
-            tools.append({**own, "_native": {"api": API, "value": own}})
+        built_in_tools = {
+            key: settings for key, settings in tool.items() if key != name
+        }
+        if built_in_tools:
+            tools.append(
+                {**built_in_tools, "_native": {"api": API, "value": built_in_tools}}
+            )
     return tools
 
 
-def _decode_function(declaration: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = {"name": require_text(declaration.get("name"), f"{where}.name")}
+def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any]:
+    function = {"name": require_text(declaration.get("name"), f"{path}.name")}
     if declaration.get("description") is not None:
         function["description"] = declaration["description"]
-    schema = value_of(declaration, "parametersJsonSchema") or declaration.get(
+    schema = field_value(declaration, "parametersJsonSchema") or declaration.get(
         "parameters"
     )
     if schema is not None:
         function["parameters"] = schema
-    core = {"type": "function", "function": function}
-    if _encode_function(core) == declaration:
-        return core
-    return {**core, "_native": {"api": API, "value": dict(declaration)}}
+    core_tool = {"type": "function", "function": function}
+    if _encode_function(core_tool) == declaration:
+        return core_tool
+    return {**core_tool, "_native": {"api": API, "value": dict(declaration)}}
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools Gemini can call; those built into another API are left out."""
+    """Return the tools Gemini can call, without those built into another API."""
     functions = [
         _encode_function(tool)
         for tool in tools
         if isinstance(tool.get("function"), Mapping)
     ]
-    own = [native_value(tool, API) for tool in tools if "function" not in tool]
-    declared = [{"functionDeclarations": functions}] if functions else []
-    return [*declared, *(value for value in own if isinstance(value, dict))]
+    native_values = [
+        native_value(tool, API) for tool in tools if "function" not in tool
+    ]
+    declarations = [{"functionDeclarations": functions}] if functions else []
+    return [
+        *declarations,
+        *(value for value in native_values if isinstance(value, dict)),
+    ]
 
 
 def _encode_function(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,18 +32,18 @@ from everthread.wire.gemini.contents import (
     encode_messages,
     encode_tools,
 )
-from everthread.wire.gemini.fields import name_of, object_of, value_of
+from everthread.wire.gemini.fields import field_name, field_object, field_value
 from everthread.wire.sse import SseEvent
 
 # Requests
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """Return a request in core form. A field that core form would not give back verbatim stays in `params` too."""
+    """Return a request in core form. A field that the core form cannot restore verbatim stays in `params` too."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("contents", None), model=model)
-    system_name = name_of(params, "systemInstruction")
+    system_name = field_name(params, "systemInstruction")
     system = _decode_system(params.get(system_name))
     if _encode_system(system) == params.get(system_name):
         params.pop(system_name, None)
@@ -56,7 +56,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
 def encode_request(request: Request) -> dict[str, Any]:
     """Return the body to send, with the model in it. OpenAI's names of common settings are translated."""
     params = _translate_settings(without_private_fields(request.params))
-    system_name = name_of(params, "systemInstruction")
+    system_name = field_name(params, "systemInstruction")
     if _decode_system(params.get(system_name)) != request.system:
         params.pop(system_name, None)
     if system_name not in params and request.system is not None:
@@ -98,7 +98,7 @@ def _encode_system(system: System) -> dict[str, Any] | None:
     }
 
 
-_SETTINGS = {
+_GEMINI_SETTING_NAMES = {
     "max_tokens": "maxOutputTokens",
     "max_completion_tokens": "maxOutputTokens",
     "max_output_tokens": "maxOutputTokens",
@@ -110,18 +110,22 @@ _SETTINGS = {
 
 def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
     """Move OpenAI's settings into `generationConfig`."""
-    fields = {name: value for name, value in params.items() if name not in _SETTINGS}
+    fields = {
+        name: value
+        for name, value in params.items()
+        if name not in _GEMINI_SETTING_NAMES
+    }
     settings = {
-        new: params[old]
-        for old, new in _SETTINGS.items()
-        if params.get(old) is not None
+        gemini_name: params[openai_name]
+        for openai_name, gemini_name in _GEMINI_SETTING_NAMES.items()
+        if params.get(openai_name) is not None
     }
     if isinstance(settings.get("stopSequences"), str):
         settings["stopSequences"] = [settings["stopSequences"]]
     if not settings:
         return fields
-    name = name_of(fields, "generationConfig")
-    return {**fields, name: {**settings, **(object_of(fields, name) or {})}}
+    name = field_name(fields, "generationConfig")
+    return {**fields, name: {**settings, **(field_object(fields, name) or {})}}
 
 
 # Replies
@@ -152,7 +156,7 @@ def decode_reply(
 ) -> Reply:
     """Return a reply in core form; a list is a stream that was sent as one JSON array.
 
-    `model`: the name under which it was asked for.
+    `model` is the requested name.
     """
     if isinstance(body, list):
         decoder = GeminiStreamDecoder(model=model)
@@ -164,65 +168,75 @@ def decode_reply(
         raise WireError(
             f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
         )
-    listed = body.get("candidates")
-    candidates = [] if listed is None else list(require_list(listed, "candidates"))
-    first = require_object(candidates[0], "candidates[0]") if candidates else {}
-    content = first.get("content")
+    candidate_list = body.get("candidates")
+    candidates = (
+        []
+        if candidate_list is None
+        else list(require_list(candidate_list, "candidates"))
+    )
+    candidate = require_object(candidates[0], "candidates[0]") if candidates else {}
+    content = candidate.get("content")
     fields = {
         key: body[key]
         for key, kind in _REPLY_FIELDS.items()
         if isinstance(body.get(key), kind) and body[key]
     }
-    spoken = {
+    model_content = {
         "role": "model",
         **require_object({} if content is None else content, "candidates[0].content"),
     }
     [message] = decode_content(
-        spoken, "candidates[0].content", model=model or fields.get("modelVersion")
+        model_content,
+        "candidates[0].content",
+        model=model or fields.get("modelVersion"),
     )
-    shell = {key: value for key, value in first.items() if key != "content"}
+    candidate_fields = {
+        key: value for key, value in candidate.items() if key != "content"
+    }
     raw = {
         key: value
         for key, value in body.items()
         if key not in fields and key != "candidates"
     }
-    kept = {
+    private_fields = {
         "_api": API,
         "_content": content,
-        "candidates": [shell, *candidates[1:]] if candidates else listed,
+        "candidates": [candidate_fields, *candidates[1:]]
+        if candidates
+        else candidate_list,
     }
     return Reply(
         message=message,
-        stop=_stop(body, first, has_calls=bool(calls_of(message))),
+        stop=_decode_stop(body, candidate, has_calls=bool(calls_of(message))),
         usage=fields.get("usageMetadata"),
         model=fields.get("modelVersion", ""),
         id=fields.get("responseId", ""),
-        raw={**raw, **kept},
+        raw={**raw, **private_fields},
     )
 
 
-def _stop(
+def _decode_stop(
     body: Mapping[str, Any], candidate: Mapping[str, Any], *, has_calls: bool
 ) -> str | None:
-    reason = value_of(candidate, "finishReason")
+    reason = field_value(candidate, "finishReason")
     if reason is None:
-        return "content_filter" if object_of(body, "promptFeedback") else None
+        return "content_filter" if field_object(body, "promptFeedback") else None
     stop = _STOP_BY_REASON.get(str(reason), "other")
     return "tool_calls" if stop == "stop" and has_calls else stop
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a response. A reply that was decoded from one comes back verbatim."""
+    """Return a reply as a response. A decoded one is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     body = dict(without_private_fields(reply.raw)) if is_native else {}
-    listed = body.pop("candidates", [{"index": 0}])
-    if listed:
+    candidate_list = body.pop("candidates", [{"index": 0}])
+    if candidate_list:
         body["candidates"] = [
-            _encode_candidate(reply, listed[0], is_native=is_native),
-            *listed[1:],
+            _encode_candidate(reply, candidate_list[0], is_native=is_native),
+            *candidate_list[1:],
         ]
-    elif listed is not None:
-        body["candidates"] = listed
+    elif candidate_list is not None:
+        body["candidates"] = candidate_list
     usage = reply.usage if is_native else _encode_usage(reply.usage)
     fields = {
         "usageMetadata": usage,
@@ -233,9 +247,9 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 
 def _encode_candidate(
-    reply: Reply, shell: Mapping[str, Any], *, is_native: bool
+    reply: Reply, candidate_fields: Mapping[str, Any], *, is_native: bool
 ) -> dict[str, Any]:
-    candidate = dict(shell)
+    candidate = dict(candidate_fields)
     if is_native and native_value(reply.message, API) is not None:
         content = reply.raw.get("_content")
         if content is not None:
@@ -250,7 +264,7 @@ def _encode_candidate(
             contents[0] if contents else {"role": "model", "parts": []}
         )
     has_calls = bool(calls_of(reply.message))
-    if _stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
+    if _decode_stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
         candidate.pop("finishReason", None)
         if reply.stop is not None:
             candidate["finishReason"] = _REASON_BY_STOP.get(reply.stop, "OTHER")
@@ -274,14 +288,14 @@ def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
 
 
 class GeminiStreamDecoder:
-    """Takes the chunks of one stream; `reply()` may be asked for at any time, also when the stream broke off."""
+    """Decode the chunks of one stream; `reply()` works at any time, also after the stream broke off."""
 
     def __init__(self, *, model: str | None = None) -> None:
         self._model = model
-        self._head: dict[str, Any] = {}
+        self._body_fields: dict[str, Any] = {}
         self._candidate: dict[str, Any] = {}
         self._parts: list[Part] = []
-        self._calls = 0
+        self._call_count = 0
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
         chunk = event_object(event)
@@ -289,58 +303,58 @@ class GeminiStreamDecoder:
             return []
         if error := chunk.get("error"):
             return [error_delta(error)]
-        self._head |= {
+        self._body_fields |= {
             key: value for key, value in chunk.items() if key != "candidates"
         }
         deltas: list[StreamDelta] = []
-        listed = chunk.get("candidates")
-        for candidate in listed if isinstance(listed, list) else []:
+        candidate_list = chunk.get("candidates")
+        for candidate in candidate_list if isinstance(candidate_list, list) else []:
             if isinstance(candidate, Mapping) and candidate.get("index", 0) in (
                 0,
                 None,
             ):
-                deltas += self._take(candidate)
-        usage = object_of(chunk, "usageMetadata")
+                deltas += self._take_candidate(candidate)
+        usage = field_object(chunk, "usageMetadata")
         if usage is not None:
             deltas.append(StreamDelta("usage", raw=dict(usage)))
         return deltas
 
     def reply(self) -> Reply:
-        """Return what came so far, in the form of a whole reply."""
-        body = dict(self._head)
+        """Return the partial answer as a whole reply."""
+        body = dict(self._body_fields)
         if self._candidate or self._parts:
             content = {"role": "model", "parts": merge_parts(self._parts)}
             body["candidates"] = [{**self._candidate, "content": content}]
         return decode_reply(body, model=self._model)
 
-    def _take(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
+    def _take_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._candidate |= {
             key: value for key, value in candidate.items() if key != "content"
         }
-        content = object_of(candidate, "content") or {}
-        listed = content.get("parts")
-        for value in listed if isinstance(listed, list) else []:
+        content = field_object(candidate, "content") or {}
+        part_list = content.get("parts")
+        for value in part_list if isinstance(part_list, list) else []:
             part = require_object(value, "candidates[0].content.parts[]")
             self._parts.append(dict(part))
-            yield from self._read_part(part)
-        reason = value_of(candidate, "finishReason")
+            yield from self._part_deltas(part)
+        reason = field_value(candidate, "finishReason")
         if reason is not None:
-            stop = _stop({}, candidate, has_calls=bool(self._calls))
+            stop = _decode_stop({}, candidate, has_calls=bool(self._call_count))
             yield StreamDelta("stop", text=stop or "", raw={"finishReason": reason})
 
-    def _read_part(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
-        call = object_of(part, "functionCall")
+    def _part_deltas(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        call = field_object(part, "functionCall")
         if call is not None:
             arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
             name = as_text(call.get("name"))
             yield StreamDelta(
                 "call",
-                index=self._calls,
+                index=self._call_count,
                 id=as_text(call.get("id")),
                 name=name,
                 arguments=arguments,
             )
-            self._calls += 1
+            self._call_count += 1
         elif as_text(part.get("text")):
             yield StreamDelta(
                 "reasoning" if part.get("thought") else "text", text=part["text"]
@@ -351,51 +365,53 @@ stream_decoder = GeminiStreamDecoder
 
 
 def merge_parts(parts: Sequence[Part]) -> list[Part]:
-    """Join neighbouring texts of one kind. A signed part stays alone: its signature is for it."""
+    """Join neighbouring texts of one kind. A signed part is not joined, because its signature covers it alone."""
     merged: list[Part] = []
     for part in parts:
-        last = merged[-1] if merged else {}
+        previous = merged[-1] if merged else {}
         is_text = isinstance(part.get("text"), str) and part.keys() <= {
             "text",
             "thought",
         }
         if (
             is_text
-            and last.keys() == part.keys()
-            and last.get("thought") == part.get("thought")
+            and previous.keys() == part.keys()
+            and previous.get("thought") == part.get("thought")
         ):
-            merged[-1] = {**last, "text": last["text"] + part["text"]}
+            merged[-1] = {**previous, "text": previous["text"] + part["text"]}
         else:
             merged.append(part)
     return merged
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events in which Gemini would have streamed the reply: one for each part, then why it ended."""
+    """Yield the events in which Gemini would have streamed the reply: one for each part, then the finish reason."""
     body = encode_reply(reply)
     candidates = body.pop("candidates", None)
     if not candidates:
-        yield _event(body if candidates is None else {**body, "candidates": candidates})
+        yield _make_event(
+            body if candidates is None else {**body, "candidates": candidates}
+        )
         return
-    shell = {
+    candidate_fields = {
         key: value
         for key, value in candidates[0].items()
         if key not in ("content", "finishReason")
     }
     content: Content = candidates[0].get("content") or {}
-    early: dict[str, Any] = {
+    id_fields: dict[str, Any] = {
         key: body[key] for key in ("modelVersion", "responseId") if key in body
     }
     for part in parts_of({"content": content.get("parts")}):
-        yield _event(
+        yield _make_event(
             {
                 "candidates": [
-                    {**shell, "content": {"role": "model", "parts": [part]}}
+                    {**candidate_fields, "content": {"role": "model", "parts": [part]}}
                 ],
-                **early,
+                **id_fields,
             }
         )
-    yield _event(
+    yield _make_event(
         {
             **body,
             "candidates": [
@@ -405,5 +421,5 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     )
 
 
-def _event(data: Mapping[str, Any]) -> SseEvent:
+def _make_event(data: Mapping[str, Any]) -> SseEvent:
     return SseEvent(None, json.dumps(data, ensure_ascii=False))

@@ -13,7 +13,12 @@ from everthread.compaction.journal.entries import Entry
 from everthread.compaction.journal.entry_shortening import merge_silent
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.one_line_text import ERROR_START, clip_line
-from everthread.compaction.journal.steps import FIXED, Step, name_paths, write_texts
+from everthread.compaction.journal.steps import (
+    FIXED,
+    Step,
+    name_paths,
+    write_texts,
+)
 from everthread.compaction.thread_facts import (
     Results,
     ThreadState,

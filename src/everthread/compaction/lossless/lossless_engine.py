@@ -203,10 +203,10 @@ class LosslessEngine(SummaryEngine):
         facts = facts.finished(plan.facts)
         state = facts.at_end(*plan.following)
         budget = self._budget(order, parts, sum(source.tokens for source in sources))
-        names = NamesSection.plan(state.names, budget + plan.words_shown)
+        names = NamesSection.plan(state.names, budget, plan.words_shown)
         pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
         marker = order.marker
-        if self._services.lookup and not self._services.budget.small:
+        if self._services.lookup and not self._services.budget.is_small:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task_lines(plan), RULES: pinned}
         used = count(marker) + count(render_sections(around, brief=True)) + names.room

@@ -1,0 +1,509 @@
+"""Repair a list of messages so that every provider accepts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    RESULT_BLOCKS,
+    SYSTEM_ROLES,
+    Call,
+    Message,
+    Part,
+    as_text,
+    calls_of,
+    content_text,
+    json_text,
+    kind_of,
+    parts_of,
+    results_of,
+    with_content,
+    without_native_value,
+)
+from everthread.core.validation import (
+    ARGUMENT_FIELD_BY_CALL_TYPE,
+    BLOCK_ROLES,
+    ROLES,
+    is_chat_call,
+    is_empty,
+    is_provider_compaction,
+)
+
+STUB_RESULT = "[No result: the call was interrupted or its output was removed]"
+OPENING_TEXT = (
+    "<system-reminder>The conversation begins with the assistant.</system-reminder>"
+)
+_ROLE_NAMES = {
+    "human": "user",
+    "ai": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A repaired list and the actions taken, one sentence each."""
+
+    messages: list[Message]
+    actions: list[str]
+    original_indexes: list[int | None]
+    """For each message its index in the original list; None if it is new or changed."""
+
+
+def repair_messages(
+    messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False
+) -> list[Message]:
+    """Return a list every provider accepts. `in_flight`: calls still open at the end are left open."""
+    return repair(messages, in_flight=in_flight).messages
+
+
+def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
+    """Like `repair_messages`, and report the actions taken."""
+    simple_repair = _repair_simple_list(messages, in_flight=in_flight)
+    if simple_repair is not None:
+        return simple_repair
+    builder = _RepairBuilder()
+    entries = list(builder.read_entries(messages))
+    answers = builder.pair_results(entries)
+    open_group = _trailing_group(entries) if in_flight else None
+    for entry in entries:
+        if entry.calls:
+            builder.append_group(
+                entry, answers.get(entry.source, {}), leave_open=entry is open_group
+            )
+        elif entry.result_blocks:
+            builder.append_other_parts(entry)
+        elif is_empty(entry.message):
+            builder.record_action(entry.source, "removed: it is empty")
+        else:
+            builder.append(entry.message, entry.source)
+    builder.insert_opening()
+    pairs = zip(builder.messages, builder.sources, strict=True)
+    original_indexes = [
+        source if source is not None and message is messages[source] else None
+        for message, source in pairs
+    ]
+    return Repair(builder.messages, builder.actions, original_indexes)
+
+
+def _repair_simple_list(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
+    """Add a stub for every call without a result, in one fast pass; None if more may be needed."""
+    result = Repair([], [], [])
+    call_ids: set[str] = set()
+    open_calls: dict[str, int] = {}
+    has_user_message = False
+    for index, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "tool":
+            answered_id = message.get("tool_call_id")
+            if not (
+                isinstance(answered_id, str)
+                and answered_id in open_calls
+                and isinstance(message.get("content"), str)
+            ):
+                return None
+            del open_calls[answered_id]
+        else:
+            has_user_message = has_user_message or role == "user"
+            calls = message.get("tool_calls", ()) if role == "assistant" else ()
+            has_role = (
+                isinstance(role, str)
+                and role in ROLES
+                and (has_user_message or role in SYSTEM_ROLES)
+            )
+            if not has_role or not _is_usual_form(message, calls):
+                return None
+            _add_stubs(result, open_calls)
+            open_calls = {call["id"]: index for call in calls}
+            if len(open_calls) < len(calls) or not call_ids.isdisjoint(open_calls):
+                return None
+            call_ids.update(open_calls)
+        result.messages.append(message)
+        result.original_indexes.append(index)
+    if not in_flight:
+        _add_stubs(result, open_calls)
+    return result
+
+
+def _add_stubs(result: Repair, open_calls: Mapping[str, int]) -> None:
+    """Add a stub result for each open call."""
+    for call_id, source in open_calls.items():
+        result.actions.append(_describe_stub(source, call_id))
+        result.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "content": STUB_RESULT}
+        )
+        result.original_indexes.append(None)
+
+
+def _describe_stub(source: int, call_id: str) -> str:
+    return f"message {source}: call {call_id!r} got a stub result: it has none"
+
+
+def _is_usual_form(message: Mapping[str, Any], calls: Any) -> bool:
+    """Return whether a message has the usual form: text or plain parts, calls in OpenAI's form."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(
+            kind_of(part) and part["type"] not in BLOCK_ROLES for part in content
+        ):
+            return False
+    elif not isinstance(content, str) and (content is not None or not calls):
+        return False
+    if "tool_calls" in message:
+        return (
+            isinstance(calls, list) and bool(calls) and all(map(_is_usual_call, calls))
+        )
+    return bool(content.strip()) if isinstance(content, str) else not is_empty(message)
+
+
+def _is_usual_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return False
+    return _is_name(function.get("name")) and _is_name(call.get("id"))
+
+
+class _Entry(NamedTuple):
+    """A readable message, its index in the source list, its calls and its results."""
+
+    source: int
+    message: Message
+    calls: list[Call]
+    result_blocks: list[Part]
+
+
+class _RepairBuilder:
+    """The repaired list under construction."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.sources: list[int | None] = []
+        """For each message its index in the original list, or that of the message it was made from."""
+        self.actions: list[str] = []
+        self.used_ids: dict[str, int] = {}
+
+    def append(self, message: Message, source: int | None) -> None:
+        self.messages.append(message)
+        self.sources.append(source)
+
+    def record_action(self, source: int, action: str) -> None:
+        self.actions.append(f"message {source}: {action}")
+
+    def read_entries(self, messages: Sequence[Any]) -> Iterator[_Entry]:
+        for source, message in enumerate(messages):
+            role = message.get("role") if isinstance(message, Mapping) else None
+            role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
+            if role not in ROLES:
+                self.record_action(source, "removed: it is no message of a known role")
+                continue
+            corrected = _correct_message(message, role)
+            if corrected is not message:
+                self.record_action(source, "its shape was corrected")
+            yield _Entry(
+                source,
+                corrected,
+                calls_of(corrected),
+                _collect_result_blocks(corrected),
+            )
+
+    def pair_results(
+        self, entries: Sequence[_Entry]
+    ) -> dict[int, dict[int, tuple[Part, int]]]:
+        """Map the position of each call to its first result, for each message with calls, in the results' order."""
+        answers: dict[int, dict[int, tuple[Part, int]]] = {}
+        open_calls: dict[str, list[tuple[int, int]]] = {}
+        last_other_source = -1
+        for entry in entries:
+            for block in entry.result_blocks:
+                owners = open_calls.get(block["tool_use_id"])
+                if not owners:
+                    self.record_action(
+                        entry.source,
+                        f"result of {block['tool_use_id']!r} removed: no open call has that id",
+                    )
+                    continue
+                owner, position = owners.pop(0)
+                answers.setdefault(owner, {})[position] = block, entry.source
+                if last_other_source > owner:
+                    self.record_action(
+                        entry.source,
+                        f"result of {block['tool_use_id']!r} moved to its call",
+                    )
+            last_other_source = (
+                last_other_source if entry.result_blocks else entry.source
+            )
+            open_calls |= {call.id: [] for call in entry.calls}
+            for position, call in enumerate(entry.calls):
+                open_calls[call.id].append((entry.source, position))
+        return answers
+
+    def append_group(
+        self,
+        entry: _Entry,
+        answers: Mapping[int, tuple[Part, int]],
+        *,
+        leave_open: bool,
+    ) -> None:
+        """Append the message with its calls, then one result per call."""
+        source = entry.source
+        message = entry.message
+        old_ids = [call.id for call in entry.calls]
+        in_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
+        ids = [
+            self.make_unique_id(_block_id(call_id) if in_blocks else call_id)
+            for call_id in old_ids
+        ]
+        if ids != old_ids:
+            self.record_action(source, "call ids made unique and valid")
+            message = with_call_ids(message, ids)
+        self.append(message, source)
+        blocks: list[tuple[Part, int | None]] = [
+            (
+                {**block, "tool_use_id": ids[position]}
+                if ids[position] != old_ids[position]
+                else block,
+                result_source,
+            )
+            for position, (block, result_source) in answers.items()
+        ]
+        for call_index, call_id in enumerate(ids):
+            if call_index not in answers and not leave_open:
+                self.actions.append(_describe_stub(source, call_id))
+                blocks.append(
+                    (
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": call_id,
+                            "content": STUB_RESULT,
+                        },
+                        None,
+                    )
+                )
+        if not in_blocks:
+            for block, result_source in blocks:
+                self.append(_as_tool_message(block), result_source)
+        elif blocks:
+            self.append(
+                {
+                    "role": "user",
+                    "content": [_as_result_block(block) for block, _ in blocks],
+                },
+                None,
+            )
+
+    def make_unique_id(self, call_id: str) -> str:
+        """Return the id, or a new one if it is empty or taken. Depends on earlier messages only."""
+        candidate = call_id
+        while not candidate or candidate in self.used_ids:
+            self.used_ids[call_id] = self.used_ids.get(call_id, 0) + 1
+            candidate = f"{call_id or 'call'}_{self.used_ids[call_id]}"
+        self.used_ids[candidate] = 1
+        return candidate
+
+    def append_other_parts(self, entry: _Entry) -> None:
+        """Keep the rest of a message with results; the results follow their calls."""
+        if entry.message["role"] == "tool":
+            return
+        content = parts_of(entry.message)
+        other_parts = [part for part in content if part["type"] not in RESULT_BLOCKS]
+        if is_empty({"role": "user", "content": other_parts}):
+            other_parts = []
+        if (
+            any(part["type"] in RESULT_BLOCKS for part in content[-len(other_parts) :])
+            and other_parts
+        ):
+            self.record_action(entry.source, "its results were put before its words")
+        previous = self.messages[-1] if self.messages else None
+        if previous is not None and previous["role"] == "user" and results_of(previous):
+            joined_parts = [*parts_of(previous), *other_parts]
+            self.messages[-1] = (
+                entry.message
+                if joined_parts == content
+                else with_content(previous, joined_parts)
+            )
+            self.sources[-1] = entry.source
+        elif other_parts:
+            self.append(with_content(entry.message, other_parts), entry.source)
+
+    def insert_opening(self) -> None:
+        """Insert an opening user message if the list begins with the assistant, which Anthropic refuses."""
+        first_index = next(
+            (i for i, m in enumerate(self.messages) if m["role"] not in SYSTEM_ROLES),
+            None,
+        )
+        if (
+            first_index is not None
+            and self.messages[first_index]["role"] != "user"
+            and not is_provider_compaction(self.messages[first_index])
+        ):
+            self.messages.insert(first_index, {"role": "user", "content": OPENING_TEXT})
+            self.sources.insert(first_index, None)
+            self.actions.append(
+                "an opening user message was put before the assistant's first"
+            )
+
+
+def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
+    """Return the last message with calls, if nothing but results comes after it."""
+    for entry in entries[::-1]:
+        if entry.calls:
+            return entry
+        if entry.message["role"] != "tool" and not (
+            entry.result_blocks and entry.result_blocks == parts_of(entry.message)
+        ):
+            return None
+    return None
+
+
+def _correct_message(message: Mapping[str, Any], role: str) -> Message:
+    """Return the message itself if its shape is right, else a corrected copy."""
+    changes: dict[str, Any] = {}
+    content = message.get("content")
+    calls = message.get("tool_calls")
+    if role != message["role"]:
+        changes["role"] = role
+    if isinstance(content, list):
+        parts = [
+            part for item in content if (part := _correct_part(item, role)) is not None
+        ]
+        if not _has_same_items(parts, content) or not (parts or role == "assistant"):
+            changes["content"] = parts or ""
+    elif not isinstance(content, str) and (content is not None or role != "assistant"):
+        changes["content"] = content_text(content)
+    if "tool_calls" in message:
+        call_list = calls if isinstance(calls, list) else []
+        corrected_calls = [
+            call for item in call_list if (call := _correct_call(item)) is not None
+        ]
+        if not corrected_calls or not _has_same_items(corrected_calls, call_list):
+            changes["tool_calls"] = corrected_calls
+    if not changes:
+        return cast("Message", message)
+    copy = dict(without_native_value(message)) | changes
+    if not copy.get("tool_calls"):
+        copy.pop("tool_calls", None)
+        if role == "assistant" and copy.get("content") is None:
+            copy["content"] = ""
+    return cast("Message", copy)
+
+
+def _has_same_items(new: Sequence[Any], old: Sequence[Any]) -> bool:
+    return len(new) == len(old) and all(
+        new_item is old_item for new_item, old_item in zip(new, old, strict=True)
+    )
+
+
+def _correct_call(call: Any) -> Any:
+    """Return the call with a type and text arguments; None if it names no tool."""
+    for kind, key in ARGUMENT_FIELD_BY_CALL_TYPE.items():
+        inner = call.get(kind) if isinstance(call, dict) else None
+        if isinstance(inner, dict) and _is_name(inner.get("name")):
+            if is_chat_call(call):
+                return call
+            return {
+                **call,
+                "type": kind,
+                kind: {**inner, key: json_text(inner.get(key)) or "{}"},
+            }
+    return None
+
+
+def _correct_part(part: Any, role: str) -> Part | None:
+    """Return the part with a type; None if it is not a part, or not allowed for this role."""
+    if not isinstance(part, dict):
+        return None if part is None else {"type": "text", "text": str(part)}
+    if not isinstance(part.get("type"), str):
+        return {**part, "type": "text", "text": str(part.get("text", ""))}
+    if BLOCK_ROLES.get(part["type"], role) != role:
+        return None
+    if part["type"] in CALL_BLOCKS and not _is_name(part.get("name")):
+        return {"type": "text", "text": "[a tool call without a name was here]"}
+    return part
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _block_id(call_id: str) -> str:
+    """Return the id with only those characters that Anthropic accepts in the id of a call block."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
+
+
+def _collect_result_blocks(message: Message) -> list[Part]:
+    """Return the results of a message as `tool_result` blocks; a tool message is kept in `_message`."""
+    if message["role"] == "tool":
+        return [
+            {"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}
+        ]
+    if not isinstance(message.get("content"), list):
+        return []
+    return [
+        part
+        if isinstance(part.get("tool_use_id"), str)
+        else {**part, "tool_use_id": ""}
+        for part in parts_of(message)
+        if part["type"] in RESULT_BLOCKS
+    ]
+
+
+def _as_result_block(block: Part) -> Part:
+    """Return a result as a `tool_result` block."""
+    source = block.get("_message")
+    if source is None:
+        return block
+    error_field = {"is_error": True} if source.get("is_error") is True else {}
+    return {
+        "type": "tool_result",
+        "tool_use_id": block["tool_use_id"],
+        "content": source.get("content"),
+        **error_field,
+    }
+
+
+def _as_tool_message(block: Part) -> Message:
+    """Return a result as a `tool` message; the original object if it is one already."""
+    source = cast("Message | None", block.get("_message"))
+    if source is None:
+        content = block.get("content")
+        body = (
+            content if isinstance(content, list) and content else content_text(content)
+        )
+        message: Message = {
+            "role": "tool",
+            "tool_call_id": block["tool_use_id"],
+            "content": body,
+        }
+        return (
+            {**message, "is_error": True} if block.get("is_error") is True else message
+        )
+    if source.get("tool_call_id") == block["tool_use_id"]:
+        return source
+    copy = without_native_value(source)
+    copy["tool_call_id"] = block["tool_use_id"]
+    return copy
+
+
+def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
+    """Return a copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
+    remaining_ids = iter(ids)
+    copy: dict[str, Any] = dict(without_native_value(message))
+    if isinstance(message.get("content"), list):
+        copy["content"] = [
+            {**part, "id": next(remaining_ids)}
+            if part.get("type") in CALL_BLOCKS
+            else part
+            for part in parts_of(message)
+        ]
+    if "tool_calls" in message:
+        calls: list[Any] = copy["tool_calls"]
+        copy["tool_calls"] = [
+            {**call, "id": next(remaining_ids)} if isinstance(call, dict) else call
+            for call in calls
+        ]
+    return cast("Message", copy)

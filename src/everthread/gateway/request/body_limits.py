@@ -1,0 +1,117 @@
+"""Receive a request's body within the limits of size and time; refuse one that is too large or too slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from starlette.types import Message, Receive
+
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.request.request_head import ClientGone, RequestHead
+
+
+def body_too_large() -> Refused:
+    return Refused(
+        413,
+        "request_too_large",
+        "The request is larger than this gateway accepts; see gateway.limits.",
+    )
+
+
+def body_too_slow(seconds: float) -> Refused:
+    return Refused(
+        408,
+        "request_timeout",
+        f"The request's body did not arrive within {seconds:g} seconds.",
+    )
+
+
+def _ignore_size(size: int) -> None:
+    """Ignore the count."""
+
+
+async def read_body(
+    receive: Receive,
+    call: RequestHead,
+    limits: Limits,
+    count: Callable[[int], None] = _ignore_size,
+) -> bytes:
+    """Read a whole body. Raise `Refused` if it is too large or too slow; `count` gets each piece's size."""
+    length = call.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limits.body_bytes:
+        raise body_too_large()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await collect_body(receive, limits.body_bytes, count)
+    except TimeoutError:
+        raise body_too_slow(limits.body_seconds) from None
+
+
+async def collect_body(
+    receive: Receive, most: int, count: Callable[[int], None] = _ignore_size
+) -> bytes:
+    """Return a whole body. Raise `Refused` beyond the limit; `count` gets each piece's size."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in body_pieces(receive):
+        size += len(piece)
+        if size > most:
+            raise body_too_large()
+        count(len(piece))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives an application a body that was already read here."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body as they arrive. Raise `ClientGone` if the client leaves before the last."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+class Upload:
+    """Stream a body as it arrives."""
+
+    def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
+        self._receive = receive
+        self._seconds = seconds
+        self.size = 0
+        """Bytes received so far."""
+        self.is_there = (
+            "content-length" in call.headers or "transfer-encoding" in call.headers
+        )
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece. Raise `Refused` if the next piece does not come in time."""
+        source = body_pieces(self._receive)
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    piece = await anext(source, None)
+            except TimeoutError:
+                raise body_too_slow(self._seconds) from None
+            if piece is None:
+                break
+            self.size += len(piece)
+            yield piece

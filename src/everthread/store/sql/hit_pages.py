@@ -1,0 +1,103 @@
+"""Find a page of hits: the best answers to a question, then the texts that hold every word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from everthread.core.search.query import read_question
+from everthread.core.search.terms import query_terms
+from everthread.store.database import Tx
+from everthread.store.records import (
+    HitPage,
+    RecallPassage,
+    RecallQuery,
+    SearchHit,
+    SearchQuery,
+)
+from everthread.store.sql.neighbours import find_neighbours
+from everthread.store.sql.recall_queries import recall_passages
+from everthread.store.sql.search import as_hits, search_texts
+
+MAX_CLOSEST = 50
+BEST_ANSWERS = 10
+"""Number of best answers to a question that come before the texts with every word."""
+MIN_CLOSENESS = 0.3
+"""The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
+MIN_QUESTION_CLOSENESS = 1e-6
+"""The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
+MIN_ANSWER_CLOSENESS = 0.15
+"""The least share of a question that each text after the best answers must hold."""
+
+
+def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
+    """Return a page of hits. The best answers to a question come first, then all texts that hold every word.
+
+    If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
+    """
+    end = query.offset + query.limit
+    best: list[RecallPassage] = []
+    exact: list[SearchHit] = []
+    asks_first = query.is_question and end < BEST_ANSWERS
+    if asks_first:
+        best = _find_closest(tx, query, BEST_ANSWERS, now=now)
+    if len(best) <= end:
+        exact = search_texts(tx, replace(query, limit=end + 1, offset=0))
+    if not asks_first and (query.is_question or not exact):
+        wanted = BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
+        best = _find_closest(tx, query, wanted, now=now)
+    taken = {(passage.message, passage.output) for passage in best}
+    found: list[SearchHit | RecallPassage] = [*best]
+    found += (hit for hit in exact if (hit.message, hit.output) not in taken)
+    hits = as_hits(tx, found[query.offset : end])
+    beside = find_neighbours(tx, [(hit.message, hit.snippet) for hit in hits])
+    is_near = not exact and all(passage.closeness < 1 for passage in best)
+    return HitPage(
+        tuple(
+            replace(hit, before=before, after=after)
+            for hit, (before, after) in zip(hits, beside, strict=True)
+        ),
+        more=len(found) > end,
+        near=bool(hits) and is_near,
+    )
+
+
+def _find_closest(
+    tx: Tx, query: SearchQuery, wanted: int, *, now: float
+) -> list[RecallPassage]:
+    """Return up to `wanted` of the closest texts. Skipped for single-word and quoted queries.
+
+    A question is answered if any of its rare words is stored; a shorter query must be closer.
+    """
+    if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
+        return []
+    # Of more texts some are not of the time that is asked for.
+    is_timeless = query.since is query.until is None
+    recall = RecallQuery(
+        query.text,
+        query.tenant,
+        query.thread,
+        family=query.family,
+        limit=wanted if is_timeless else min(2 * wanted, MAX_CLOSEST),
+        least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
+        least_of_others=MIN_ANSWER_CLOSENESS,
+        role=query.role,
+        tool=query.tool,
+        as_page=True,
+    )
+    question = read_question(query.text, now, common_words=True)
+    since = query.since or 0
+    until = query.until or math.inf
+    # The answer to a question may hold none of its words, but be said beside one that does.
+    passages = [
+        passage
+        for passage in recall_passages(tx, recall, question)
+        if since <= passage.created < until and (passage.closeness or query.is_sentence)
+    ]
+    # The best answers may hold little of the query; the others must hold more of it.
+    others = (
+        passage
+        for passage in passages[BEST_ANSWERS:]
+        if passage.closeness >= MIN_ANSWER_CLOSENESS
+    )
+    return [*passages[:BEST_ANSWERS], *others][:wanted]

@@ -1,0 +1,41 @@
+"""OpenAI responses <-> core, both directions: items, whole requests and replies, streams."""
+
+from everthread.wire.openai_responses.response_items import (
+    API,
+    RESULT_KIND_BY_CALL_KIND,
+    decode_assistant_items,
+    decode_messages,
+    encode_messages,
+    get_call_id,
+)
+from everthread.wire.openai_responses.responses_codec import (
+    decode_reply,
+    decode_request,
+    decode_tools,
+    encode_reply,
+    encode_request,
+    encode_tools,
+)
+from everthread.wire.openai_responses.responses_streams import (
+    ResponsesStreamDecoder,
+    encode_stream,
+    stream_decoder,
+)
+
+__all__ = [
+    "API",
+    "RESULT_KIND_BY_CALL_KIND",
+    "ResponsesStreamDecoder",
+    "decode_assistant_items",
+    "decode_messages",
+    "decode_reply",
+    "decode_request",
+    "decode_tools",
+    "encode_messages",
+    "encode_reply",
+    "encode_request",
+    "encode_stream",
+    "encode_tools",
+    "get_call_id",
+    "stream_decoder",
+]

@@ -1,0 +1,333 @@
+"""Streams of OpenAI's Responses protocol: decode them event by event, and encode a reply as one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from everthread.core.messages import (
+    kind_of,
+)
+from everthread.core.types import DeltaKind, Reply, StreamDelta
+from everthread.wire.common import (
+    error_delta,
+    event_object,
+    require_object,
+)
+from everthread.wire.openai_responses.response_items import (
+    RESULT_KIND_BY_CALL_KIND,
+    Item,
+    get_call_id,
+    get_call_name,
+)
+from everthread.wire.openai_responses.responses_codec import decode_reply, encode_reply
+from everthread.wire.sse import SseEvent
+
+
+@dataclass(frozen=True, slots=True)
+class _TextPlace:
+    """Where a streamed text belongs: a field of the item, or of a part in one of its lists."""
+
+    delta_kind: DeltaKind | None
+    field_name: str
+    list_name: str = ""
+    index_name: str = ""
+    part_kind: str = ""
+
+
+_TEXT_PLACES = {
+    "output_text": _TextPlace(
+        "text", "text", "content", "content_index", "output_text"
+    ),
+    "refusal": _TextPlace("refusal", "refusal", "content", "content_index", "refusal"),
+    "reasoning_text": _TextPlace(
+        "reasoning", "text", "content", "content_index", "reasoning_text"
+    ),
+    "reasoning_summary_text": _TextPlace(
+        "reasoning", "text", "summary", "summary_index", "summary_text"
+    ),
+    "function_call_arguments": _TextPlace("call", "arguments"),
+    "custom_tool_call_input": _TextPlace("call", "input"),
+    "mcp_call_arguments": _TextPlace(None, "arguments"),
+    "code_interpreter_call_code": _TextPlace(None, "code"),
+}
+_TEXT_PLACE_BY_PART = {
+    slot.part_kind: name for name, slot in _TEXT_PLACES.items() if slot.part_kind
+}
+_TEXT_PLACE_BY_ITEM = {
+    "function_call": "function_call_arguments",
+    "custom_tool_call": "custom_tool_call_input",
+    "mcp_call": "mcp_call_arguments",
+    "code_interpreter_call": "code_interpreter_call_code",
+}
+_PART_LISTS = {
+    "content_part": ("content", "content_index"),
+    "reasoning_summary_part": ("summary", "summary_index"),
+}
+_END_EVENTS = ("completed", "incomplete", "failed")
+_PROGRESS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
+
+
+class ResponsesStreamDecoder:
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+
+    `model` is the requested name.
+    """
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._response: dict[str, Any] = {}
+        self._items: dict[int, _StreamedItem] = {}
+        self._calls = count()
+
+    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
+        data = event_object(event)
+        if data is None:
+            return []
+        kind = str(
+            data.get("type")
+            or (event.event if isinstance(event, SseEvent) else None)
+            or ""
+        )
+        if kind == "error" or (data.get("error") and not kind):
+            return [error_delta(data.get("error") or data)]
+        name, _, phase = kind.removeprefix("response.").rpartition(".")
+        if not name and phase in _PROGRESS_EVENTS:
+            return list(
+                self._take_progress(
+                    phase,
+                    require_object(data.get("response"), f"the response of {kind}"),
+                )
+            )
+        item = self._items.setdefault(
+            _read_index(data, "output_index"), _StreamedItem()
+        )
+        if name == "output_item":
+            return self._take_item(
+                item,
+                require_object(data.get("item"), f"the item of {kind}"),
+                is_done=phase == "done",
+            )
+        if name in _TEXT_PLACES:
+            return self._take_text(
+                item, _TEXT_PLACES[name], data, is_done=phase == "done"
+            )
+        if name in _PART_LISTS:
+            list_name, index_name = _PART_LISTS[name]
+            item.parts[list_name, _read_index(data, index_name)] = require_object(
+                data.get("part"), f"the part of {kind}"
+            )
+        return []
+
+    def reply(self) -> Reply:
+        """Return the partial answer as a whole reply."""
+        output = self._response.get("output")
+        if not output or self._response.get("status") not in _END_EVENTS:
+            items = [self._items[index].assemble() for index in sorted(self._items)]
+            output = [item for item in items if item is not None]
+        return decode_reply({**self._response, "output": output}, model=self._model)
+
+    def _take_progress(
+        self, phase: str, response: Mapping[str, Any]
+    ) -> Iterator[StreamDelta]:
+        self._response = dict(response)
+        if phase not in _END_EVENTS:
+            return
+        self._response.setdefault("status", phase)
+        if isinstance(response.get("usage"), dict):
+            yield StreamDelta("usage", raw=response["usage"])
+        if phase == "failed":
+            yield error_delta(response.get("error"))
+        stop = {
+            key: self._response.get(key) for key in ("status", "incomplete_details")
+        }
+        yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
+
+    def _take_item(
+        self, item: _StreamedItem, value: Mapping[str, Any], *, is_done: bool
+    ) -> list[StreamDelta]:
+        item.start = dict(value)
+        item.is_done = is_done
+        if kind_of(value) not in RESULT_KIND_BY_CALL_KIND or not get_call_id(value):
+            return []
+        final_arguments = (
+            value.get("arguments", value.get("input"))
+            if is_done and not item.text_pieces
+            else ""
+        )
+        arguments = final_arguments if isinstance(final_arguments, str) else ""
+        if item.call_index is not None:
+            return (
+                [StreamDelta("call", index=item.call_index, arguments=arguments)]
+                if arguments
+                else []
+            )
+        item.call_index = next(self._calls)
+        name = str(get_call_name(value) or value["type"])
+        return [
+            StreamDelta(
+                "call",
+                index=item.call_index,
+                id=get_call_id(value),
+                name=name,
+                arguments=arguments,
+            )
+        ]
+
+    def _take_text(
+        self,
+        item: _StreamedItem,
+        place: _TextPlace,
+        data: Mapping[str, Any],
+        *,
+        is_done: bool,
+    ) -> list[StreamDelta]:
+        text = data.get(place.field_name if is_done else "delta")
+        if not isinstance(text, str):
+            return []
+        pieces = item.text_pieces.setdefault(
+            (place, _read_index(data, place.index_name)), []
+        )
+        is_repeat = is_done and bool(pieces)
+        if is_done:
+            pieces.clear()
+        pieces.append(text)
+        if is_repeat or not text or place.delta_kind is None:
+            return []
+        if place.delta_kind != "call":
+            return [StreamDelta(place.delta_kind, text=text)]
+        if item.call_index is None:
+            item.call_index = next(self._calls)
+        return [StreamDelta("call", index=item.call_index, arguments=text)]
+
+
+@dataclass(slots=True)
+class _StreamedItem:
+    """An item while it arrives. Pieces of text are collected and joined once, on demand."""
+
+    start: Item | None = None
+    is_done: bool = False
+    call_index: int | None = None
+    """Position among the message's calls, if the item is a call."""
+    parts: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    text_pieces: dict[tuple[_TextPlace, int], list[str]] = field(default_factory=dict)
+
+    def assemble(self) -> Item | None:
+        """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
+        if self.is_done:
+            return self.start
+        item: Item = self.start or {
+            "type": "message",
+            "role": "assistant",
+            "status": "in_progress",
+        }
+        has_text = any(
+            place.delta_kind in ("text", "refusal") for place, _ in self.text_pieces
+        )
+        if kind_of(item) == "reasoning" or (self.start is None and not has_text):
+            return None
+        item = {**item, "status": "incomplete"} if "status" in item else dict(item)
+        lists: dict[str, dict[int, dict[str, Any]]] = {}
+        for (list_name, index), part in self.parts.items():
+            lists.setdefault(list_name, {})[index] = dict(part)
+        for (place, index), pieces in self.text_pieces.items():
+            target = (
+                lists.setdefault(place.list_name, {}).setdefault(
+                    index, {"type": place.part_kind}
+                )
+                if place.list_name
+                else item
+            )
+            target[place.field_name] = "".join(pieces)
+        return item | {
+            list_name: [parts[index] for index in sorted(parts)]
+            for list_name, parts in lists.items()
+        }
+
+
+stream_decoder = ResponsesStreamDecoder
+
+
+def encode_stream(reply: Reply) -> Iterator[SseEvent]:
+    """Yield the events of a stream that sends the reply."""
+    body = encode_reply(reply)
+    sequence_numbers = count()
+
+    def make_event(kind: str, **fields: Any) -> SseEvent:
+        data = {
+            "type": f"response.{kind}",
+            "sequence_number": next(sequence_numbers),
+            **fields,
+        }
+        return SseEvent(data["type"], json.dumps(data, ensure_ascii=False))
+
+    unknown_fields = dict.fromkeys(
+        {"usage", "error", "incomplete_details"} & body.keys()
+    )
+    opening_response = {**body, **unknown_fields, "status": "in_progress", "output": []}
+    yield make_event("created", response=opening_response)
+    yield make_event("in_progress", response=opening_response)
+    for index, item in enumerate(body["output"]):
+        for kind, fields in _make_item_events(item):
+            yield make_event(kind, output_index=index, **fields)
+    if body.get("status") in _END_EVENTS:
+        yield make_event(body["status"], response=body)
+
+
+def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = _TEXT_PLACE_BY_ITEM.get(kind_of(item), "")
+    lists = {
+        list_name: item[list_name]
+        for list_name in ("summary", "content")
+        if isinstance(item.get(list_name), list)
+    }
+    started_item: Item = {**item, **{list_name: [] for list_name in lists}}
+    if "status" in item:
+        started_item["status"] = "in_progress"
+    if name:
+        started_item[_TEXT_PLACES[name].field_name] = ""
+    yield "output_item.added", {"item": started_item}
+    id_field = {"item_id": item.get("id", "")}
+    for event, (list_name, index_name) in _PART_LISTS.items():
+        for index, part in enumerate(lists.get(list_name, [])):
+            for kind, fields in _make_part_events(event, part):
+                yield kind, {**id_field, index_name: index, **fields}
+    if name:
+        yield from (
+            (kind, {**id_field, **fields})
+            for kind, fields in _make_text_events(name, item)
+        )
+    yield "output_item.done", {"item": item}
+
+
+def _make_part_events(
+    event: str, part: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = _TEXT_PLACE_BY_PART.get(kind_of(part), "")
+    yield (
+        f"{event}.added",
+        {"part": {**part, _TEXT_PLACES[name].field_name: ""} if name else part},
+    )
+    if name:
+        yield from _make_text_events(name, part)
+    yield f"{event}.done", {"part": part}
+
+
+def _make_text_events(
+    name: str, holder: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a text as one delta: a stream made from a whole reply has nothing to wait for."""
+    place = _TEXT_PLACES[name]
+    text = holder.get(place.field_name) or ""
+    extra_fields: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
+    yield f"{name}.delta", {"delta": text, **extra_fields}
+    yield f"{name}.done", {place.field_name: text, **extra_fields}
+
+
+def _read_index(data: Mapping[str, Any], key: str) -> int:
+    """Return an index; 0 if there is none."""
+    value = data.get(key)
+    return value if isinstance(value, int) else 0
