@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from everthread.compaction.earlier_summary import read_state
 from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import Compaction
+from everthread.compaction.state_sections import state_sections
+from everthread.compaction.summary import FILES, Compaction
+from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -84,6 +88,18 @@ async def test_a_few_new_messages_do_not_shorten_the_summary() -> None:
     assert second.changed
     assert second.tokens_after <= BUDGET.compacted_limit
     assert findings_in(second.messages, numbers) == findings_in(first.messages, numbers)
+
+
+def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
+    state = ThreadState()
+    for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
+        path = f"/home/me/shop/src/{name}"
+        state.apply(Effect("changed", "write_file", path, paths=(path,)), 1)
+    state.root = "/home/me/shop/src/orders"
+    sections = state_sections(state, 1_000, COUNTER.text)
+    assert "- changed: /home/me/shop/src/users/login.py, bill.py" in sections[FILES]
+    again = read_state(sections, is_ours=True)
+    assert again.files.keys() == state.files.keys()
 
 
 def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> None:
