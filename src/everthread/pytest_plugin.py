@@ -64,34 +64,35 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
     from everthread.core.secrets.redaction import redact
     from everthread.core.transcript import user_text
 
-    expected = dict.fromkeys(rules, "given")
-    if not expected:
+    expected_rules = dict.fromkeys(rules, "given")
+    if not expected_rules:
         texts = [
             (source, redact(user_text(message)))
             for source, message in enumerate(_as_messages(before))
         ]
         # A long message may be shortened; its beginning must be there.
-        expected = {
+        expected_rules = {
             text
             if len(text) <= _MAX_WHOLE_CHARS
             else text[:_START_CHARS]: f"message {source}"
             for source, text in texts
             if text
         }
-    if not expected:
+    if not expected_rules:
         raise AssertionError(
             "these messages have no text of the user, so nothing is tested; give rules=[…]"
         )
     result = _normalize_text(_as_text(after))
-    missing = [
+    missing_rules = [
         f"{rule!r} ({source})"
-        for rule, source in expected.items()
+        for rule, source in expected_rules.items()
         if _normalize_text(rule).rstrip(".!") not in result
     ]
-    if missing:
+    if missing_rules:
         raise AssertionError(
             _list_failures(
-                f"{len(missing)} of {len(expected)} rules are gone:", missing
+                f"{len(missing_rules)} of {len(expected_rules)} rules are gone:",
+                missing_rules,
             )
         )
 

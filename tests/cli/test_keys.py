@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from everthread.gateway.access.issued_keys import digest_of
+from everthread.gateway.access.key_creation import digest_of
 from everthread.store.records import KeyLimits, KeyUse
 from everthread.store.store import Store
 

@@ -142,6 +142,7 @@ class TestList:
         ):
             assert words in lines[thread.id[:8]]
         assert "branch" in lines[thread.branch[:8]]
+        assert "Use another way." in lines[thread.branch[:8]]
         assert "Look for dead code." in lines[thread.subagent[:8]]
 
     def test_all_shows_continuations_and_reverted_sessions(
@@ -688,7 +689,7 @@ class TestSearch:
     @pytest.mark.usefixtures("thread")
     def test_any_text_can_be_searched(self, everthread: Any, text: str) -> None:
         shown = everthread.succeeds("sessions", "search", "--json", "--", text)
-        json.loads(shown)
+        assert isinstance(json.loads(shown)["hits"], list)
 
     def test_a_time_that_is_none(self, everthread: Any) -> None:
         assert "'someday' is not a time" in everthread.refuses(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal.builder import JournalFold, journal_of
 from everthread.compaction.journal.journal import parse_journal
+from everthread.compaction.journal.journal_builder import JournalFold, journal_of
 from everthread.compaction.journal.steps import FIXED
 from everthread.compaction.pruning import prune
 from everthread.compaction.thread_facts import ThreadState, state_of

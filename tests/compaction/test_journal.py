@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal.builder import JournalFold, journal_of
 from everthread.compaction.journal.journal import Journal, parse_journal
+from everthread.compaction.journal.journal_builder import JournalFold, journal_of
 from everthread.compaction.journal.steps import FIXED
 from everthread.compaction.pruning import prune
 from everthread.compaction.state_sections import state_sections

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.state_sections import blocked_text
 from everthread.compaction.summary import DONE, parse_sections

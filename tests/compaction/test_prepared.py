@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.lossless.engine import LosslessEngine
+from everthread.compaction.lossless.lossless_engine import LosslessEngine
 from everthread.compaction.summary import GOAL
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter

@@ -17,7 +17,7 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth, Mode
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel

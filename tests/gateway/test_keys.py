@@ -21,7 +21,7 @@ from everthread.factory import open_store
 from everthread.factory.gateways import add_own_key, list_upstreams
 from everthread.gateway.access import auth
 from everthread.gateway.access.auth import KEY_CACHE_SECONDS, KeyAuthenticator
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.factory.gateways import add_keys, list_upstreams
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (

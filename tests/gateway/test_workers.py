@@ -21,7 +21,7 @@ from everthread.core.types import Request
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.gateway.access.auth import KEY_CACHE_SECONDS
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.dashboard.access import MAX_LINKS, LoginLinks
 from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
@@ -267,6 +267,6 @@ def test_the_newest_links_stay_good_and_each_is_used_once(
         links.add(f"{number:04}")
         if shared:
             os.utime(tmp_path / "links" / f"{number:04}", (number, number))
-    assert not others.take("0000")
-    assert others.take(f"{MAX_LINKS:04}")
-    assert not links.take(f"{MAX_LINKS:04}")
+    assert not others.remove("0000")
+    assert others.remove(f"{MAX_LINKS:04}")
+    assert not links.remove(f"{MAX_LINKS:04}")

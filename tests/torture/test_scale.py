@@ -21,7 +21,7 @@ import pytest
 
 from everthread import open_store
 from everthread.core.types import Request
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.access.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault

@@ -66,6 +66,8 @@ class Room:
     """Tokens of system prompt and tools."""
     summary: int = 0
     """Tokens for the summary without the user's words."""
+    summary_usual: int = 0
+    """The part of them that gives way only after half of the tail and the user's words."""
     summary_min: int = 0
     words: int = 0
     """Tokens for the user's words."""
@@ -257,9 +259,14 @@ class Fitter:
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if self._shorten_arguments(cut):
             tail, cut = self._choose(earliest)
+        if self.room.summary > self.room.summary_usual and cut.tokens > self.room.limit:
+            self._shrink_large_summary(cut.tokens - self.room.limit)
+            tail, cut = self._choose(earliest)
+            cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
             self._halve()
             tail, cut = self._choose(earliest)
+            cut = self._cut_group(tail, cut, at_least=self.room.tail)
         cut = self._squeeze_summary(
             cut,
             limit=self.room.limit,
@@ -478,6 +485,11 @@ class Fitter:
         self.steps.append(
             f"protected no last messages and halved the tail to {self.room.tail:,} tokens"
         )
+
+    def _shrink_large_summary(self, tokens: int) -> None:
+        """Take this many tokens from a summary that is larger than usual."""
+        room = max(self.room.summary - tokens, self.room.summary_usual)
+        self.room = replace(self.room, summary=room)
 
     def _squeeze_summary(
         self, cut: Cut, *, limit: int, words: int, summary: int

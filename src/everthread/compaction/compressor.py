@@ -9,8 +9,8 @@ from typing import Any
 from everthread.compaction.cut_plan import CutPlan
 from everthread.compaction.drafts import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal.builder import JournalFold
 from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.journal.journal_builder import JournalFold
 from everthread.compaction.names_section import NamesSection
 from everthread.compaction.open_requests import task_lines
 from everthread.compaction.planning import EngineState

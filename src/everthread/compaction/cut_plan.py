@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from everthread.compaction.boundaries import Cut, Fit, Fitter, Room, sum_sizes
 from everthread.compaction.earlier_summary import Earlier
@@ -27,13 +28,17 @@ from everthread.compaction.user_quotes import (
     entry_tokens,
     user_message,
 )
-from everthread.core.messages import Message, Messages, count_noun
+from everthread.core.messages import Message, Messages, count_noun, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import without_summary
 
 MIN_MIDDLE_TOKENS = 300
 """A middle of fewer tokens stays, because its summary would be larger."""
+NEED_SHARE = 4
+"""To keep what it has, a summary may exceed its usual size up to this part (1/n) of T."""
+CHARS_PER_NEED = 2
+"""Characters of an answer for a token of the summary: its text takes half of the token, actions and names the rest."""
 FREE_SHARE = 2
 """The summary gets this part (1/n) of the room that the other parts leave free."""
 
@@ -65,6 +70,8 @@ class CutPlan:
     """Tokens of system prompt and tools."""
     middle_tokens: int
     """Tokens that the summary replaces, the earlier summary included."""
+    earlier_tokens: int
+    """The part of them that is the earlier summary."""
     slim_tokens: int
     """Tokens of the part of the tail whose old results are one line each."""
     budget: int
@@ -153,14 +160,22 @@ class CutPlan:
         return self.earlier.messages + len(self.covered)
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens for the summary and the user's words: 80 % of the new text, and as many as the earlier summary had.
+
+        With 80 % of that too, every compaction would shorten what is left of the oldest turns.
+        """
+        new = self.middle_tokens - self.earlier_tokens
+        return self.earlier_tokens + new * 8 // 10
+
+    @property
     def summary_budget(self) -> int:
         """Tokens for the summary. If the middle is mostly the user's words, they get the room first."""
         least = min(self.budget, self.middle_tokens // 5)
         return max(
             min(
                 self.budget,
-                self.middle_tokens * 8 // 10
-                - min(self.word_tokens, self.fit.room.words),
+                self.most_tokens - min(self.word_tokens, self.fit.room.words),
             ),
             least,
         )
@@ -176,12 +191,12 @@ class CutPlan:
         return min(self.word_tokens * 21 // 20 + 10, self.fit.room.words_least)
 
     def words_room(self, used: int) -> int:
-        """Return the tokens for the user's words beside this summary: both are at most 80 % of the replaced text."""
+        """Return the tokens for the user's words beside this summary."""
         unused = max(self.fit.room.summary - used, 0)
         return min(
             self.fit.room.words + unused,
             self.words_most,
-            self.middle_tokens * 8 // 10 - used,
+            self.most_tokens - used,
         )
 
     def count(
@@ -283,7 +298,7 @@ WordEntries = dict[int, tuple[UserMessage, int]]
 """The user's words by the index of their message, each with its tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CutPlanner:
     """The planner of one history's cut."""
 
@@ -337,10 +352,9 @@ class CutPlanner:
             scale=scale,
             fixed=self.fixed,
             middle_tokens=tokens,
+            earlier_tokens=self.counter.text(self.earlier.text),
             slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=self._add_free_room(
-                min(self._summary_budget(tokens), fit.room.summary), tokens, fit
-            ),
+            budget=self._summary_budget(middle, fit, replaced=tokens),
         )
 
     def _find_words(self) -> WordEntries:
@@ -367,7 +381,7 @@ class CutPlanner:
         The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
         """
         budget = self.budget
-        allowance = min(budget.summary_max, max(before - self.fixed, 0) // 2)
+        usual = min(budget.summary_max, max(before - self.fixed, 0) // 2)
         return Room(
             tail=int(budget.tail / scale),
             protect_last_n=budget.protect_last_n,
@@ -375,8 +389,11 @@ class CutPlanner:
             most=int(budget.threshold / scale),
             prompt=int(budget.prompt_limit / scale),
             fixed=self.fixed,
-            summary=allowance,
-            summary_min=min(budget.summary_min, allowance),
+            summary=max(
+                usual, self._needed_tokens(one.rest for one in self.history.facts)
+            ),
+            summary_usual=usual,
+            summary_min=min(budget.summary_min, usual),
             words=int(budget.user_words / scale),
             words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
         )
@@ -402,25 +419,40 @@ class CutPlanner:
             if index not in aside and (rest := facts[index].rest) is not None
         }
 
-    def _summary_budget(self, middle: int) -> int:
-        """Return the tokens for a summary of this middle.
+    def _summary_budget(
+        self, middle: Mapping[int, Message], fit: Fit, *, replaced: int
+    ) -> int:
+        """Return the tokens for a summary of this middle. `replaced`: the middle's tokens with the earlier summary.
 
-        A later summary is not smaller than the one it continues only because few messages are new: what an earlier
-        compaction kept would be lost for good.
+        It gets a part of the room that the other parts leave free, up to half of the replaced text. Where there is
+        room it also gets what it needs: a conclusion that one compaction drops is lost for all later ones. What an
+        earlier summary holds is not halved again.
         """
-        words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
-        earlier = self.counter.text(self.earlier.text) - words
-        return max(
-            self.budget.summary_size(middle), min(earlier, self.budget.summary_min)
+        room = fit.room
+        most = max(room.limit - fit.cut.tokens, 0) + room.summary
+        usual = min(self.budget.summary_size(replaced), room.summary)
+        free = (most - min(room.summary, room.summary_usual)) // FREE_SHARE
+        new = replaced - self.counter.text(self.earlier.text)
+        needed = min(
+            self._needed_tokens(middle.values()), self._earlier_tokens + new // 2
         )
+        return max(usual, min(usual + free, replaced // 2), min(needed, most))
 
-    def _add_free_room(self, budget: int, middle: int, fit: Fit) -> int:
-        """Return the summary's budget with its part of the room that the other parts leave free.
+    def _needed_tokens(self, messages: Iterable[Message | None]) -> int:
+        """Return about how many tokens keep the earlier summary and every text of these answers."""
+        texts = (
+            text_of(message)
+            for message in messages
+            if message is not None and message["role"] == "assistant"
+        )
+        needed = self._earlier_tokens + sum(map(len, texts)) // CHARS_PER_NEED
+        return min(needed, self.budget.threshold // NEED_SHARE)
 
-        It is at most half of the middle, and the compacted request stays within its limit.
-        """
-        free = max(fit.room.limit - fit.cut.tokens, 0) // FREE_SHARE
-        return max(budget, min(budget + free, middle // 2))
+    @cached_property
+    def _earlier_tokens(self) -> int:
+        """Tokens of the earlier summary without the user's words."""
+        words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
+        return max(self.counter.text(self.earlier.text) - words, 0)
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
         """Return the tokens that the summary replaces, the earlier summary included."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -236,7 +236,11 @@ def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadS
             (label for label in (CHANGED_FILES, READ_FILES) if line.startswith(label)),
             None,
         )
-        paths = read_list(line.removeprefix(label)) if label else _paths_in(line)
+        paths = (
+            _rooted(read_list(line.removeprefix(label)), state)
+            if label
+            else _paths_in(line)
+        )
         files += ((path, READ if label == READ_FILES else CHANGED) for path in paths)
     state.files = {path: FileState(did, 0) for path, did in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
@@ -263,6 +267,14 @@ def _read_standing(state: ThreadState, line: str) -> None:
         )
     elif line.startswith(RUNNING):
         state.processes.append(read_code(line.removeprefix(RUNNING))[0])
+
+
+def _rooted(paths: Iterable[str], state: ThreadState) -> list[str]:
+    """Return listed paths as calls name them: the root may be another one in the next summary."""
+    return [
+        path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}"
+        for path in paths
+    ]
 
 
 def _paths_in(line: str) -> list[str]:

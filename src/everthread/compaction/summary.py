@@ -313,7 +313,7 @@ class Compaction:
     phases: tuple[Phase, ...] = ()
     verification: Verification = Verification()
     to_store: tuple[Any, ...] = ()
-    """Outputs the result cites (`outputs.ToStore`): to be stored before the result is used."""
+    """Outputs the result cites (`outputs.OutputToStore`): to be stored before the result is used."""
     boundaries: tuple[str, ...] = ()
     """The end of the head and the start of the tail, with reasons."""
     steps: tuple[str, ...] = ()

@@ -134,10 +134,10 @@ def _describe_allowed(detail: ErrorDetails, path: list[str]) -> str:
     bounds = detail.get("ctx") or {}
     if bounds.keys() & {"ge", "le"}:
         bounds = {**_collect_bounds(_find_field(path)), **bounds}
-        low, high = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
-        if low and high:
-            return f"must be from {low} to {high}"
-        return f"must be {low} or more" if low else f"must be {high} or less"
+        minimum, maximum = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
+        if minimum and maximum:
+            return f"must be from {minimum} to {maximum}"
+        return f"must be {minimum} or more" if minimum else f"must be {maximum} or less"
     message = detail["msg"].removeprefix("Value error, ")
     return message.replace("Input should be", "must be", 1)
 

@@ -66,11 +66,11 @@ def _split_key(key: KeyPath) -> list[str]:
 
 def _remove_key(values: Any, key: KeyPath) -> None:
     """Remove a key by its full path, in place, if it is there."""
-    *sections, last = _split_key(key)
+    *sections, name = _split_key(key)
     for section in sections:
         values = values.get(section) if isinstance(values, dict) else None
     if isinstance(values, dict):
-        values.pop(last, None)
+        values.pop(name, None)
 
 
 def _keeps_comments(old_text: str, new_text: str) -> bool:

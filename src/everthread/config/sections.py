@@ -75,8 +75,8 @@ def check_store_url(value: str) -> str:
 
 def allowed_range(key: str) -> Any:
     """Return the allowed range of a setting, which is defined in the module that uses it."""
-    low, high = budget.SETTING_RANGES[key]
-    return Field(ge=low, le=None if math.isinf(high) else high)
+    minimum, maximum = budget.SETTING_RANGES[key]
+    return Field(ge=minimum, le=None if math.isinf(maximum) else maximum)
 
 
 EnvironmentName = Annotated[str, AfterValidator(_check_environment_name)]

@@ -104,10 +104,10 @@ def _is_empty_on_wire(message: Message) -> bool:
 
 
 def _make_unique_ids(ids: list[str]) -> Iterator[str]:
-    used: set[str] = set()
+    used_ids: set[str] = set()
     for call_id in ids:
-        yield call_id if call_id and call_id not in used else f"call_{new_id()}"
-        used.add(call_id)
+        yield call_id if call_id and call_id not in used_ids else f"call_{new_id()}"
+        used_ids.add(call_id)
 
 
 class AnswerRecorder:
@@ -183,7 +183,7 @@ class AnswerRecorder:
             *(NewMessage(stub) for stub in make_stub_results(conversation.open_calls)),
             NewMessage(message, event=new_id()),
         ]
-        stored, cost, _ = await asyncio.gather(
+        stored_messages, cost, _ = await asyncio.gather(
             conversation.append(new_messages),
             self._account(usage, model_name, is_estimated=is_estimated),
             conversation.save(),
@@ -192,7 +192,7 @@ class AnswerRecorder:
         if is_own_model and not is_estimated:
             await self._learn_success(usage)
         self.sent_request = None
-        return Answer(message, reply.stop, usage, cost, stored[-1].id)
+        return Answer(message, reply.stop, usage, cost, stored_messages[-1].id)
 
     async def _account(
         self, usage: CanonicalUsage, model: str, *, is_estimated: bool

@@ -322,7 +322,7 @@ class ConversationContext:
     ) -> ConversationDraft:
         conversation = self._conversation
         session = conversation.session.id
-        stored = tuple(conversation.stored)
+        stored_messages = tuple(conversation.stored)
         engine_input = make_compaction_input(conversation, order)
         if not order.is_preview:
             tokens = order.tokens or conversation.tokens
@@ -337,7 +337,7 @@ class ConversationContext:
             conversation.engine, engine_input, conversation.summarizer, wait
         )
         return ConversationDraft(
-            compaction, session, stored, tuple(engine_input.messages)
+            compaction, session, stored_messages, tuple(engine_input.messages)
         )
 
     def is_usable(self, draft: ConversationDraft) -> bool:
@@ -419,7 +419,7 @@ class ConversationContext:
     async def shrink_payload(self) -> bool:
         conversation = self._conversation
         bodies = list(conversation.bodies)
-        smaller_bodies, stored = slim_messages(
+        smaller_bodies, outputs = slim_messages(
             bodies, conversation.budget.preview_chars
         )
         if all(new is old for new, old in zip(smaller_bodies, bodies, strict=True)):
@@ -434,7 +434,7 @@ class ConversationContext:
             kept=tuple(range(len(bodies))),
             author="none",
             reason="payload",
-            to_store=tuple(stored),
+            to_store=tuple(outputs),
             steps=("dropped old images and stored big results",),
         )
         draft = ConversationDraft(

@@ -124,7 +124,9 @@ class ConversationState:
 
     # Messages in view
 
-    def show_session(self, session: Session, stored: Sequence[StoredMessage]) -> None:
+    def show_session(
+        self, session: Session, stored_messages: Sequence[StoredMessage]
+    ) -> None:
         """Replace the session and the messages in view."""
         self.session = session
         self.stored = []
@@ -132,7 +134,7 @@ class ConversationState:
         self.open_calls = {}
         self.ids_in_view.clear()
         self._recount()
-        for message in stored:
+        for message in stored_messages:
             self.add(message)
 
     def add(self, message: StoredMessage) -> None:
@@ -157,14 +159,16 @@ class ConversationState:
             replace(item, tokens=self.counter.message(item.body))
             for item in new_messages
         ]
-        stored = await self.setup.store.append(self.session.id, counted_messages)
-        for message in stored:
+        stored_messages = await self.setup.store.append(
+            self.session.id, counted_messages
+        )
+        for message in stored_messages:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
             elif message.id not in self.ids_in_view:
                 await self.reload()
                 break
-        return stored
+        return stored_messages
 
     async def reload(self) -> None:
         """Read the thread's tip again, because another process wrote to it or continued it."""
@@ -184,12 +188,14 @@ class ConversationState:
         """Show the thread's tip. In another session, forget the facts about the last request."""
         store = self.setup.store
         tip = await store.get_compression_tip(self.session.id)
-        session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
+        session, stored_messages = await asyncio.gather(
+            store.session(tip), store.messages(tip)
+        )
         if session.id != self.session.id:
             self.state.calibration.reset()
             self.last_marked_index = None
             self.last_request = None
-        self.show_session(session, stored)
+        self.show_session(session, stored_messages)
 
     # Sizes
 
@@ -466,14 +472,23 @@ class SessionArchive(StoreLookup):
 
         For a shortened message, return the message that it replaces.
         """
-        in_view = {stored.id: stored for stored in self._conversation.stored}
+        in_view = {
+            stored_message.id: stored_message
+            for stored_message in self._conversation.stored
+        }
         originals: list[Original] = []
         for message_id in ids:
-            stored = in_view.get(message_id) or await self.load_message(message_id)
-            if stored is not None and stored.origin is not None:
-                stored = await self.load_message(stored.origin)
-            if stored is not None:
-                originals.append(Original(stored.id, stored.body, stored.created))
+            stored_message = in_view.get(message_id) or await self.load_message(
+                message_id
+            )
+            if stored_message is not None and stored_message.origin is not None:
+                stored_message = await self.load_message(stored_message.origin)
+            if stored_message is not None:
+                originals.append(
+                    Original(
+                        stored_message.id, stored_message.body, stored_message.created
+                    )
+                )
         return originals
 
     async def covered(self) -> list[int]:
@@ -491,11 +506,13 @@ class SessionArchive(StoreLookup):
 # Opening
 
 
-async def create_session(setup: Setup, new: NewSession) -> Session:
+async def create_session(setup: Setup, new_session: NewSession) -> Session:
     """Create a session, with a system prompt written for it."""
-    model = new.model or setup.route.name
-    system = setup.build_system() if new.system is None else new.system
-    return await setup.store.create_session(replace(new, model=model, system=system))
+    model = new_session.model or setup.route.name
+    system = setup.build_system() if new_session.system is None else new_session.system
+    return await setup.store.create_session(
+        replace(new_session, model=model, system=system)
+    )
 
 
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:

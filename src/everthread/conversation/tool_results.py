@@ -22,10 +22,10 @@ async def limit_results(
         tool["function"]["name"] for tool in conversation.engine.get_tool_schemas()
     }
     limits = conversation.setup.options.output_limits(conversation.budget)
-    limited_results, large = cite_large_results(
+    limited_results, large_outputs = cite_large_results(
         messages, conversation.open_calls, limits, lookups=own_tools
     )
-    for result in large:
+    for result in large_outputs:
         await store_output(conversation, result.output, tool=result.tool)
     return limited_results
 

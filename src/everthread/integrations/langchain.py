@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal.builder import journal_of
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import CRITICAL, DONE, USER_WORDS, render_sections
 from everthread.compaction.user_quotes import render_words, user_message

@@ -239,10 +239,10 @@ def _find_provider(
         raise ConfigError(f"provider {provider!r} is not known; known are {names}")
     if name.startswith("openrouter/"):
         return OPENROUTER, name.removeprefix("openrouter/")
-    vendor, slash, rest = name.rpartition("/")
+    vendor, slash, name_without_vendor = name.rpartition("/")
     if slash and (_has_key(OPENROUTER, environment) or vendor not in _PROVIDER_BY_NAME):
         return OPENROUTER, name
-    model = rest if slash else name
+    model = name_without_vendor if slash else name
     maker = _find_maker(model)
     if maker in (ANTHROPIC, OPENAI) or (maker and _has_key(maker, environment)):
         return maker, model
@@ -271,10 +271,10 @@ def find_provider_by_name(model: str) -> str | None:
     """Return the provider that a model's name implies; None if the name alone does not decide."""
     if _is_local(model):
         return "local"
-    vendor, slash, rest = model.partition("/")
+    vendor, slash, name_without_vendor = model.partition("/")
     if slash and vendor in _PROVIDER_BY_NAME:
         return vendor
-    name = rest if slash else model
+    name = name_without_vendor if slash else model
     return next(
         (
             entry.name

@@ -101,48 +101,49 @@ TERM_STRENGTHS = [0.0, *(round_strength(total / 1.64493406685) for total in _SUM
 
 
 def parse_query(text: str) -> ParsedQuery:
-    exact: list[QueryPhrase] = []
-    typed: list[QueryPhrase] = []
-    loose: list[QueryPhrase] = []
-    shown: list[tuple[str, ...]] = []
-    for quoted, word in _QUERY_WORD.findall(text):
-        typed_text = quoted or word
-        begun = word.endswith("*")
-        run = phrase_terms(typed_text)[:MAX_RUN]
-        if not run or tuple(run) in shown:
+    """Parse a query into its phrases, for each way to run it."""
+    exact_phrases: list[QueryPhrase] = []
+    typed_phrases: list[QueryPhrase] = []
+    loose_phrases: list[QueryPhrase] = []
+    runs: list[tuple[str, ...]] = []
+    for quotation, word in _QUERY_WORD.findall(text):
+        is_prefix = word.endswith("*")
+        run = phrase_terms(quotation or word)[:MAX_RUN]
+        if not run or tuple(run) in runs:
             continue
-        as_typed = _typed_phrases(typed_text, run, begun=begun)
-        typed += as_typed
-        exact += as_typed if quoted or begun else _whole_phrases(word) or as_typed
-        loose += (
-            as_typed
-            if quoted or begun
-            else _single_terms(query_terms(word, loose=True)[:MAX_RUN])
-        )
-        shown.append(tuple(run))
-        if len(shown) == MAX_WORDS:
+        as_typed = _typed_phrases(quotation or word, run, is_prefix=is_prefix)
+        typed_phrases += as_typed
+        if quotation or is_prefix:
+            exact_phrases += as_typed
+            loose_phrases += as_typed
+        else:
+            exact_phrases += _whole_phrases(word) or as_typed
+            loose_terms = query_terms(word, loose=True)[:MAX_RUN]
+            loose_phrases += _single_terms(loose_terms)
+        runs.append(tuple(run))
+        if len(runs) == MAX_WORDS:
             break
     # Texts that hold all words in a row, as typed, come first.
     in_a_row = (
-        [make_phrase(chain(*shown))]
-        if len(shown) > 1 and not {'"', "*"} & set(text)
+        [make_phrase(chain(*runs))]
+        if len(runs) > 1 and not {'"', "*"} & set(text)
         else []
     )
     ways = (
-        tuple(dict.fromkeys(phrases)) for phrases in (in_a_row, exact, typed, loose)
+        tuple(dict.fromkeys(phrases))
+        for phrases in (in_a_row, exact_phrases, typed_phrases, loose_phrases)
     )
-    return ParsedQuery(tuple(dict.fromkeys(way for way in ways if way)), tuple(shown))
+    return ParsedQuery(tuple(dict.fromkeys(way for way in ways if way)), tuple(runs))
 
 
-def _typed_phrases(typed: str, run: list[str], *, begun: bool) -> list[QueryPhrase]:
+def _typed_phrases(text: str, run: list[str], *, is_prefix: bool) -> list[QueryPhrase]:
     """The phrases of a text that contains this. Pairs of characters are rarer than characters, so they are added."""
     pairs = [first + second for first, second in pairwise(run)]
-    words = query_terms(typed)
+    words = query_terms(text)
     if pairs and all(map(_is_single, run)) and set(pairs) <= set(words):
         return [make_phrase(pairs)]
-    prefix = begun and not _is_single(run[-1])
     return [
-        make_phrase(run, prefix=prefix),
+        make_phrase(run, prefix=is_prefix and not _is_single(run[-1])),
         *_single_terms(term for term in words if term in pairs),
     ]
 
@@ -150,9 +151,9 @@ def _typed_phrases(typed: str, run: list[str], *, begun: bool) -> list[QueryPhra
 def _whole_phrases(word: str) -> list[QueryPhrase]:
     """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
     identifiers = identifier_terms(word)
-    covered = {term for identifier in identifiers for term in query_terms(identifier)}
-    rest = [term for term in query_terms(word) if term not in covered]
-    return _single_terms([*identifiers, *rest][:MAX_RUN]) if identifiers else []
+    parts = {term for identifier in identifiers for term in query_terms(identifier)}
+    other_terms = [term for term in query_terms(word) if term not in parts]
+    return _single_terms([*identifiers, *other_terms][:MAX_RUN]) if identifiers else []
 
 
 @functools.lru_cache(maxsize=1024)

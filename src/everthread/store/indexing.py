@@ -81,9 +81,9 @@ def is_waiting(tx: Tx) -> bool:
 
 
 def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
-    """What waits, oldest first, ready to be indexed: a list for each transaction. Empty when nothing waits.
+    """Prepare what waits, oldest first, up to about `most` characters: a list of parts for each transaction.
 
-    Up to about `most` characters.
+    Empty if nothing waits.
     """
     batches: list[list[IndexPart]] = []
     room = chars = 0
@@ -130,9 +130,9 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
             if output is not None:
                 yield IndexEntry(*row[:4], *_load_cited(tx, thread, output))
             elif row[2] in stored:
-                text = searchable_text(decode_body(stored[row[2]][-1]))
-                said: Row = (*stored[row[2]][:-1], text)
-                yield IndexEntry(*row[:4], *said)
+                *columns, body = stored[row[2]]
+                fields: Row = (*columns, searchable_text(decode_body(body)))
+                yield IndexEntry(*row[:4], *fields)
             else:
                 yield IndexEntry(*row[:4])
 
@@ -178,8 +178,8 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
     times: dict[int, list[float]] = {}
     for piece_id, (part, cut) in zip(ids, cuts, strict=True):
         entry = part.entry
-        said = clean_text(cut.text) if part.redacted else None
-        span = (entry.number, entry.message, cut.start, len(cut.text), said)
+        shown_text = clean_text(cut.text) if part.redacted else None
+        span = (entry.number, entry.message, cut.start, len(cut.text), shown_text)
         is_output = entry.output is not None
         cited = (entry.output, entry.tool, entry.created) if is_output else NOT_CITED
         rows.append((piece_id, *span, *cited))
@@ -216,7 +216,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
         if part.first == 0 and _is_indexed(tx, part.entry)
     }
     ended = indexed | {part.entry.id for part in mine if part.last}
-    going = [
+    progress = [
         (part.first + len(part.cuts), part.entry.id)
         for part in mine
         if part.entry.id not in ended
@@ -226,7 +226,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
             f"DELETE FROM unindexed WHERE id IN ({placeholders(list(ended))})",
             list(ended),
         )
-    tx.many("UPDATE unindexed SET done = ? WHERE id = ?", going)
+    tx.many("UPDATE unindexed SET done = ? WHERE id = ?", progress)
     return [part for part in mine if part.entry.id not in indexed]
 
 

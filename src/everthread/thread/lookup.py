@@ -314,11 +314,11 @@ class StoreLookup:
         if hit.message is None:
             text = await self.store.output(hit.output or "", tenant=self.tenant)
             return _show_around(text, hit.snippet)
-        stored = await self.store.message(hit.message, tenant=self.tenant)
-        excerpt = _show_around(searchable_text(stored.body), hit.snippet)
+        stored_message = await self.store.message(hit.message, tenant=self.tenant)
+        excerpt = _show_around(searchable_text(stored_message.body), hit.snippet)
         search_arguments = [
             call.arguments
-            for call in calls_of(stored.body)
+            for call in calls_of(stored_message.body)
             if is_lookup_tool(call.name)
         ]
         if any(argument and argument in excerpt for argument in search_arguments):
@@ -393,18 +393,20 @@ class StoreLookup:
                     thread, start=start, limit=MESSAGES_PER_QUERY
                 )
                 texts = []
-                for stored in page:
-                    turn += is_user_message(stored.body)
-                    calls = {call.id: call.name for call in calls_of(stored.body)}
+                for stored_message in page:
+                    turn += is_user_message(stored_message.body)
+                    calls = {
+                        call.id: call.name for call in calls_of(stored_message.body)
+                    }
                     tool_by_call |= calls
                     tool_names = (
                         result.name or tool_by_call.get(result.call_id, "")
-                        for result in results_of(stored.body)
+                        for result in results_of(stored_message.body)
                     )
                     tools = [*filter(None, tool_names)]
                     if not any(map(is_lookup_tool, (*tools, *calls.values()))):
                         texts.append(
-                            _make_excerpt(stored, thread, turn, ",".join(tools))
+                            _make_excerpt(stored_message, thread, turn, ",".join(tools))
                         )
                 yield texts
                 if len(page) < MESSAGES_PER_QUERY:
@@ -457,9 +459,11 @@ class StoreLookup:
             raise InputError(
                 f"{item_id[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
             )
-        stored, thread = await self._find_message(int(id_match[1]))
-        turn = await self._find_turn(thread, stored.id)
-        return _make_passage(_make_excerpt(stored, thread, turn), start, max_chars)
+        stored_message, thread = await self._find_message(int(id_match[1]))
+        turn = await self._find_turn(thread, stored_message.id)
+        return _make_passage(
+            _make_excerpt(stored_message, thread, turn), start, max_chars
+        )
 
     async def _check_output(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
@@ -476,15 +480,15 @@ class StoreLookup:
 
     async def _find_message(self, message_id: int) -> tuple[StoredMessage, str]:
         """Return a message and its thread. Raise `UnknownIdError` if it is out of reach."""
-        stored = await self.store.message(message_id, tenant=self.tenant)
-        thread = (await self.store.session(stored.session)).thread
+        stored_message = await self.store.message(message_id, tenant=self.tenant)
+        thread = (await self.store.session(stored_message.session)).thread
         if self.thread is None or thread == self.thread:
-            return stored, thread
+            return stored_message, thread
         # A branch has its parent's messages too.
         if await self.turn_of(message_id) is not None:
-            return stored, self.thread
+            return stored_message, self.thread
         if self._reach == "all" or thread in await self._list_family(self.thread):
-            return stored, thread
+            return stored_message, thread
         raise UnknownIdError(f"this conversation has no message {message_id}")
 
     # Turns
@@ -512,9 +516,9 @@ class StoreLookup:
             page = await self.store.history(
                 thread, start=start, limit=MESSAGES_PER_QUERY
             )
-            for stored in page:
-                turn += is_user_message(stored.body)
-                turn_by_message[stored.id] = turn
+            for stored_message in page:
+                turn += is_user_message(stored_message.body)
+                turn_by_message[stored_message.id] = turn
             has_more = len(page) == MESSAGES_PER_QUERY
         return turn_by_message
 
@@ -567,12 +571,12 @@ class StoreLookup:
         sizes: dict[int, int] = {}
         first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
         for start in range(first, last, MESSAGES_PER_QUERY):
-            for stored in await self.store.history(
+            for stored_message in await self.store.history(
                 thread, start=start, limit=min(MESSAGES_PER_QUERY, last - start)
             ):
-                if stored.id in wanted_ids:
-                    sizes[stored.id] = len(
-                        _render_block(stored, thread, turns[stored.id])
+                if stored_message.id in wanted_ids:
+                    sizes[stored_message.id] = len(
+                        _render_block(stored_message, thread, turns[stored_message.id])
                     )
         return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
@@ -593,10 +597,12 @@ class StoreLookup:
             last = min(start + max_chars - total, size)
             total += size
             if first < last:
-                stored = await self.store.message(message_id, tenant=self.tenant)
+                stored_message = await self.store.message(
+                    message_id, tenant=self.tenant
+                )
                 blocks.append(
                     redact_part(
-                        _render_block(stored, thread, turns[message_id]),
+                        _render_block(stored_message, thread, turns[message_id]),
                         first,
                         last,
                         margin=RAW_MARGIN,
@@ -652,9 +658,9 @@ class StoreLookup:
         if not compaction_record.record.covered:
             history = await self.store.history(thread)
             return [
-                stored.id
-                for stored in history
-                if stored.created <= compaction_record.created
+                stored_message.id
+                for stored_message in history
+                if stored_message.created <= compaction_record.created
             ]
         earlier_records = (
             record
@@ -671,9 +677,11 @@ class StoreLookup:
 
     async def _find_summary_session(self, message_id: int) -> str | None:
         """Return the session that a summary message begins, or None for any other message."""
-        stored = await self.load_message(message_id)
+        stored_message = await self.load_message(message_id)
         return (
-            stored.session if stored is not None and stored.kind == "summary" else None
+            stored_message.session
+            if stored_message is not None and stored_message.kind == "summary"
+            else None
         )
 
     async def _find_originals(self, ids: Sequence[int]) -> list[int]:
@@ -682,8 +690,12 @@ class StoreLookup:
         for message_id in dict.fromkeys(ids):
             if await self.turn_of(message_id) is not None:
                 originals.add(message_id)
-            elif (stored := await self.load_message(message_id)) is not None:
-                originals.add(message_id if stored.origin is None else stored.origin)
+            elif (stored_message := await self.load_message(message_id)) is not None:
+                originals.add(
+                    message_id
+                    if stored_message.origin is None
+                    else stored_message.origin
+                )
         return sorted(originals)
 
     async def load_message(self, message_id: int) -> StoredMessage | None:
@@ -694,8 +706,8 @@ class StoreLookup:
             return None
 
 
-def _render_block(stored: StoredMessage, thread: str, turn: int) -> str:
-    excerpt = _make_excerpt(stored, thread, turn)
+def _render_block(stored_message: StoredMessage, thread: str, turn: int) -> str:
+    excerpt = _make_excerpt(stored_message, thread, turn)
     return f"{heading(excerpt)}:\n{excerpt.text}\n\n"
 
 
@@ -717,17 +729,17 @@ def _list_leaves(nodes: Mapping[str, Node], node_id: str) -> list[int]:
 
 
 def _make_excerpt(
-    stored: StoredMessage, thread: str, turn: int | None, tool: str = ""
+    stored_message: StoredMessage, thread: str, turn: int | None, tool: str = ""
 ) -> Excerpt:
-    role = str(stored.body.get("role", ""))
-    text = searchable_text(stored.body)
+    role = str(stored_message.body.get("role", ""))
+    text = searchable_text(stored_message.body)
     return Excerpt(
-        f"message:{stored.id}",
+        f"message:{stored_message.id}",
         thread,
         turn=turn or None,
         role=role,
         tool=tool,
-        created=stored.created,
+        created=stored_message.created,
         text=text,
     )
 

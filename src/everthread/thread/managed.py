@@ -139,7 +139,7 @@ class ThreadContext(Protocol[DraftT]):
         """Continue with the compacted messages. Return the reason if that was not possible, else ""."""
         ...
 
-    async def discard(self, draft: DraftT, why: str) -> None:
+    async def discard(self, draft: DraftT, reason: str) -> None:
         """Account for a compaction that is not used, and report the reason."""
         ...
 

@@ -14,21 +14,21 @@ from everthread.errors import WireError
 from everthread.wire.sse import SseEvent
 
 
-def require_object(value: Any, where: str) -> Mapping[str, Any]:
+def require_object(value: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise WireError(f"{where} must be an object, not {_describe_type(value)}")
+        raise WireError(f"{path} must be an object, not {_describe_type(value)}")
     return value
 
 
-def require_list(value: Any, where: str) -> Sequence[Any]:
+def require_list(value: Any, path: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise WireError(f"{where} must be a list, not {_describe_type(value)}")
+        raise WireError(f"{path} must be a list, not {_describe_type(value)}")
     return value
 
 
-def require_text(value: Any, where: str) -> str:
+def require_text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise WireError(f"{where} must be a string, not {_describe_type(value)}")
+        raise WireError(f"{path} must be a string, not {_describe_type(value)}")
     return value
 
 

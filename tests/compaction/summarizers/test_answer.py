@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers import prompts as answer
-from everthread.compaction.summarizers.prompts import (
+from everthread.compaction.summarizers import answer_judging
+from everthread.compaction.summarizers.answer_judging import (
     SummaryAnswer,
-    SummaryPrompt,
-    fit,
-    headings,
-    judge,
+    judge_answer,
     without_thinking,
 )
+from everthread.compaction.summarizers.prompts import SummaryPrompt, fit, headings
 from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
@@ -40,7 +38,7 @@ def judged(
     **fields: Any,
 ) -> SummaryAnswer:
     question = SummaryPrompt(Request("m", [make_message("user", "?")]), target, given)
-    return judge(make_reply(text, **fields), question, COUNT, template)
+    return judge_answer(make_reply(text, **fields), question, COUNT, template)
 
 
 WRAPPED = {
@@ -106,38 +104,50 @@ CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "
 ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
 FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "empty": ("", {}, answer.FAULT_EMPTY),
-    "blank": (" \n", {}, answer.FAULT_EMPTY),
+    "empty": ("", {}, answer_judging.FAULT_EMPTY),
+    "blank": (" \n", {}, answer_judging.FAULT_EMPTY),
     "only thinking": (
         "<think>What do they want? ## Goal",
         {},
-        answer.FAULT_ONLY_THINKING,
+        answer_judging.FAULT_ONLY_THINKING,
     ),
-    "thinking, then nothing": ("<think>Hm.</think>\n", {}, answer.FAULT_ONLY_THINKING),
-    "an answer": (ANSWERED, {}, answer.FAULT_NO_SECTIONS),
+    "thinking, then nothing": (
+        "<think>Hm.</think>\n",
+        {},
+        answer_judging.FAULT_ONLY_THINKING,
+    ),
+    "an answer": (ANSWERED, {}, answer_judging.FAULT_NO_SECTIONS),
     "a refusal in words": (
         "I'm sorry, but I can't help with that.",
         {},
-        answer.FAULT_NO_SECTIONS,
+        answer_judging.FAULT_NO_SECTIONS,
     ),
-    "a refusal": ("", {"stop": "refusal"}, answer.FAULT_REFUSED),
-    "a filtered answer": ("I can", {"stop": "content_filter"}, answer.FAULT_REFUSED),
+    "a refusal": ("", {"stop": "refusal"}, answer_judging.FAULT_REFUSED),
+    "a filtered answer": (
+        "I can",
+        {"stop": "content_filter"},
+        answer_judging.FAULT_REFUSED,
+    ),
     "calls": (
         "",
         {"stop": "tool_calls", "message": {"role": "assistant", "tool_calls": [CALL]}},
-        answer.FAULT_CALLED_TOOLS,
+        answer_judging.FAULT_CALLED_TOOLS,
     ),
-    "headings only": (FAULT_EMPTY_SECTIONS, {}, answer.FAULT_EMPTY_SECTIONS),
+    "headings only": (FAULT_EMPTY_SECTIONS, {}, answer_judging.FAULT_EMPTY_SECTIONS),
     "translated headings": (
         "## 目标\n修复\n## 关键决定\n无\n## 文件\na.py",
         {},
-        answer.FAULT_NO_SECTIONS,
+        answer_judging.FAULT_NO_SECTIONS,
     ),
-    "cut off early": (GOOD_TEXT[:150], {"stop": "length"}, answer.FAULT_CUT_OFF),
+    "cut off early": (
+        GOOD_TEXT[:150],
+        {"stop": "length"},
+        answer_judging.FAULT_CUT_OFF,
+    ),
     "longer than its input": (
         GOOD_TEXT.replace("8443", "8443 " * 6000),
         {},
-        answer.FAULT_LONGER_THAN_SOURCE,
+        answer_judging.FAULT_LONGER_THAN_SOURCE,
     ),
 }
 
@@ -159,7 +169,7 @@ def test_cut_off_late_is_good_enough() -> None:
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
-    assert judged(text).fault == answer.FAULT_TOO_LONG
+    assert judged(text).fault == answer_judging.FAULT_TOO_LONG
     assert judged(text).usable
     assert judged(text, target=1000).fault == "", "half as much again is tolerated"
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summarizers.prompts import (
+from everthread.compaction.summarizers.conversation_record import (
     CLOSE,
     OPEN,
     as_inert_text,
-    headings,
 )
+from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summarizers.prompts import headings
 from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everthread.compaction.summarizers import prompts as answer
+from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import SummaryDraft, render_sections
 from everthread.errors import SummaryError
@@ -86,24 +86,27 @@ async def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
 
 
 BAD = {
-    "empty": (completion_reply(""), answer.FAULT_EMPTY),
-    "null": (completion_reply(None), answer.FAULT_EMPTY),
+    "empty": (completion_reply(""), answer_judging.FAULT_EMPTY),
+    "null": (completion_reply(None), answer_judging.FAULT_EMPTY),
     "answers the conversation": (
         completion_reply("Question 11: the parser is fine, it keeps positions."),
         "lacked the sections",
     ),
     "longer than its input": (
         completion_reply(RAMBLING),
-        answer.FAULT_LONGER_THAN_SOURCE,
+        answer_judging.FAULT_LONGER_THAN_SOURCE,
     ),
-    "refusal": (completion_reply(None, refusal="I will not."), answer.FAULT_REFUSED),
+    "refusal": (
+        completion_reply(None, refusal="I will not."),
+        answer_judging.FAULT_REFUSED,
+    ),
     "truncated": (
         completion_reply(GOOD_TEXT[:120], stop="length"),
-        answer.FAULT_CUT_OFF,
+        answer_judging.FAULT_CUT_OFF,
     ),
     "only thinking": (
         completion_reply("<think>\nSo the user wants", stop="length"),
-        answer.FAULT_ONLY_THINKING,
+        answer_judging.FAULT_ONLY_THINKING,
     ),
 }
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers.prompts import (
+from everthread.compaction.summarizers.conversation_record import (
     CLOSE,
     OPEN,
     RecordEntry,

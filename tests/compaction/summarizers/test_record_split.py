@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summarizers.prompts import RecordEntry, cut, pack, size
+from everthread.compaction.summarizers.conversation_record import (
+    RecordEntry,
+    cut,
+    pack,
+    size,
+)
 from tests.compaction.summarizers.model_doubles import COUNTER
 
 COUNT = COUNTER.text

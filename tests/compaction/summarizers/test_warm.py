@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from everthread.compaction.summarizers import prompts as answer
+from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
@@ -111,9 +111,11 @@ async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> Non
         first, second = (request.body for request in server.requests)
         assert first["tools"] == second["tools"] == TOOLS
         assert first["messages"][:-1] == second["messages"][:-1]
-        assert answer.FAULT_CALLED_TOOLS in second["messages"][-1]["content"]
+        assert answer_judging.FAULT_CALLED_TOOLS in second["messages"][-1]["content"]
     async with serve_model(calling, calling) as (model, _):
-        with pytest.raises(SummaryError, match=answer.FAULT_CALLED_TOOLS) as caught:
+        with pytest.raises(
+            SummaryError, match=answer_judging.FAULT_CALLED_TOOLS
+        ) as caught:
             await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert len(caught.value.usage) == 2
 

@@ -6,7 +6,7 @@ import asyncio
 
 from everthread.core.messages import text_of
 from everthread.gateway.access.auth import KeyAuthenticator
-from everthread.gateway.access.issued_keys import issue_key
+from everthread.gateway.access.key_creation import issue_key
 from everthread.store.records import KeyLimits
 from everthread.store.store import Store
 from tests.gateway.api.api_setup import (

@@ -75,17 +75,17 @@ def describe_preview(
     }
     if not compaction.covered and not compaction.phases:
         return CommandResult(f"Nothing would be changed: {compaction.reason}.", figures)
-    covered = compaction.covered
+    covered_indexes = compaction.covered
     total = count_noun(len(messages), "message")
     removed_lines = [
         f"{messages[index]['role']}: {excerpt(redact(searchable_text(messages[index])[:4_000]), 90)}"
-        for index in covered[:MAX_PREVIEW_LINES]
+        for index in covered_indexes[:MAX_PREVIEW_LINES]
     ]
-    more_count = len(covered) - len(removed_lines)
-    stay_phrase = "It stays" if len(covered) == 1 else "They stay"
+    more_count = len(covered_indexes) - len(removed_lines)
+    stay_phrase = "It stays" if len(covered_indexes) == 1 else "They stay"
     effects = [
-        f"{len(covered):,} of {total} would be replaced by a summary. {stay_phrase} stored and searchable.",
-        f"The other {len(messages) - len(covered):,} stay; long tool results among them are shortened.",
+        f"{len(covered_indexes):,} of {total} would be replaced by a summary. {stay_phrase} stored and searchable.",
+        f"The other {len(messages) - len(covered_indexes):,} stay; long tool results among them are shortened.",
         "What you wrote stays word for word as far as there is room.",
     ]
     blocks = [

@@ -33,7 +33,7 @@ MAX_SHOWN_ROWS = 10
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     data = state_figures(await load_thread_state(scope.store, scope.conversation.id))
-    changed = changed_files(data)
+    changed_rows = changed_files(data)
     blocks: list[str | list[str]] = []
     directory = ", ".join(
         filter(
@@ -45,7 +45,7 @@ async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     for title, lines in (
         (
             "Files changed",
-            [f"`{file['path']}`, turn {file['turn']}" for file in changed],
+            [f"`{file['path']}`, turn {file['turn']}" for file in changed_rows],
         ),
         ("Tests", [_command_line(run) for run in data["commands"] if run["test"]]),
         (

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
@@ -36,6 +37,8 @@ _MAX_EFFECTS_CHARS = 300
 """Characters for the changes and commands in an entry without its steps."""
 _NEWEST_WEIGHT = 1.5
 """A sentence of the newest entry weighs this many times as much as one of the oldest."""
+_REPEATED_WORD_FACTOR = 0.2
+"""A word that a chosen sentence of another text has counts this much: a conclusion is not told in every turn."""
 _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
@@ -173,10 +176,11 @@ def _fit_prose(
     parts: Sequence[_Part], full: Sequence[Entry], budget: int, count: Count
 ) -> list[Entry]:
     """Return the entries with the most informative prose of their sources, as much as there is room for."""
-    texts = _weigh_texts(parts, full, count)
+    rarity = Rarity(entry.prose for entry in full)
+    texts = _weigh_texts(parts, full, rarity, count=count)
     room = budget - _actions_tokens(parts, count)
     while True:
-        chosen = _choose_pieces(texts, room)
+        chosen = _choose_pieces(texts, rarity, room)
         shown: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, chosen, strict=True):
             shown[text.part].append(join_pieces(text.pieces, numbers))
@@ -188,10 +192,9 @@ def _fit_prose(
 
 
 def _weigh_texts(
-    parts: Sequence[_Part], full: Sequence[Entry], count: Count
+    parts: Sequence[_Part], full: Sequence[Entry], rarity: Rarity, *, count: Count
 ) -> list[_Text]:
     """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
-    rarity = Rarity(entry.prose for entry in full)
     most = max(len(full) - 1, 1)
     texts: list[_Text] = []
     for number, part in enumerate(parts):
@@ -208,26 +211,46 @@ def _weigh_texts(
     return texts
 
 
-def _choose_pieces(texts: Sequence[_Text], room: int) -> list[list[int]]:
-    """Return the pieces of each text that have room: those that are worth most, and each only once."""
-    ranked = sorted(
-        (
-            (-worth, at, number)
-            for at, text in enumerate(texts)
-            for number, worth in enumerate(text.worths)
-            if worth > 0
-        )
-    )
+def _choose_pieces(
+    texts: Sequence[_Text], rarity: Rarity, room: int
+) -> list[list[int]]:
+    """Return the pieces of each text that have room: those that add most to the ones chosen before them."""
+    offers = [
+        (-worth, at, number)
+        for at, text in enumerate(texts)
+        for number, worth in enumerate(text.worths)
+        if worth > 0
+    ]
+    heapify(offers)
     chosen: list[list[int]] = [[] for _ in texts]
-    said: set[str] = set()
-    for _, at, number in ranked:
-        size = texts[at].sizes[number]
-        words = texts[at].pieces[number].text
-        if size <= room and words not in said:
-            room -= size
-            said.add(words)
-            chosen[at].append(number)
+    shown: set[str] = set()
+    told_by: dict[str, int] = {}
+    while offers:
+        _, at, number = heappop(offers)
+        text = texts[at]
+        piece = text.pieces[number]
+        if text.sizes[number] > room or piece.text in shown:
+            continue
+        new_words = [word for word in piece.words if told_by.get(word, at) == at]
+        worth = text.worths[number] * _new_share(piece, new_words, rarity)
+        offer = (-worth, at, number)
+        if offers and offer > offers[0]:
+            heappush(offers, offer)
+            continue
+        room -= text.sizes[number]
+        shown.add(piece.text)
+        for word in piece.words:
+            told_by.setdefault(word, at)
+        chosen[at].append(number)
     return chosen
+
+
+def _new_share(piece: Piece, new_words: Sequence[str], rarity: Rarity) -> float:
+    """Return the part of a piece's worth that is left if only these words are not told elsewhere."""
+    if len(new_words) == len(piece.words):
+        return 1.0
+    share = rarity.score_words(new_words) / rarity.score_words(piece.words)
+    return share + (1 - share) * _REPEATED_WORD_FACTOR
 
 
 def _merge_wordless(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everthread.compaction.journal.builder import journal_of
 from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import (
     DONE,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.journal.builder import JournalFold
 from everthread.compaction.journal.journal import Journal
+from everthread.compaction.journal.journal_builder import JournalFold
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning import StoredGraph
 from everthread.compaction.pruning import prune, redact_message

@@ -17,22 +17,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.summarizers.chain import Price, Reading
-from everthread.compaction.summarizers.prompts import (
+from everthread.compaction.summarizers.answer_judging import (
     MAX_OVERSHOOT,
-    RecordEntry,
     SummaryAnswer,
-    SummaryPrompt,
+    judge_answer,
+)
+from everthread.compaction.summarizers.chain import Price, Reading
+from everthread.compaction.summarizers.conversation_record import (
+    RecordEntry,
     as_inert_text,
     block,
     cut,
-    fill,
-    fit,
-    instructions,
-    judge,
     pack,
     record,
     size,
+)
+from everthread.compaction.summarizers.prompts import (
+    SummaryPrompt,
+    fill,
+    fit,
+    instructions,
     task,
 )
 from everthread.compaction.summary import (
@@ -143,7 +147,9 @@ class Writer:
         )
         while True:
             reply = await self._call(prompt.request, ledger)
-            answers.append(judge(reply, question, self.counter.text, self.template))
+            answers.append(
+                judge_answer(reply, question, self.counter.text, self.template)
+            )
             if not answers[-1].fault or fault or len(answers) == MAX_ANSWERS:
                 break
             ledger.was_repeated = True

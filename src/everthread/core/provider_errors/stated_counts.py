@@ -185,8 +185,8 @@ def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
         return
     nouns: list[str] = []
     for figure in _find_figures(sentence):
-        if _OPERATOR_ONLY.fullmatch(figure.before) is None:
-            nouns = _find_nouns(figure.before) or default_nouns
+        if _OPERATOR_ONLY.fullmatch(figure.text_before) is None:
+            nouns = _find_nouns(figure.text_before) or default_nouns
         yield from _assign_role(figure, nouns)
 
 
@@ -195,8 +195,8 @@ class _Figure:
     """A number that may count tokens, with the words around it."""
 
     value: int
-    before: str
-    after: str
+    text_before: str
+    text_after: str
     is_alone: bool
     """Whether it is the only number of its sentence."""
 
@@ -207,24 +207,24 @@ def _find_figures(sentence: str) -> Iterator[_Figure]:
     consumed = 0
     is_first = True
     for index, match in enumerate(matches):
-        before = sentence[consumed : match.start()][-160:]
+        text_before = sentence[consumed : match.start()][-160:]
         is_last = index + 1 == len(matches)
         end = None if is_last else matches[index + 1].start()
-        after = sentence[match.end() : end][:80]
+        text_after = sentence[match.end() : end][:80]
         digits = re.sub(r"\D", "", match["whole"])[:12]
         value = round(
             float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
         )
         is_alone = is_first and is_last
         if value > _MAX_COUNT or _is_not_token_count(
-            before, after, is_first=is_first, is_alone=is_alone, value=value
+            text_before, text_after, is_first=is_first, is_alone=is_alone, value=value
         ):
             consumed = match.end()
             continue
         is_first = False
-        own_noun = _NOUN_AFTER.match(after)
+        own_noun = _NOUN_AFTER.match(text_after)
         consumed = match.end() + (own_noun.end() if own_noun else 0)
-        yield _Figure(value, before, after, is_alone=is_alone)
+        yield _Figure(value, text_before, text_after, is_alone=is_alone)
 
 
 def compare_sizes(sentences: list[str]) -> Counts:
@@ -250,29 +250,29 @@ def compare_sizes(sentences: list[str]) -> Counts:
 
 
 def _is_not_token_count(
-    before: str, after: str, *, is_first: bool, is_alone: bool, value: int
+    text_before: str, text_after: str, *, is_first: bool, is_alone: bool, value: int
 ) -> bool:
     """Return whether the number is not a token count: a code, a status, another unit, the size of an excess."""
-    is_at_start = is_first and not before.strip(" <[()]:-")
+    is_at_start = is_first and not text_before.strip(" <[()]:-")
     if (
         100 <= value <= 599
-        and (is_at_start or _STATUS_BEFORE.search(before))
-        and not after.startswith(" tokens")
+        and (is_at_start or _STATUS_BEFORE.search(text_before))
+        and not text_after.startswith(" tokens")
     ):
         return True
-    if _TOKENS_AFTER.match(after):
-        return bool(_EXCEEDED_BY.search(before))
+    if _TOKENS_AFTER.match(text_after):
+        return bool(_EXCEEDED_BY.search(text_before))
     if (
-        _UNIT_AFTER.match(after)
-        or _EXCEEDED_BY.search(before)
-        or _CODE_BEFORE.search(before)
+        _UNIT_AFTER.match(text_after)
+        or _EXCEEDED_BY.search(text_before)
+        or _CODE_BEFORE.search(text_before)
     ):
         return True
-    if is_at_start and after.startswith(":"):
+    if is_at_start and text_after.startswith(":"):
         return True
-    is_bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith(
-        (")", "]")
-    )
+    is_bracketed = text_before.rstrip().endswith(
+        ("(", "[")
+    ) and text_after.lstrip().startswith((")", "]"))
     return (
         is_alone
         and is_bracketed
@@ -284,23 +284,23 @@ def _is_not_token_count(
 
 def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
     value = figure.value
-    after = figure.after
-    part_match = _PART_AFTER.match(after)
-    noun_match = part_match or _NOUN_AFTER.match(after)
+    text_after = figure.text_after
+    part_match = _PART_AFTER.match(text_after)
+    noun_match = part_match or _NOUN_AFTER.match(text_after)
     if noun_match:
         nouns = [str(noun_match.lastgroup)]
     last_bound = ""
-    for match in _BOUND.finditer(figure.before):
+    for match in _BOUND.finditer(figure.text_before):
         last_bound = str(match.lastgroup)
-    if last_bound == "available" or _AVAILABLE_AFTER.match(after):
+    if last_bound == "available" or _AVAILABLE_AFTER.match(text_after):
         yield _Number(value, "available")
     elif part_match and last_bound != "limit":
         yield _Number(value, nouns[0], is_part=nouns == ["input"])
-    elif _VALUE_AFTER.match(after):
+    elif _VALUE_AFTER.match(text_after):
         yield _classify_value(value, nouns)
     elif (
         last_bound == "limit"
-        or _LIMIT_AFTER.match(after)
+        or _LIMIT_AFTER.match(text_after)
         or (figure.is_alone and not last_bound and nouns[-1:] == ["context"])
     ):
         yield from (

@@ -168,15 +168,19 @@ class Budget:
 
 
 def _check_range(key: str, value: Any) -> None:
-    low, high = SETTING_RANGES[key]
-    is_integer = isinstance(low, int)
+    minimum, maximum = SETTING_RANGES[key]
+    is_integer = isinstance(minimum, int)
     is_number = isinstance(
         value, int if is_integer else (int, float)
     ) and not isinstance(value, bool)
-    if is_number and low <= value <= high:
+    if is_number and minimum <= value <= maximum:
         return
     kind = "a whole number" if is_integer else "a number"
-    range_text = f"{low:,} or more" if high == math.inf else f"from {low:,} to {high:,}"
+    range_text = (
+        f"{minimum:,} or more"
+        if maximum == math.inf
+        else f"from {minimum:,} to {maximum:,}"
+    )
     raise ConfigError(
         f"{key}: {value!r} is not allowed; it must be {kind}, {range_text}."
     )

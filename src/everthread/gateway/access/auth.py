@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, cast
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.recent_dict import RecentDict
 from everthread.errors import EverthreadError
-from everthread.gateway.access.issued_keys import digest_of, is_key
+from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import KeyAccount, KeyLedger
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused

@@ -46,7 +46,8 @@ ROUGH_CANDIDATES = 600
 ROUGH_OF_USERS = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
 RECALL_CANDIDATES = 80
-"""How many of these are scored with their neighbours: those that come first by their words, or by words and roles."""
+"""How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
+come first by words and roles."""
 BEST_PLACES = 10
 """How many of the best candidates may hold less of the question than others must."""
 MIN_WEIGHT = 0.01
@@ -94,7 +95,7 @@ class _Candidates:
 
     pieces: Sequence[Piece]
     """By thread and in order."""
-    held: Mapping[int, WordScores]
+    word_scores: Mapping[int, WordScores]
     """The words of each piece that has any."""
     rare: Collection[int]
     """Those with the rarest identifier of the question."""
@@ -110,40 +111,42 @@ def rank_by_words(
     query: RecallQuery,
 ) -> RecallRanking:
     """Load candidates, score them with their neighbours, rank them, and see whether one is close enough."""
-    found = _load_candidates(tx, scope, words, question, query)
-    of_day = _find_pieces_of_day(found.pieces, question)
-    texts = _group_texts(found.pieces)
-    scores = _share_scores(texts, found.held, of_day)
-    speakers = _read_speakers(tx, found.pieces, scores)
-    named = _find_named(speakers, words)
-    scores = _raise_speakers(scores, named)
-    shown = [piece for piece in found.pieces if _may_be_shown(piece, query)]
-    first = _rank_candidates(shown, scores)
+    candidates = _load_candidates(tx, scope, words, question, query)
+    of_day = _find_pieces_of_day(candidates.pieces, question)
+    texts = _group_texts(candidates.pieces)
+    scores = _share_scores(texts, candidates.word_scores, of_day)
+    speakers = _read_speakers(tx, candidates.pieces, scores)
+    of_named_speakers = _find_named(speakers, words)
+    scores = _raise_speakers(scores, of_named_speakers)
+    choices = [piece for piece in candidates.pieces if _may_be_shown(piece, query)]
+    ranking = _rank_candidates(choices, scores)
     if query.as_page:
         by_role = scores
         if not speakers:  # where texts name their speakers, the role says nothing
-            weighed = _weigh_roles(found.pieces, found.held)
-            by_role = _raise_speakers(_share_scores(texts, weighed, of_day), named)
-        by_rarest = [piece for piece in shown if piece.id in found.rare]
-        first = _take_turns(
+            weighed = _weigh_roles(candidates.pieces, candidates.word_scores)
+            by_role = _raise_speakers(
+                _share_scores(texts, weighed, of_day), of_named_speakers
+            )
+        by_rarest = [piece for piece in choices if piece.id in candidates.rare]
+        ranking = _take_turns(
             [
-                _rank_candidates(shown, by_role),
-                first,
+                _rank_candidates(choices, by_role),
+                ranking,
                 _rank_candidates(by_rarest, scores),
             ]
         )
-        first.sort(key=lambda piece: -found.phrased.get(piece.id, 0))
-    close = _measure_closeness(first, words, of_day, query)
-    close |= dict.fromkeys(close.keys() & found.phrased.keys(), 1.0)
+        ranking.sort(key=lambda piece: -candidates.phrased.get(piece.id, 0))
+    close = _measure_closeness(ranking, words, of_day, query)
+    close |= dict.fromkeys(close.keys() & candidates.phrased.keys(), 1.0)
     if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.least:
         return RecallRanking()
-    first = [
+    ranking = [
         piece
-        for place, piece in enumerate(first)
+        for place, piece in enumerate(ranking)
         if place < BEST_PLACES or close[piece.id] >= query.least_of_others
     ]
-    exchanges = _find_exchanges(found.pieces) if query.as_page else ()
-    return RecallRanking(first, scores, close, exchanges)
+    exchanges = _find_exchanges(candidates.pieces) if query.as_page else ()
+    return RecallRanking(ranking, scores, close, exchanges)
 
 
 def _find_pieces_of_day(
@@ -160,11 +163,11 @@ def _find_pieces_of_day(
 
 def _find_named(speakers: Mapping[int, str], words: Sequence[RecallWord]) -> list[int]:
     """The pieces whose speakers the question names."""
-    asked = {word.sought.forms[0] for word in words}
+    question_words = {word.sought.forms[0] for word in words}
     return [
         piece
         for piece, speaker in speakers.items()
-        if not asked.isdisjoint(query_terms(speaker))
+        if not question_words.isdisjoint(query_terms(speaker))
     ]
 
 
@@ -201,12 +204,12 @@ def _load_candidates(
         question=question,
         query=query,
     )
-    held = {
+    word_scores = {
         piece.id: _score_words(piece, weighed)
         for piece in pieces
         if piece.id in weights
     }
-    return _Candidates(pieces, held, rare, phrased)
+    return _Candidates(pieces, word_scores, rare, phrased)
 
 
 def _measure_closeness(
@@ -219,17 +222,22 @@ def _measure_closeness(
 
     Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
-    counted = [word for word in words if word.telling]
-    if query.as_page and not any(word.pieces for word in counted):
-        counted = list(words)
-    present = {piece.id: 0.0 for piece in pieces}
-    for word in counted:
+    counted_words = [word for word in words if word.telling]
+    if query.as_page and not any(word.pieces for word in counted_words):
+        counted_words = list(words)
+    held_weights = {piece.id: 0.0 for piece in pieces}
+    for word in counted_words:
         # A piece said on a named day need not mention the day.
-        holding = word.pieces if word.sought.is_counted else word.pieces.union(of_day)
-        for piece_id in holding & present.keys():
-            present[piece_id] += word.weight
-    whole = weigh_question([word.weight for word in counted])
-    return {piece_id: closeness(held, whole) for piece_id, held in present.items()}
+        holding_pieces = (
+            word.pieces if word.sought.is_counted else word.pieces.union(of_day)
+        )
+        for piece_id in holding_pieces & held_weights.keys():
+            held_weights[piece_id] += word.weight
+    question_weight = weigh_question([word.weight for word in counted_words])
+    return {
+        piece_id: closeness(weight, question_weight)
+        for piece_id, weight in held_weights.items()
+    }
 
 
 def _read_speakers(
@@ -252,18 +260,21 @@ def _read_speakers(
 
 
 def _raise_speakers(
-    scores: Mapping[int, float], named: Collection[int]
+    scores: Mapping[int, float], of_named_speakers: Collection[int]
 ) -> dict[int, float]:
-    return {**scores, **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in named}}
+    return {
+        **scores,
+        **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in of_named_speakers},
+    }
 
 
 def _weigh_roles(
-    pieces: Sequence[Piece], held: Mapping[int, WordScores]
+    pieces: Sequence[Piece], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
     return {
-        piece.id: _scale(held[piece.id], _role_weight(piece))
+        piece.id: _scale(word_scores[piece.id], _role_weight(piece))
         for piece in pieces
-        if piece.id in held
+        if piece.id in word_scores
     }
 
 
@@ -310,17 +321,19 @@ def _vary_pieces(
 
     The name of a tool puts the same words into thousands of calls, and these must not shut out all other pieces.
     """
-    varied: list[int] = []
-    rest: list[int] = []
+    varied_pieces: list[int] = []
+    other_pieces: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
     holding = [word.pieces for word in words]
     for piece_id in ordered:
-        held = tuple([piece_id in some for some in holding])
-        counts[held] += 1
-        (varied if counts[held] <= most // 4 else rest).append(piece_id)
-        if len(varied) == most:
+        held_words = tuple([piece_id in some for some in holding])
+        counts[held_words] += 1
+        (varied_pieces if counts[held_words] <= most // 4 else other_pieces).append(
+            piece_id
+        )
+        if len(varied_pieces) == most:
             break
-    return [*varied, *rest][:most]
+    return [*varied_pieces, *other_pieces][:most]
 
 
 def _load_with_neighbours(
@@ -334,9 +347,11 @@ def _load_with_neighbours(
     query: RecallQuery,
 ) -> list[Piece]:
     """The best pieces and their neighbours, by thread and in order."""
-    rough = load_rough_pieces(tx, best, scope.where, scope.values)
-    kept = _keep_best(rough, weights, certain, words, question=question, query=query)
-    ids = _find_neighbours(tx, kept).union(piece.id for piece in kept)
+    rough_pieces = load_rough_pieces(tx, best, scope.where, scope.values)
+    best_pieces = _keep_best(
+        rough_pieces, weights, certain, words, question=question, query=query
+    )
+    ids = _find_neighbours(tx, best_pieces).union(piece.id for piece in best_pieces)
     return sorted(
         load_pieces(tx, sorted(ids), scope.where, scope.values),
         key=lambda piece: (piece.thread, piece.id),
@@ -354,28 +369,28 @@ def _keep_best(
     """The certain pieces, and those that come first by their words, or for a page by their words and roles."""
     ordered = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
     sittings = list(_number_conversations(ordered))
-    own = [weights[piece.id] / dilution(piece.length) for piece in ordered]
-    rankings = [own]
+    own_scores = [weights[piece.id] / dilution(piece.length) for piece in ordered]
+    rankings = [own_scores]
     if query.as_page:
         rankings.append(
             [
                 score * _role_weight(piece)
-                for piece, score in zip(ordered, own, strict=True)
+                for piece, score in zip(ordered, own_scores, strict=True)
             ]
         )
-    kept = set(certain)
+    kept_ids = set(certain)
     for scores in rankings:
         final = _estimate_scores(ordered, scores, sittings)
         for piece_id in _find_pieces_of_day(ordered, question):
             final[piece_id] += DAY_SCORE
-        kept.update(
+        kept_ids.update(
             _vary_pieces(_best_pieces(final, len(final)), words, RECALL_CANDIDATES)
         )
-    return [piece for piece in ordered if piece.id in kept]
+    return [piece for piece in ordered if piece.id in kept_ids]
 
 
 def _estimate_scores(
-    pieces: Sequence[RoughPiece], own: Sequence[float], sittings: Sequence[int]
+    pieces: Sequence[RoughPiece], own_scores: Sequence[float], sittings: Sequence[int]
 ) -> dict[int, float]:
     """About the scores that pieces will have with their neighbours, which are not loaded yet.
 
@@ -383,12 +398,12 @@ def _estimate_scores(
     sitting decide, not which of them is newest.
     """
     of_message: dict[int, float] = {}
-    for piece, score in zip(pieces, own, strict=True):
+    for piece, score in zip(pieces, own_scores, strict=True):
         if piece.message is not None and score > of_message.get(piece.message, 0.0):
             of_message[piece.message] = score
-    added = rate_sittings(own, sittings)
+    added = rate_sittings(own_scores, sittings)
     estimates: dict[int, float] = {}
-    for piece, score, sitting in zip(pieces, own, sittings, strict=True):
+    for piece, score, sitting in zip(pieces, own_scores, sittings, strict=True):
         near = 0.0
         if piece.message is not None:
             for step, share in NEIGHBOUR_SHARES.items():
@@ -469,16 +484,16 @@ def _group_texts(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 def _share_scores(
     texts: Sequence[Sequence[Piece]],
-    held: Mapping[int, WordScores],
+    word_scores: Mapping[int, WordScores],
     of_day: Collection[int],
 ) -> dict[int, float]:
     """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
-    best = [_best_scores(text, held) for text in texts]
+    best = [_best_scores(text, word_scores) for text in texts]
     borrowed = share_words(best, sittings)
     added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
     return {
-        piece.id: _sum_with_others(held.get(piece.id, {}), others)
+        piece.id: _sum_with_others(word_scores.get(piece.id, {}), others)
         + added[sitting]
         + DAY_SCORE * (piece.id in of_day)
         for text, others, sitting in zip(texts, borrowed, sittings, strict=True)
@@ -486,11 +501,13 @@ def _share_scores(
     }
 
 
-def _best_scores(text: Sequence[Piece], held: Mapping[int, WordScores]) -> WordScores:
+def _best_scores(
+    text: Sequence[Piece], word_scores: Mapping[int, WordScores]
+) -> WordScores:
     """The scores of the words in the best piece of a text."""
     if len(text) == 1:
-        return held.get(text[0].id, {})
-    return max((held.get(piece.id, {}) for piece in text), key=_sum_scores)
+        return word_scores.get(text[0].id, {})
+    return max((word_scores.get(piece.id, {}) for piece in text), key=_sum_scores)
 
 
 def _sum_scores(scores: WordScores) -> float:

@@ -155,8 +155,8 @@ def _match_spread(
             else []
         )
         names = (*question.names, (LONG_TEXT,), *within)
-        one = replace(question, phrases=(phrase,), names=names)
-        pieces = load_pieces(tx, tx.match_ids(one, SPREAD_PIECES))
+        wanted = replace(question, phrases=(phrase,), names=names)
+        pieces = load_pieces(tx, tx.match_ids(wanted, SPREAD_PIECES))
         holding = {piece.text: piece for piece in sorted(pieces, reverse=True)}
         texts = (
             holding
@@ -210,22 +210,22 @@ def _find_homes(
 
 def as_hits(tx: Tx, found: Sequence[SearchHit | RecallPassage]) -> list[SearchHit]:
     """Return the hits, and the passages as hits in the sessions in which they were said."""
-    passages = [one for one in found if isinstance(one, RecallPassage)]
+    passages = [item for item in found if isinstance(item, RecallPassage)]
     homes = _find_homes(tx, [passage.message for passage in passages])
     return [
-        one
-        if isinstance(one, SearchHit)
+        item
+        if isinstance(item, SearchHit)
         else SearchHit(
-            one.message,
-            one.output,
-            thread=one.thread,
-            session=homes.get(one.message, (one.thread, ""))[0],
-            role=one.role,
-            tool=one.tool,
-            created=one.created,
-            snippet=one.text,
-            score=one.score,
+            item.message,
+            item.output,
+            thread=item.thread,
+            session=homes.get(item.message, (item.thread, ""))[0],
+            role=item.role,
+            tool=item.tool,
+            created=item.created,
+            snippet=item.text,
+            score=item.score,
             is_passage=True,
         )
-        for one in found
+        for item in found
     ]

@@ -205,35 +205,35 @@ def decode_messages(
 
 
 def decode_message(
-    message: Any, where: str, *, model: str | None = None
+    message: Any, path: str, *, model: str | None = None
 ) -> list[Message]:
     """Decode one wire message: one core message, or several if it carries tool results."""
-    message = require_object(message, where)
+    message = require_object(message, path)
     role = message.get("role")
     content = message.get("content")
     if role not in ROLES:
-        raise WireError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}")
+        raise WireError(f"{path}.role must be one of {', '.join(ROLES)}, not {role!r}")
     author = model if role == "assistant" else None
     if isinstance(content, str):
         return [
             with_native({"role": role, "content": content}, API, message, model=author)
         ]
-    blocks = require_objects(content, f"{where}.content")
+    blocks = require_objects(content, f"{path}.content")
     if role == "user":
-        return _decode_user(message, blocks, where)
+        return _decode_user(message, blocks, path)
     core_message = (
-        _decode_assistant(blocks, where)
+        _decode_assistant(blocks, path)
         if role == "assistant"
         else _decode_simple_message(role, blocks)
     )
     return [with_native(core_message, API, message, model=author)]
 
 
-def require_objects(value: Any, where: str) -> list[Mapping[str, Any]]:
+def require_objects(value: Any, path: str) -> list[Mapping[str, Any]]:
     """Return a list of objects. Raise `WireError` naming the item that is not an object."""
     return [
-        require_object(item, f"{where}[{index}]")
-        for index, item in enumerate(require_list(value, where))
+        require_object(item, f"{path}[{index}]")
+        for index, item in enumerate(require_list(value, path))
     ]
 
 
@@ -241,7 +241,7 @@ def _decode_simple_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Me
     return {"role": role, "content": [decode_part(block) for block in blocks]}
 
 
-def _decode_assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
+def _decode_assistant(blocks: Sequence[Mapping[str, Any]], path: str) -> Message:
     parts = [
         decode_part(block)
         for block in blocks
@@ -249,7 +249,7 @@ def _decode_assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Messag
     ]
     message: Message = {"role": "assistant", "content": simplify_parts(parts)}
     calls = [
-        _decode_call(block, f"{where}.content[{index}]")
+        _decode_call(block, f"{path}.content[{index}]")
         for index, block in enumerate(blocks)
         if kind_of(block) == "tool_use"
     ]
@@ -265,19 +265,19 @@ def _decode_assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Messag
     return message
 
 
-def _decode_call(block: Mapping[str, Any], where: str) -> ToolCall:
+def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
     return {
-        "id": require_text(block.get("id"), f"{where}.id"),
+        "id": require_text(block.get("id"), f"{path}.id"),
         "type": "function",
         "function": {
-            "name": require_text(block.get("name"), f"{where}.name"),
+            "name": require_text(block.get("name"), f"{path}.name"),
             "arguments": arguments_text(block.get("input", {})),
         },
     }
 
 
 def _decode_user(
-    message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], where: str
+    message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], path: str
 ) -> list[Message]:
     runs = list(_split_at_results(blocks))
     if len(runs) <= 1 and not _is_result(blocks[:1]):
@@ -285,7 +285,7 @@ def _decode_user(
     decoded: list[Message] = []
     for index, run in runs:
         core_message = (
-            _decode_result(run[0], f"{where}.content[{index}]")
+            _decode_result(run[0], f"{path}.content[{index}]")
             if _is_result(run)
             else _decode_simple_message("user", run)
         )
@@ -315,14 +315,14 @@ def _is_result(run: Sequence[Mapping[str, Any]]) -> bool:
     return bool(run) and kind_of(run[0]) == "tool_result"
 
 
-def _decode_result(block: Mapping[str, Any], where: str) -> Message:
-    call_id = require_text(block.get("tool_use_id"), f"{where}.tool_use_id")
+def _decode_result(block: Mapping[str, Any], path: str) -> Message:
+    call_id = require_text(block.get("tool_use_id"), f"{path}.tool_use_id")
     content = block.get("content")
     if content is None:
         content = ""
     elif not isinstance(content, str):
         content = [
-            decode_part(inner) for inner in require_objects(content, f"{where}.content")
+            decode_part(inner) for inner in require_objects(content, f"{path}.content")
         ]
     result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     return {**result, "is_error": True} if block.get("is_error") is True else result
@@ -350,7 +350,7 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
 
 
-def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     native = {"_native": {"api": API, "value": dict(tool)}}
     if tool.get("type") not in (None, "custom"):
         return {**tool, **native}
@@ -365,7 +365,7 @@ def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
         if tool.get(wire_name) is not None
     }
     function = {
-        "name": require_text(tool.get("name"), f"{where}.name"),
+        "name": require_text(tool.get("name"), f"{path}.name"),
         **optional_fields,
     }
     core_tool = {"type": "function", "function": function}

@@ -129,40 +129,38 @@ def decode_messages(
 
 def decode_content(
     content: Any,
-    where: str,
+    path: str,
     call_ids: _CallIds | None = None,
     *,
     model: str | None = None,
 ) -> list[Message]:
     """Decode one content: one message, or several if it holds function responses."""
-    content = require_object(content, where)
+    content = require_object(content, path)
     call_ids = call_ids or _CallIds()
     role = content.get("role") or "user"
     if role not in _ROLES:
-        raise WireError(
-            f"{where}.role must be one of {', '.join(_ROLES)}, not {role!r}"
-        )
+        raise WireError(f"{path}.role must be one of {', '.join(_ROLES)}, not {role!r}")
     part_list = content.get("parts")
     parts = [
-        require_object(part, f"{where}.parts[{index}]")
-        for index, part in enumerate(_list_or_empty(part_list, f"{where}.parts"))
+        require_object(part, f"{path}.parts[{index}]")
+        for index, part in enumerate(_list_or_empty(part_list, f"{path}.parts"))
     ]
     if role == "model":
         call_ids.forget_open_calls()
         return [
             with_native(
-                _decode_assistant(parts, call_ids, where), API, content, model=model
+                _decode_assistant(parts, call_ids, path), API, content, model=model
             )
         ]
-    return _decode_user(content, parts, call_ids, where)
+    return _decode_user(content, parts, call_ids, path)
 
 
-def _list_or_empty(value: Any, where: str) -> Sequence[Any]:
-    return () if value is None else require_list(value, where)
+def _list_or_empty(value: Any, path: str) -> Sequence[Any]:
+    return () if value is None else require_list(value, path)
 
 
 def _decode_assistant(
-    parts: Sequence[Mapping[str, Any]], call_ids: _CallIds, where: str
+    parts: Sequence[Mapping[str, Any]], call_ids: _CallIds, path: str
 ) -> Message:
     visible_parts = [
         part
@@ -174,7 +172,7 @@ def _decode_assistant(
         "content": simplify_parts(_decode_parts(visible_parts)),
     }
     tool_calls = [
-        _decode_call(call, call_ids, where)
+        _decode_call(call, call_ids, path)
         for part in parts
         if (call := field_object(part, "functionCall")) is not None
     ]
@@ -205,8 +203,8 @@ def _decode_parts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
     return decoded_parts
 
 
-def _decode_call(call: Mapping[str, Any], call_ids: _CallIds, where: str) -> ToolCall:
-    name = require_text(call.get("name"), f"{where}: the name of a functionCall")
+def _decode_call(call: Mapping[str, Any], call_ids: _CallIds, path: str) -> ToolCall:
+    name = require_text(call.get("name"), f"{path}: the name of a functionCall")
     arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
     return {
         "id": call_ids.assign_id(call),
@@ -219,7 +217,7 @@ def _decode_user(
     content: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     call_ids: _CallIds,
-    where: str,
+    path: str,
 ) -> list[Message]:
     runs = list(_split_at_responses(parts))
     if not runs:
@@ -234,7 +232,7 @@ def _decode_user(
                 "content": [_decode_part(part) for part in run],
             }
         else:
-            core_message = _decode_result(response, call_ids, where)
+            core_message = _decode_result(response, call_ids, path)
         value = {**content, "parts": list(run)} if len(runs) > 1 else content
         decoded.append(
             with_native(core_message, API, value, continues_previous=bool(decoded))
@@ -258,11 +256,9 @@ def _split_at_responses(
 
 
 def _decode_result(
-    response: Mapping[str, Any], call_ids: _CallIds, where: str
+    response: Mapping[str, Any], call_ids: _CallIds, path: str
 ) -> Message:
-    name = require_text(
-        response.get("name"), f"{where}: the name of a functionResponse"
-    )
+    name = require_text(response.get("name"), f"{path}: the name of a functionResponse")
     text, is_error = _read_response(response.get("response"))
     media = [
         _decode_part(part) for part in parts_of({"content": response.get("parts")})
@@ -603,11 +599,11 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for index, value in enumerate(require_list(wire, "tools")):
         tool = require_object(value, f"tools[{index}]")
         name = field_name(tool, "functionDeclarations")
-        where = f"tools[{index}].{name}"
-        for position, declaration in enumerate(_list_or_empty(tool.get(name), where)):
+        path = f"tools[{index}].{name}"
+        for position, declaration in enumerate(_list_or_empty(tool.get(name), path)):
             tools.append(
                 _decode_function(
-                    require_object(declaration, f"{where}[{position}]"), where
+                    require_object(declaration, f"{path}[{position}]"), path
                 )
             )
         built_in_tools = {
@@ -620,8 +616,8 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return tools
 
 
-def _decode_function(declaration: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = {"name": require_text(declaration.get("name"), f"{where}.name")}
+def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any]:
+    function = {"name": require_text(declaration.get("name"), f"{path}.name")}
     if declaration.get("description") is not None:
         function["description"] = declaration["description"]
     schema = field_value(declaration, "parametersJsonSchema") or declaration.get(

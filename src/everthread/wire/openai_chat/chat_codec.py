@@ -243,17 +243,17 @@ def _is_system_prompt(message: Any) -> bool:
     )
 
 
-def _decode_message(wire: Any, where: str, model: str | None) -> Message:
-    body = cast("Message", without_private_fields(require_object(wire, where)))
-    require_text(body.get("role"), f"{where}.role")
+def _decode_message(wire: Any, path: str, model: str | None) -> Message:
+    body = cast("Message", without_private_fields(require_object(wire, path)))
+    require_text(body.get("role"), f"{path}.role")
     content = body.get("content")
     calls = body.get("tool_calls")
     if content is not None and not isinstance(content, str | list):
         raise WireError(
-            f"{where}.content must be a string, a list of parts or null, not {type(content).__name__}"
+            f"{path}.content must be a string, a list of parts or null, not {type(content).__name__}"
         )
     if calls is not None:
-        require_list(calls, f"{where}.tool_calls")
+        require_list(calls, f"{path}.tool_calls")
     # Keep the original beside it, so that it is sent on unchanged.
     if encode_messages([body]) != [body]:
         return with_native(body, API, body, model=model)

@@ -205,13 +205,13 @@ def _get_answered_call_id(item: Mapping[str, Any]) -> str:
     return as_text(value)
 
 
-def _item_role(item: Item, where: str) -> str:
+def _item_role(item: Item, path: str) -> str:
     kind = kind_of(item)
     if kind == "message" or (not kind and "role" in item):
-        role = require_text(item.get("role"), f"{where}.role")
+        role = require_text(item.get("role"), f"{path}.role")
         if role == "tool":
             raise WireError(
-                f"{where}.role must not be tool: a result is an item of its own here"
+                f"{path}.role must not be tool: a result is an item of its own here"
             )
         return role
     if kind == _ADDITIONAL_TOOLS:

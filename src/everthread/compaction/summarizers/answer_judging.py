@@ -1,0 +1,185 @@
+"""Judge a model's answer: read its sections, and say why it cannot be used as a summary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everthread.compaction.summarizers.conversation_record import OPEN, Count
+from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
+from everthread.compaction.summary import (
+    CLASSIC,
+    HANDOFF,
+    Sections,
+    TemplateName,
+    parse_sections,
+    render_sections,
+)
+from everthread.core.messages import calls_of, text_of
+from everthread.core.secrets.redaction import redact
+from everthread.core.transcript import SUMMARY_END, SUMMARY_START
+from everthread.core.types import Reply
+
+MIN_HEADINGS = 3
+"""An answer with fewer known headings does not count as a summary."""
+MAX_OVERSHOOT = 1.5
+"""The factor by which an answer may exceed its target."""
+
+FAULT_REFUSED = "it declined to answer"
+FAULT_CALLED_TOOLS = "it called tools instead of writing"
+FAULT_EMPTY = "it was empty"
+FAULT_ONLY_THINKING = "it held nothing but thinking"
+FAULT_NO_SECTIONS = "it lacked the sections asked for"
+FAULT_EMPTY_SECTIONS = "every section in it was empty"
+FAULT_CUT_OFF = "it was cut off before it had enough sections"
+FAULT_LONGER_THAN_SOURCE = "it was longer than what it summarises"
+FAULT_TOO_LONG = "it was far longer than it may be"
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryAnswer:
+    """The sections found. `fault`: the reason to refuse them; `usable`: whether they serve if nothing better comes."""
+
+    sections: Sections
+    fault: str = ""
+    usable: bool = True
+    truncated: bool = False
+
+
+def judge_answer(
+    reply: Reply, question: SummaryPrompt, count: Count, template: TemplateName
+) -> SummaryAnswer:
+    """Return the answer and its fault, if it has one."""
+    raw = text_of(reply.message)
+    text = without_thinking(raw)
+    marked, found_headings = with_headings(text)
+    sections = _clean(parse_sections(without_fence(marked)))
+    truncated = reply.stop in ("length", "content_filter")
+    if len(found_headings) < MIN_HEADINGS:
+        return SummaryAnswer({}, _explain_unusable(reply, raw, text), usable=False)
+    if not sections:
+        return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, usable=False)
+    if truncated and 2 * len(found_headings) < len(headings(template)):
+        return SummaryAnswer(sections, FAULT_CUT_OFF, usable=False, truncated=True)
+    tokens = count(render_sections(sections, template=template, brief=True))
+    if tokens > max(question.material, question.target):
+        return SummaryAnswer(
+            sections, FAULT_LONGER_THAN_SOURCE, usable=False, truncated=truncated
+        )
+    fault = FAULT_TOO_LONG if tokens > MAX_OVERSHOOT * question.target else ""
+    return SummaryAnswer(sections, fault, truncated=truncated)
+
+
+def _explain_unusable(reply: Reply, raw: str, text: str) -> str:
+    if reply.stop in ("refusal", "content_filter") or reply.message.get("refusal"):
+        return FAULT_REFUSED
+    if calls_of(reply.message):
+        return FAULT_CALLED_TOOLS
+    if not raw.strip():
+        return FAULT_EMPTY
+    return FAULT_NO_SECTIONS if text.strip() else FAULT_ONLY_THINKING
+
+
+_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
+_THINKING = re.compile(rf"^[ \t]*<{_TAGS}>", re.MULTILINE | re.IGNORECASE)
+_THOUGHT = re.compile(rf"</{_TAGS}>", re.IGNORECASE)
+_TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
+
+
+def without_thinking(text: str) -> str:
+    """Return the text without thinking that was written into it.
+
+    A tag at the start of a line opens it; elsewhere it is quoted. If a tag opens the whole text and is never closed,
+    all of it is thinking. Some chat templates swallow the opening tag: then a closing one ends the thinking from the
+    start of the text.
+    """
+    parts: list[str] = []
+    position = 0
+    for opened in _THINKING.finditer(text):
+        if opened.start() < position:
+            continue
+        closed = _THOUGHT.search(text, opened.end())
+        if closed is None:
+            return (
+                ""
+                if not text[: opened.start()].strip()
+                else "".join((*parts, text[position:]))
+            )
+        parts.append(text[position : opened.start()])
+        position = closed.end()
+    first = None if position else _TAG.search(text)
+    if first and first[0].startswith("</") and _HEADING.search(text, first.end()):
+        position = first.end()
+    return "".join((*parts, text[position:]))
+
+
+_NAMES = {
+    name.casefold(): name
+    for name in (
+        *HANDOFF,
+        *(heading for heading, _ in CLASSIC),
+        "Done",
+        "State",
+        "Constraints",
+    )
+}
+_ANY_NAME = "|".join(
+    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _NAMES
+)
+_HEADING = re.compile(
+    rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_NAME}):?[*_]{{0,3}}:?"
+    rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_NAME}):?[*_]{{2,3}}:?)[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def with_headings(text: str) -> tuple[str, frozenset[str]]:
+    """Return the text with every known heading in one form, and the set of those headings."""
+    present: set[str] = set()
+
+    def plain(match: re.Match[str]) -> str:
+        written = re.sub(
+            r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE
+        )
+        present.add(_NAMES[written.casefold()])
+        return f"## {_NAMES[written.casefold()]}"
+
+    return _HEADING.sub(plain, text), frozenset(present)
+
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
+
+
+def without_fence(text: str) -> str:
+    """Return the text from its first heading on; if it is in a code fence, up to the end of the fence.
+
+    Fences inside come in pairs, so an odd one out at the end is the closing one.
+    """
+    first = _HEADING.search(text)
+    if first is None:
+        return ""
+    before = text[: first.start()].rstrip().rsplit("\n", 1)[-1]
+    body = text[first.start() :]
+    if not _FENCE.fullmatch(before):
+        return body
+    fences = list(_FENCE.finditer(body))
+    return body[: fences[-1].start()] if len(fences) % 2 else body
+
+
+_OURS = (OPEN, SUMMARY_START, SUMMARY_END)
+
+
+def _clean(sections: Mapping[str, str]) -> Sections:
+    """Return the sections without secrets, and without lines that only this package may write."""
+    clean = {
+        name: redact(
+            "\n".join(
+                line
+                for line in text.splitlines()
+                if not line.lstrip().startswith(_OURS)
+            )
+        ).strip()
+        for name, text in sections.items()
+    }
+    return {name: text for name, text in clean.items() if text}

@@ -1,0 +1,121 @@
+"""Conclusions of the agent survive compaction after compaction."""
+
+from __future__ import annotations
+
+from everthread.compaction.earlier_summary import read_state
+from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.journal.journal_writer import JournalWriter
+from everthread.compaction.state_sections import state_sections
+from everthread.compaction.summary import FILES, Compaction
+from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.tool_calls import Effect
+from everthread.core.messages import Message, text_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from tests.compaction.histories import (
+    assistant_message,
+    call_with_result,
+    make_engine,
+    tool_turns,
+    user_message,
+)
+
+WINDOW = 32_000
+BUDGET = Budget.for_window(WINDOW)
+COUNTER = TokenCounter("gpt-4o")
+
+
+def finding(number: int) -> str:
+    """Return a conclusion that no other repeats."""
+    place = f"module_{number}.py:{number * 7}"
+    return (
+        f"The cause is in `{place}`: worker {number} closes socket {number + 400} before queue {number + 900} "
+        f"is empty, so request {number + 2_000} waits {number + 30} seconds for lock {number + 70}."
+    )
+
+
+def investigation(numbers: range) -> list[Message]:
+    """Return turns that each end with a conclusion."""
+    messages: list[Message] = []
+    for number in numbers:
+        messages.append(user_message(f"Why does part {number} hang?"))
+        messages += tool_turns(number * 10, 2, size=3_000)
+        messages.append(assistant_message(finding(number)))
+    return messages
+
+
+def long_result(number: int, tokens: int) -> list[Message]:
+    """Return a call that waits for an answer to its long result."""
+    text = " ".join(f"value_{number}_{at}" for at in range(tokens // 4))
+    return call_with_result(number, "read_file", '{"path": "data.txt"}', text)
+
+
+async def compact(messages: list[Message]) -> Compaction:
+    """Return the compaction of a list that no engine has seen before."""
+    engine = make_engine(WINDOW, JournalWriter(COUNTER))
+    return await engine.compress(messages)
+
+
+def findings_in(messages: list[Message], numbers: range) -> set[int]:
+    text = "\n".join(map(text_of, messages))
+    return {number for number in numbers if finding(number) in text}
+
+
+async def test_a_long_result_at_the_end_takes_no_room_from_conclusions() -> None:
+    numbers = range(1, 31)
+    first = await compact(investigation(numbers))
+    kept = findings_in(first.messages, numbers)
+    assert len(kept) > 20
+    second = await compact(
+        [
+            *first.messages,
+            *investigation(range(31, 34)),
+            user_message("Read the data."),
+            *long_result(5_000, 9_000),
+        ]
+    )
+    assert second.tokens_after <= BUDGET.compacted_limit
+    assert findings_in(second.messages, numbers) == kept
+
+
+async def test_a_few_new_messages_do_not_shorten_the_summary() -> None:
+    numbers = range(1, 31)
+    first = await compact(investigation(numbers))
+    longer = [*first.messages, user_message("Read the rest.")]
+    for number in range(6_000, 6_012):
+        longer += long_result(number, 3_000)
+    second = await compact(longer)
+    assert second.changed
+    assert second.tokens_after <= BUDGET.compacted_limit
+    assert findings_in(second.messages, numbers) == findings_in(first.messages, numbers)
+
+
+def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
+    state = ThreadState()
+    for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
+        path = f"/home/me/shop/src/{name}"
+        state.apply(Effect("changed", "write_file", path, paths=(path,)), 1)
+    state.root = "/home/me/shop/src/orders"
+    sections = state_sections(state, 1_000, COUNTER.text)
+    assert "- changed: /home/me/shop/src/users/login.py, bill.py" in sections[FILES]
+    again = read_state(sections, is_ours=True)
+    assert again.files.keys() == state.files.keys()
+
+
+def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> None:
+    numbers = range(1, 31)
+    messages: list[Message] = []
+    for number in numbers:
+        messages += investigation(range(number, number + 1))
+        messages.append(user_message("And the release?"))
+        messages.append(
+            assistant_message(
+                f"Round {number}: release 4.2 stays blocked by ticket 8812 until the certificate of host "
+                f"gate-7.example.org is renewed by the platform team in step {number} of the runbook."
+            )
+        )
+    whole, _ = journal_of(messages)
+    short = whole.fit(COUNTER.text(whole.text()) * 6 // 10, COUNTER.text).text()
+    kept = sum(finding(number) in short for number in numbers)
+    assert kept > 25
+    assert 1 <= short.count("ticket 8812") < kept // 2
