@@ -1,7 +1,7 @@
-"""`python -m benchmarks [NAME …] [--out FILE]`: the measurements as Markdown tables, with the machine they ran on.
+"""`python -m benchmarks [NAME …] [--out FILE]`: print the measurements as Markdown tables, with the machine used.
 
-What is measured in a run replaces its section in the file; the others stay as they were measured before.
-The exit status is 1 if a required goal is missed.
+Each benchmark that runs replaces its section in the file; the other sections stay. The exit status is 1 if a required
+goal is missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.table import markdown
 
-HELPERS = {
+HELPER_MODULES = {
     "__init__",
     "__main__",
     "corpus",
@@ -38,68 +38,74 @@ was split; before that all of it had been seen.*
 
 
 def main() -> None:
-    known = sorted(
+    benchmark_names = sorted(
         path.stem
         for path in Path(__file__).parent.glob("*.py")
-        if path.stem not in HELPERS
+        if path.stem not in HELPER_MODULES
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "name", nargs="*", help=f"one or more of {', '.join(known)}; default: all"
+        "name",
+        nargs="*",
+        help=f"one or more of {', '.join(benchmark_names)}; default: all",
     )
     parser.add_argument(
         "--out", type=Path, help="a Markdown file to keep the tables in"
     )
-    given = parser.parse_args()
-    unknown = [name for name in given.name if name not in known]
-    if unknown:
+    arguments = parser.parse_args()
+    unknown_names = [name for name in arguments.name if name not in benchmark_names]
+    if unknown_names:
         sys.exit(
-            f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}"
+            f"no benchmark named {', '.join(unknown_names)}; there are: {', '.join(benchmark_names)}"
         )
-    failed: list[str] = []
-    for name in given.name or known:
-        began = time.perf_counter()
+    missed_goals: list[str] = []
+    for name in arguments.name or benchmark_names:
+        started_at = time.perf_counter()
         module = importlib.import_module(f"benchmarks.{name}")
         rows = list(module.run())
-        failed += [f"{name}: {row.what}" for row in rows if row.is_failed]
+        missed_goals += [f"{name}: {row.name}" for row in rows if row.is_failed]
         table = markdown(name, rows, inspect.cleandoc(module.__doc__ or ""))
-        section = f"{table}\n*{_measured(time.perf_counter() - began)}*\n"
+        section = f"{table}\n*{_describe_run(time.perf_counter() - started_at)}*\n"
         sys.stdout.write(f"{section}\n")
         sys.stdout.flush()
-        if given.out is not None:
-            given.out.write_text(_kept(given.out, name, section, known), "utf-8")
-    if failed:
-        sys.exit("FAILED: " + "; ".join(failed))
+        if arguments.out is not None:
+            arguments.out.write_text(
+                _replace_section(arguments.out, name, section, benchmark_names), "utf-8"
+            )
+    if missed_goals:
+        sys.exit("FAILED: " + "; ".join(missed_goals))
 
 
-def _measured(seconds: float) -> str:
+def _describe_run(seconds: float) -> str:
     today = time.strftime("%Y-%m-%d")
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    busy = (
+    load_text = (
         f", a busy machine (load {load:.1f})"
         if load > cores + 0.5
         else ", an idle machine"
     )
     return (
-        f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores} cores{busy}, "
-        f"in {seconds:,.0f} s"
+        f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores} cores"
+        f"{load_text}, in {seconds:,.0f} s"
     )
 
 
-def _kept(path: Path, name: str, section: str, known: list[str]) -> str:
-    """The file with this section in its place, in the order of the names; those of benchmarks that are gone go."""
+def _replace_section(
+    path: Path, name: str, section: str, benchmark_names: list[str]
+) -> str:
+    """Return the file's text with this section replaced, sorted by name, without benchmarks that no longer exist."""
     text = path.read_text("utf-8") if path.exists() else ""
     sections = {
-        found[1]: found[0].rstrip()
-        for found in re.finditer(r"^### (\w+)\n.*?(?=^### |\Z)", text, re.M | re.S)
+        match[1]: match[0].rstrip()
+        for match in re.finditer(r"^### (\w+)\n.*?(?=^### |\Z)", text, re.M | re.S)
     }
     sections[name] = section.rstrip()
     return (
         "\n\n".join(
             [
                 INTRO.rstrip(),
-                *(sections[key] for key in sorted(sections) if key in known),
+                *(sections[key] for key in sorted(sections) if key in benchmark_names),
             ]
         )
         + "\n"

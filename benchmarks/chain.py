@@ -1,6 +1,6 @@
 """Real sessions compacted ten times in a row, as bare lists: does every word of the user still stand in the context?
 
-A user message counts as there when its text, redacted, stands in the context word for word; quoting at the start of a
+A user message counts as there when its text, redacted, is in the context word for word; quoting at the start of a
 line is allowed for, since a heading or a number inside a message must not be taken for one of the summary. Where all
 that the user said is more than the room for it (a quarter of the threshold), nothing is promised and none is asked.
 """
@@ -25,28 +25,29 @@ from everthread.core.messages import Message
 
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
 COMPACTIONS = 10
-PROMISED = 128_000
+MIN_PROMISED_WINDOW = 128_000
 """From this window on every user message of an agent's session stays."""
-USER_WORDS = 0.25
-LARGEST = 0.60
+USER_WORDS_SHARE = 0.25
+MAX_RESULT_SHARE = 0.60
 APIS = ("openai", "openai_responses", "anthropic")
 _QUOTING = re.compile(r"^[ \t]*(?:[>\\|][ \t]?)+|^[ \t]+|[ \t]+$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
-    """What ten compactions left of a thread."""
+class ChainResult:
+    """The context of a thread after ten compactions."""
 
-    said: int
-    """User messages that differ from each other."""
-    there: int
-    in_order: bool
-    share: float
-    """All that the user said, in parts of the room for it."""
-    largest: float
-    """The largest result, in parts of the threshold."""
-    invalid: int
-    """Results that an API refuses."""
+    user_messages: int
+    """Number of different user messages."""
+    kept_messages: int
+    """Number of those that are in the context."""
+    is_in_order: bool
+    words_share: float
+    """Tokens of all user messages, as a share of the room for them."""
+    largest_share: float
+    """The largest result, as a share of the threshold."""
+    invalid_results: int
+    """Number of results that an API refuses."""
 
 
 def run() -> list[Row]:
@@ -54,51 +55,60 @@ def run() -> list[Row]:
         return [absent("real sessions")]
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         work = {
-            (window, kind, half): pool.submit(chain, kind, half, window)
+            (window, kind, half): pool.submit(measure_chain, kind, half, window)
             for window in WINDOWS
             for kind, half in THREADS
         }
         return [
             row
-            for (window, kind, half), done in work.items()
-            for row in _rows(window, kind, half, done.result())
+            for (window, kind, half), future in work.items()
+            for row in _rows(window, kind, half, future.result())
         ]
 
 
-def _rows(window: int, kind: str, half: str, found: Chained) -> list[Row]:
+def _rows(window: int, kind: str, half: str, result: ChainResult) -> list[Row]:
     name = f"{window // 1000}K, {kind} ({half})"
-    promised = window >= PROMISED and kind != CHAT and found.share <= 1
-    figure = f"{found.there} of {found.said}"
-    if found.there == found.said:
-        figure += ", in order" if found.in_order else ", out of order"
-    room = f"the user's words are {found.share:.2f} of their room"
-    whole = found.there == found.said and found.in_order
-    goal, met = ("all", whole) if promised else ("", None)
+    is_promised = (
+        window >= MIN_PROMISED_WINDOW and kind != CHAT and result.words_share <= 1
+    )
+    figure = f"{result.kept_messages} of {result.user_messages}"
+    if result.kept_messages == result.user_messages:
+        figure += ", in order" if result.is_in_order else ", out of order"
+    words_share = f"the user's words are {result.words_share:.2f} of their room"
+    is_complete = result.kept_messages == result.user_messages and result.is_in_order
+    goal, is_met = ("all", is_complete) if is_promised else ("", None)
     return [
-        Row(f"{name}: user messages word for word", f"{figure}; {room}", goal, met),
+        Row(
+            f"{name}: user messages word for word",
+            f"{figure}; {words_share}",
+            goal,
+            is_met,
+        ),
         Row(
             f"{name}: largest result",
-            f"{found.largest:.0%} of T",
-            f"≤ {LARGEST:.0%}",
-            found.largest <= LARGEST,
+            f"{result.largest_share:.0%} of T",
+            f"≤ {MAX_RESULT_SHARE:.0%}",
+            result.largest_share <= MAX_RESULT_SHARE,
         ),
         Row(
             f"{name}: results an API refuses",
-            str(found.invalid),
+            str(result.invalid_results),
             "0",
-            found.invalid == 0,
+            result.invalid_results == 0,
         ),
     ]
 
 
-def chain(kind: str, half: str, window: int) -> Chained:
+def measure_chain(kind: str, half: str, window: int) -> ChainResult:
     contexts = Contexts(window, (), ())
-    said: Counter[str] = Counter()
+    user_texts: Counter[str] = Counter()
     sizes: list[float] = []
     invalid = 0
-    for piece in pieces(thread(kind, half)):
-        messages = [recorded.message for recorded in piece]
-        said.update(redact(text) for message in messages if (text := _said(message)))
+    for chunk in pieces(thread(kind, half)):
+        messages = [recorded.message for recorded in chunk]
+        user_texts.update(
+            redact(text) for message in messages if (text := _user_text(message))
+        )
         if not contexts.append(messages) or not contexts.compact():
             continue
         sizes.append(contexts.size / contexts.threshold)
@@ -110,31 +120,33 @@ def chain(kind: str, half: str, window: int) -> Chained:
         )
         if len(sizes) == COMPACTIONS:
             break
-    context = _unquoted("\n".join(map(text_of, contexts.current[OURS].messages)))
-    words = sum(map(contexts.counter.text, said))
-    return Chained(
-        len(said),
-        sum(_unquoted(text) in context for text in said),
-        _in_order([text for text, times in said.items() if times == 1], context),
-        words / (USER_WORDS * contexts.threshold),
+    context = _remove_quoting("\n".join(map(text_of, contexts.current[OURS].messages)))
+    user_tokens = sum(map(contexts.counter.text, user_texts))
+    return ChainResult(
+        len(user_texts),
+        sum(_remove_quoting(text) in context for text in user_texts),
+        _are_in_order(
+            [text for text, times in user_texts.items() if times == 1], context
+        ),
+        user_tokens / (USER_WORDS_SHARE * contexts.threshold),
         max(sizes),
         invalid,
     )
 
 
-def _said(message: Message) -> str:
+def _user_text(message: Message) -> str:
     return text_of(message).strip() if message["role"] == "user" else ""
 
 
-def _in_order(texts: Sequence[str], context: str) -> bool:
-    """Of texts that stand there exactly once; of what was said twice one place must do."""
-    places = [
+def _are_in_order(texts: Sequence[str], context: str) -> bool:
+    """Return whether the texts that occur exactly once are in order."""
+    positions = [
         context.index(text)
-        for text in map(_unquoted, texts)
+        for text in map(_remove_quoting, texts)
         if context.count(text) == 1
     ]
-    return places == sorted(places)
+    return positions == sorted(positions)
 
 
-def _unquoted(text: str) -> str:
+def _remove_quoting(text: str) -> str:
     return _QUOTING.sub("", text)

@@ -44,20 +44,20 @@ Tally = dict[tuple[int, str, str], Counter[bool]]
 
 WINDOWS = (4_000, 16_000)
 CYCLES = (1, 4)
-SLOTS = 3
+CHATS_PER_TEMPLATE = 3
 """Chats of a template."""
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
 PEERS = tuple(name for name in EVERY if name != TEXT_RANK)
-NOTHING: Case = {"turns": []}
+EMPTY_CASE: Case = {"turns": []}
 RULES = "rules"
 DECISIONS = "decisions"
-KINDS = {
+CHECK_LABELS = {
     "immutable_fact_recall": "facts",
     "unresolved_task_continuity": "open tasks",
     "entity_integrity": "who is who",
 }
-GOAL = 0.99
-TALK = {False: "the package's small talk", True: "long answers between"}
+MIN_SHARE = 0.99
+TALK_NAMES = {False: "the package's small talk", True: "long answers between"}
 """The package's lines alternate, user and assistant alike. With long answers the user says something new each time and
 the assistant five times as much."""
 
@@ -76,68 +76,84 @@ def run() -> list[Row]:
         suites |= {path.name: path for path in folder.iterdir() if path.is_dir()}
         peer = Peer("compactbench")
         material = {
-            name: peer.ask({"suite": str(suite), "slots": SLOTS * max(CYCLES)})
+            name: peer.ask(
+                {"suite": str(suite), "slots": CHATS_PER_TEMPLATE * max(CYCLES)}
+            )
             for name, suite in suites.items()
         }
         peer.close()
     except PeerAbsentError as error:
         return [Row("CompactBench", f"absent: {error}")]
     rows = [
-        Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()
+        Row(SUMMARISERS[name], f"absent: {reason}")
+        for name, reason in absent_peers().items()
     ]
     peers = present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
-        for name, given in sorted(material.items(), reverse=True):
+        for name, suite_material in sorted(material.items(), reverse=True):
             for window in WINDOWS:
-                for long, talk in TALK.items():
+                for has_long_answers, talk_name in TALK_NAMES.items():
                     work = [
                         (
-                            _half(chats),
-                            pool.submit(_chats, given, chats, window, peers, long=long),
+                            _find_half(chats),
+                            pool.submit(
+                                _chats,
+                                suite_material,
+                                chats,
+                                window,
+                                peers,
+                                has_long_answers=has_long_answers,
+                            ),
                         )
-                        for chats in _shared_out(given)
+                        for chats in _make_chats(suite_material)
                     ]
                     for half in HALVES:
-                        tallies = [done.result() for of, done in work if of == half]
+                        tallies = [
+                            future.result()
+                            for chats_half, future in work
+                            if chats_half == half
+                        ]
                         rows += _rows(
-                            f"{name}, {half}, {window // 1000}K, {talk}",
-                            _joined(tallies),
+                            f"{name}, {half}, {window // 1000}K, {talk_name}",
+                            _join_tallies(tallies),
                         )
     return rows
 
 
-def _half(chats: Sequence[Sequence[Case]]) -> str:
+def _find_half(chats: Sequence[Sequence[Case]]) -> str:
     return HALVES[0] if chats[0][0]["template"] in TUNED_ON else HALVES[1]
 
 
-def _shared_out(given: Material) -> Iterator[list[list[Case]]]:
+def _make_chats(material: Material) -> Iterator[list[list[Case]]]:
     """The chats: a template's cases, four to a chat, no two of which name the same thing; or fewer."""
-    for template in dict.fromkeys(case["template"] for case in given["cases"]):
-        waiting = [case for case in given["cases"] if case["template"] == template]
+    for template in dict.fromkeys(case["template"] for case in material["cases"]):
+        remaining_cases = [
+            case for case in material["cases"] if case["template"] == template
+        ]
         chats: list[list[Case]] = []
-        while len(chats) < SLOTS:
+        while len(chats) < CHATS_PER_TEMPLATE:
             chat: list[Case] = []
-            for case in list(waiting):
-                said = "\n".join(
-                    turn["content"] for other in chat for turn in other["turns"]
+            for case in list(remaining_cases):
+                chat_text = "\n".join(
+                    turn["content"] for chat_case in chat for turn in chat_case["turns"]
                 ).lower()
                 if len(chat) < max(CYCLES) and not any(
-                    value.lower() in said for value in _values(case)
+                    value.lower() in chat_text for value in _list_values(case)
                 ):
                     chat.append(case)
-                    waiting.remove(case)
+                    remaining_cases.remove(case)
             if not chat:
                 break
             chats.append(chat)
         yield chats
 
 
-def _values(case: Case) -> Iterator[str]:
-    for _, values in _checks(case):
+def _list_values(case: Case) -> Iterator[str]:
+    for _, values in _list_checks(case):
         yield from values
 
 
-def _checks(case: Case) -> Iterator[tuple[str, list[str]]]:
+def _list_checks(case: Case) -> Iterator[tuple[str, list[str]]]:
     """A case's positive checks: their kind, and what must be found."""
     for check in case["checks"]:
         if check["check"] == "contains_normalized":
@@ -146,40 +162,53 @@ def _checks(case: Case) -> Iterator[tuple[str, list[str]]]:
             values = check["values"]
         else:
             continue
-        yield _kind(case, check["type"], values), values
+        yield _name_kind(case, check["type"], values), values
 
 
-def _kind(case: Case, kind: str, values: Sequence[str]) -> str:
+def _name_kind(case: Case, kind: str, values: Sequence[str]) -> str:
     for name, truth in ((RULES, case["rules"]), (DECISIONS, case["decisions"])):
-        if any(value in said for value in values for said in truth):
+        if any(value in truth_text for value in values for truth_text in truth):
             return name
-    return KINDS.get(kind, kind.replace("_", " "))
+    return CHECK_LABELS.get(kind, kind.replace("_", " "))
 
 
 def _chats(
-    given: Material,
+    material: Material,
     chats: list[list[Case]],
     window: int,
     peers: Collection[str],
     *,
-    long: bool,
+    has_long_answers: bool,
 ) -> Tally:
     tally: Tally = {}
     for cases in chats:
-        _chat(given, cases, Contexts(window, peers, PEERS), tally, long=long)
+        _chat(
+            material,
+            cases,
+            Contexts(window, peers, PEERS),
+            tally,
+            has_long_answers=has_long_answers,
+        )
     return tally
 
 
 def _chat(
-    given: Material, cases: list[Case], contexts: Contexts, tally: Tally, *, long: bool
+    material: Material,
+    cases: list[Case],
+    contexts: Contexts,
+    tally: Tally,
+    *,
+    has_long_answers: bool,
 ) -> None:
     rng = random.Random(cases[0]["turns"][0]["content"])  # noqa: S311 - always the same
-    for cycle, case in enumerate([*cases, *[NOTHING] * (max(CYCLES) - len(cases))], 1):
+    for cycle, case in enumerate(
+        [*cases, *[EMPTY_CASE] * (max(CYCLES) - len(cases))], 1
+    ):
         if cycle > 1:
             contexts.append(
                 [
-                    _said("user", rng.choice(given["prompts"])),
-                    _said("assistant", _line(given, "assistant", rng)),
+                    _said("user", rng.choice(material["prompts"])),
+                    _said("assistant", _line(material, "assistant", rng)),
                 ]
             )
         contexts.append(
@@ -187,21 +216,24 @@ def _chat(
         )
         compacted = False
         while not compacted:
-            user = _line(given, "user", rng, 2 if long else 1)
-            talk = [
+            user = _line(material, "user", rng, 2 if has_long_answers else 1)
+            small_talk = [
                 _said("user", user),
-                _said("assistant", _line(given, "assistant", rng, 8 if long else 1)),
+                _said(
+                    "assistant",
+                    _line(material, "assistant", rng, 8 if has_long_answers else 1),
+                ),
             ]
-            compacted = contexts.append(talk) and contexts.compact()
+            compacted = contexts.append(small_talk) and contexts.compact()
         if cycle in CYCLES:
-            for told in cases[:cycle]:
-                _check(told, contexts, cycle, tally)
+            for user_text in cases[:cycle]:
+                _check(user_text, contexts, cycle, tally)
 
 
 def _check(case: Case, contexts: Contexts, cycle: int, tally: Tally) -> None:
     for contender, context in contexts.current.items():
         text = _normal("\n".join(map(text_of, context.messages)))
-        for kind, values in _checks(case):
+        for kind, values in _list_checks(case):
             for value in values:
                 tally.setdefault((cycle, kind, contender), Counter())[
                     _normal(value) in text
@@ -212,8 +244,8 @@ def _said(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _line(given: Material, role: str, rng: random.Random, count: int = 1) -> str:
-    return " ".join(rng.sample(given["distractors"][role], count))
+def _line(material: Material, role: str, rng: random.Random, count: int = 1) -> str:
+    return " ".join(rng.sample(material["distractors"][role], count))
 
 
 def _normal(text: str) -> str:
@@ -221,12 +253,12 @@ def _normal(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _joined(tallies: Sequence[Tally]) -> Tally:
-    whole: Tally = {}
+def _join_tallies(tallies: Sequence[Tally]) -> Tally:
+    total: Tally = {}
     for tally in tallies:
-        for key, found in tally.items():
-            whole.setdefault(key, Counter()).update(found)
-    return whole
+        for key, counts in tally.items():
+            total.setdefault(key, Counter()).update(counts)
+    return total
 
 
 def _rows(name: str, tally: Tally) -> Iterator[Row]:
@@ -239,18 +271,18 @@ def _rows(name: str, tally: Tally) -> Iterator[Row]:
         for cycle in CYCLES:
             totals.append(sum(tally[cycle, kind, OURS].values()))
             for contender in dict.fromkeys(contender for _, _, contender in tally):
-                found = tally[cycle, kind, contender]
+                contender_shares = tally[cycle, kind, contender]
                 shares.setdefault(contender, []).append(
-                    found[True] / sum(found.values())
+                    contender_shares[True] / sum(contender_shares.values())
                 )
         figures = "; ".join(
-            f"{who} {'/'.join(f'{100 * one:.0f}' for one in found)} %"
-            for who, found in shares.items()
+            f"{contender_name} {'/'.join(f'{100 * share:.0f}' for share in contender_shares)} %"
+            for contender_name, contender_shares in shares.items()
         )
-        wanted = kind in (RULES, DECISIONS)
+        has_goal = kind in (RULES, DECISIONS)
         yield Row(
             f"{name}: {kind} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, CYCLES))}",
             figures,
-            f"≥ {GOAL:.0%}" if wanted else "",
-            min(shares[OURS]) >= GOAL if wanted else None,
+            f"≥ {MIN_SHARE:.0%}" if has_goal else "",
+            min(shares[OURS]) >= MIN_SHARE if has_goal else None,
         )

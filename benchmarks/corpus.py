@@ -1,6 +1,6 @@
-"""Messages made up for measurements: English, code, Chinese, as often as in real sessions, always the same.
+"""Generate reproducible messages for measurements: English, code and Chinese, mixed as in real sessions.
 
-Words come as often as in language: the n-th most frequent 1/n times as often as the first.
+Word frequencies follow Zipf's law: the n-th most frequent word occurs 1/n times as often as the first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHINESE = """
 小么心多天能好都然没日于起还发成事
 """
 ONSETS = "b c d f g h j k l m n p r s t v w z st tr pl ch sh"
-FREQUENT = ENGLISH.split()
+FREQUENT_WORDS = ENGLISH.split()
 SYLLABLES = [onset + vowel for onset in ONSETS.split() for vowel in "aeiou"]
 
 
@@ -41,29 +41,31 @@ class Corpus:
     chinese: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        make = random.Random(self.seed)  # noqa: S311 - always the same words
-        made = (
-            "".join(make.choices(SYLLABLES, k=make.choice((1, 2, 2, 3, 3, 4))))
+        rng = random.Random(self.seed)  # noqa: S311 - always the same words
+        made_words = (
+            "".join(rng.choices(SYLLABLES, k=rng.choice((1, 2, 2, 3, 3, 4))))
             for _ in range(60_000)
         )
-        self.words = list(dict.fromkeys([*FREQUENT, *made]))
+        self.words = list(dict.fromkeys([*FREQUENT_WORDS, *made_words]))
         self.identifiers = list(
-            dict.fromkeys(_identifier(make, self.words) for _ in range(40_000))
+            dict.fromkeys(_make_identifier(rng, self.words) for _ in range(40_000))
         )
         characters = [
             *"".join(CHINESE.split()),
             *(chr(code) for code in range(0x4E00, 0x9FA5, 8)),
         ]
         self.chinese = list(
-            dict.fromkeys("".join(_pick(make, characters, 2)) for _ in range(30_000))
+            dict.fromkeys(
+                "".join(_pick_by_rank(rng, characters, 2)) for _ in range(30_000)
+            )
         )
 
     def messages(self, count: int, seed: int) -> list[dict[str, Any]]:
-        make = random.Random(f"{self.seed} {seed}")  # noqa: S311 - always the same messages
-        return [self._message(make, number) for number in range(count)]
+        rng = random.Random(f"{self.seed} {seed}")  # noqa: S311 - always the same messages
+        return [self._make_message(rng, number) for number in range(count)]
 
-    def _message(self, make: random.Random, number: int) -> dict[str, Any]:
-        text = self.text(make)
+    def _make_message(self, rng: random.Random, number: int) -> dict[str, Any]:
+        text = self.text(rng)
         if number % 4 == 1:
             call = {
                 "name": "terminal",
@@ -80,32 +82,32 @@ class Corpus:
             }
         return {"role": "user" if number % 4 == 0 else "assistant", "content": text}
 
-    def text(self, make: random.Random) -> str:
-        size = max(3, int(make.lognormvariate(3.4, 0.9)))
-        kind = make.random()
-        if kind < 0.15:
+    def text(self, rng: random.Random) -> str:
+        word_count = max(3, int(rng.lognormvariate(3.4, 0.9)))
+        chance = rng.random()
+        if chance < 0.15:
             runs = (
-                "".join(_pick(make, self.chinese, make.randint(2, 8)))
-                for _ in range(1 + size // 8)
+                "".join(_pick_by_rank(rng, self.chinese, rng.randint(2, 8)))
+                for _ in range(1 + word_count // 8)
             )
             return "，".join(runs) + "。"
-        words = _pick(make, self.words, size)
-        words[::9] = _pick(make, self.identifiers, len(words[::9]))
-        if kind < 0.2:
-            words[size // 2] = "".join(_pick(make, self.chinese, 3))
+        words = _pick_by_rank(rng, self.words, word_count)
+        words[::9] = _pick_by_rank(rng, self.identifiers, len(words[::9]))
+        if chance < 0.2:
+            words[word_count // 2] = "".join(_pick_by_rank(rng, self.chinese, 3))
         return " ".join(words)
 
 
-def _identifier(make: random.Random, words: Sequence[str]) -> str:
-    parts = make.choices(words[100:3_000], k=make.randint(2, 4))
-    return make.choice(
+def _make_identifier(rng: random.Random, words: Sequence[str]) -> str:
+    parts = rng.choices(words[100:3_000], k=rng.randint(2, 4))
+    return rng.choice(
         (
             "_".join(parts),
-            "src/" + "/".join(parts) + make.choice((".py", ".ts", ".md")),
+            "src/" + "/".join(parts) + rng.choice((".py", ".ts", ".md")),
             parts[0] + "".join(part.title() for part in parts[1:]),
             ".".join(parts),
             "-".join(parts),
-            f"{make.getrandbits(160):040x}",
+            f"{rng.getrandbits(160):040x}",
         )
     )
 
@@ -113,9 +115,9 @@ def _identifier(make: random.Random, words: Sequence[str]) -> str:
 _WEIGHTS: dict[int, list[float]] = {}
 
 
-def _pick(make: random.Random, items: Sequence[T], count: int) -> list[T]:
+def _pick_by_rank(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
     if len(items) not in _WEIGHTS:
         _WEIGHTS[len(items)] = list(
             accumulate(1 / rank for rank in range(1, len(items) + 1))
         )
-    return make.choices(items, cum_weights=_WEIGHTS[len(items)], k=count)
+    return rng.choices(items, cum_weights=_WEIGHTS[len(items)], k=count)

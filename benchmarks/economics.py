@@ -28,11 +28,11 @@ from everthread.thread.options import SessionOptions
 
 MODEL = "claude-sonnet-4-5"
 WINDOW = 200_000
-LIMIT = 0.85
-DEFAULT = 0.50
-THRESHOLDS = (0.15, 0.25, 0.30, 0.40, DEFAULT)
-TIMED = (0.30, DEFAULT)
-LOG_THRESHOLDS = (0.30, 0.40, DEFAULT, 0.60)
+MAX_PROMPT_SHARE = 0.85
+DEFAULT_THRESHOLD = 0.50
+THRESHOLDS = (0.15, 0.25, 0.30, 0.40, DEFAULT_THRESHOLD)
+TIMED_THRESHOLDS = (0.30, DEFAULT_THRESHOLD)
+LOG_THRESHOLDS = (0.30, 0.40, DEFAULT_THRESHOLD, 0.60)
 
 
 def run() -> list[Row]:
@@ -41,13 +41,13 @@ def run() -> list[Row]:
     if path is None:
         rows.append(absent("the long transcript"))
     else:
-        rows += _compared(
+        rows += _compare_thresholds(
             "a recorded session of 900 messages", read_log(str(path)), None
         )
-    rows += _logs()
+    rows += _measure_logs()
     for pauses in (0.0, 0.3):
-        log, times = _generated(pauses)
-        rows += _compared(
+        log, times = _generate_session(pauses)
+        rows += _compare_thresholds(
             f"generated, {pauses:.0%} of the turns after a long pause", log, times
         )
     return rows
@@ -65,46 +65,48 @@ class _TimedLog:
     """At the fixed threshold of the same mean context."""
 
 
-def _logs() -> list[Row]:
+def _measure_logs() -> list[Row]:
     """Compare on the logs: dollars at the same threshold, and at the same mean context."""
     folder = shared("logs")
     if folder is None:
         return [absent("the logs of real sessions")]
-    found: dict[float, list[_TimedLog]] = {threshold: [] for threshold in TIMED}
+    timed_logs: dict[float, list[_TimedLog]] = {
+        threshold: [] for threshold in TIMED_THRESHOLDS
+    }
     for path in sorted(folder.glob("*.gz")):
         log = read_log(str(path))
-        fixed = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
-        if any(one.ours.cost is None for one in fixed.values()):
+        fixed_replays = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
+        if any(replayed.everthread.cost is None for replayed in fixed_replays.values()):
             continue
-        for share in TIMED:
+        for share in TIMED_THRESHOLDS:
             timed = _play_log(log, share, economics=True)
-            found[share].append(
+            timed_logs[share].append(
                 _TimedLog(
                     half_of(path.name),
                     float(_cost(timed)),
-                    fixed=float(_cost(fixed[share])),
-                    same_context=_same_context(timed, fixed.values()),
+                    fixed=float(_cost(fixed_replays[share])),
+                    same_context=_interpolate_cost(timed, fixed_replays.values()),
                 )
             )
     return [
-        _log_row(share, half, [one for one in logs if one.half == half])
-        for share, logs in found.items()
+        _log_row(share, half, [replayed for replayed in logs if replayed.half == half])
+        for share, logs in timed_logs.items()
         for half in HALVES
     ]
 
 
 def _log_row(threshold: float, half: str, logs: Sequence[_TimedLog]) -> Row:
-    timed = sum(one.timed for one in logs)
-    fixed = sum(one.fixed for one in logs)
-    same_context = sum(one.same_context for one in logs)
-    ratios = [one.timed / one.same_context for one in logs]
+    timed_dollars = sum(log.timed for log in logs)
+    fixed_dollars = sum(log.fixed for log in logs)
+    same_context = sum(log.same_context for log in logs)
+    ratios = [log.timed / log.same_context for log in logs]
     cheaper = sum(ratio < 1 for ratio in ratios)
     text = (
-        f"${timed:.2f}, fixed ${fixed:.2f}; fixed with the same mean context ${same_context:.2f}: "
-        f"{timed / same_context - 1:+.1%}, median {statistics.median(ratios) - 1:+.1%}, cheaper in {cheaper}"
+        f"${timed_dollars:.2f}, fixed ${fixed_dollars:.2f}; fixed with the same mean context ${same_context:.2f}: "
+        f"{timed_dollars / same_context - 1:+.1%}, median {statistics.median(ratios) - 1:+.1%}, cheaper in {cheaper}"
     )
     name = f"{len(logs)} recorded logs, {half}: timed by the cache, {threshold:.0%}"
-    return Row(name, text, "cheaper", timed < same_context)
+    return Row(name, text, "cheaper", timed_dollars < same_context)
 
 
 def _play_log(log: Log, threshold: float, *, economics: bool = False) -> Replay:
@@ -114,13 +116,13 @@ def _play_log(log: Log, threshold: float, *, economics: bool = False) -> Replay:
         threshold=threshold,
         threshold_tokens=None,
     )
-    return replay(log, options=options, compared=False)
+    return replay(log, options=options, with_baselines=False)
 
 
-def _compared(
+def _compare_thresholds(
     name: str, log: Log | Sequence[Message], times: Sequence[float] | None
 ) -> list[Row]:
-    def played(*, threshold: float, economics: bool = False) -> Replay:
+    def replay_with(*, threshold: float, economics: bool = False) -> Replay:
         options = SessionOptions(
             background=False, economics=economics, threshold=threshold
         )
@@ -130,87 +132,101 @@ def _compared(
             window=WINDOW,
             options=options,
             times=times,
-            compared=False,
+            with_baselines=False,
         )
 
-    fixed = {threshold: played(threshold=threshold) for threshold in THRESHOLDS}
-    timed = {
-        threshold: played(threshold=threshold, economics=True) for threshold in TIMED
+    fixed_replays = {
+        threshold: replay_with(threshold=threshold) for threshold in THRESHOLDS
     }
-    alone = played(threshold=1.0)
-    base = _cost(fixed[DEFAULT])
+    timed_replays = {
+        threshold: replay_with(threshold=threshold, economics=True)
+        for threshold in TIMED_THRESHOLDS
+    }
+    uncompacted = replay_with(threshold=1.0)
+    base_cost = _cost(fixed_replays[DEFAULT_THRESHOLD])
     fullest = (
-        max(call.use.prompt for found in timed.values() for call in found.ours.calls)
+        max(
+            call.use.prompt
+            for replayed in timed_replays.values()
+            for call in replayed.everthread.calls
+        )
         / WINDOW
     )
     rows = [
-        Row(f"{name}: fixed, {threshold:.0%}", _figures(found, base))
-        for threshold, found in fixed.items()
+        Row(f"{name}: fixed, {threshold:.0%}", _figures(replayed, base_cost))
+        for threshold, replayed in fixed_replays.items()
     ]
     rows += [
         Row(
             f"{name}: timed by the cache, {threshold:.0%}",
-            f"{_figures(found, base)}; {_worth(found, fixed.values())}",
+            f"{_figures(replayed, base_cost)}; {_compare_same_context(replayed, fixed_replays.values())}",
         )
-        for threshold, found in timed.items()
+        for threshold, replayed in timed_replays.items()
     ]
-    rows.append(Row(f"{name}: cached, not compacted", _figures(alone, base)))
+    rows.append(Row(f"{name}: cached, not compacted", _figures(uncompacted, base_cost)))
     rows.append(
         Row(
             f"{name}: fullest prompt when timed",
             f"{fullest:.0%} of the window",
             "≤ 85 %",
-            fullest <= LIMIT,
+            fullest <= MAX_PROMPT_SHARE,
         )
     )
     return rows
 
 
-def _figures(found: Replay, base: Decimal) -> str:
-    cost = _cost(found)
-    context = _mean_context(found)
-    count = len(found.compactions)
-    return f"${cost:.2f}, {float(cost / base) - 1:+.0%}, mean context {context / 1000:.0f}K, {count} compactions"
+def _figures(replayed: Replay, base_cost: Decimal) -> str:
+    cost = _cost(replayed)
+    context = _mean_context(replayed)
+    count = len(replayed.compactions)
+    return f"${cost:.2f}, {float(cost / base_cost) - 1:+.0%}, mean context {context / 1000:.0f}K, {count} compactions"
 
 
-def _worth(found: Replay, fixed: Iterable[Replay]) -> str:
-    same = _same_context(found, fixed)
-    return f"{float(_cost(found)) / same - 1:+.0%} against a fixed one with the same mean context"
+def _compare_same_context(replayed: Replay, fixed_replays: Iterable[Replay]) -> str:
+    same_context_dollars = _interpolate_cost(replayed, fixed_replays)
+    return f"{float(_cost(replayed)) / same_context_dollars - 1:+.0%} against a fixed one with the same mean context"
 
 
-def _same_context(found: Replay, fixed: Iterable[Replay]) -> float:
+def _interpolate_cost(replayed: Replay, fixed_replays: Iterable[Replay]) -> float:
     """Return the dollars of a fixed threshold with the same mean context, interpolated."""
-    points = sorted((_mean_context(one), float(_cost(one))) for one in fixed)
-    context = min(max(_mean_context(found), points[0][0]), points[-1][0])
-    place = max(
-        1, next(place for place, (size, _) in enumerate(points) if size >= context)
+    points = sorted(
+        (_mean_context(fixed_replay), float(_cost(fixed_replay)))
+        for fixed_replay in fixed_replays
     )
-    (low, cheap), (high, dear) = points[place - 1 : place + 1]
-    return cheap + (dear - cheap) * (context - low) / max(high - low, 1)
+    context = min(max(_mean_context(replayed), points[0][0]), points[-1][0])
+    index = max(
+        1, next(index for index, (size, _) in enumerate(points) if size >= context)
+    )
+    (smaller_context, lower_cost), (larger_context, higher_cost) = points[
+        index - 1 : index + 1
+    ]
+    return lower_cost + (higher_cost - lower_cost) * (context - smaller_context) / max(
+        larger_context - smaller_context, 1
+    )
 
 
-def _mean_context(found: Replay) -> float:
-    return statistics.fmean(call.use.prompt for call in found.ours.calls)
+def _mean_context(replayed: Replay) -> float:
+    return statistics.fmean(call.use.prompt for call in replayed.everthread.calls)
 
 
-def _cost(found: Replay) -> Decimal:
-    cost = found.ours.cost
+def _cost(replayed: Replay) -> Decimal:
+    cost = replayed.everthread.cost
     if cost is None:
         raise AssertionError(f"{MODEL} has prices")
     return cost
 
 
-def _generated(pauses: float, turns: int = 70) -> tuple[list[Message], list[float]]:
-    """A session with tools of about the same shape as the long one, and when each of its calls is made."""
-    dice = random.Random(f"economics {pauses}")  # noqa: S311 - reproducible, not secret
+def _generate_session(
+    pauses: float, turns: int = 70
+) -> tuple[list[Message], list[float]]:
+    """Return a session with tools, similar to the long recorded one, and the time of each of its calls."""
+    rng = random.Random(f"economics {pauses}")  # noqa: S311 - reproducible, not secret
     messages: list[Message] = []
     times: list[float] = []
     now = 0.0
     for turn in range(turns):
         now += (
-            dice.uniform(400, 4_000)
-            if dice.random() < pauses
-            else dice.uniform(20, 200)
+            rng.uniform(400, 4_000) if rng.random() < pauses else rng.uniform(20, 200)
         )
         messages.append(
             {
@@ -218,10 +234,10 @@ def _generated(pauses: float, turns: int = 70) -> tuple[list[Message], list[floa
                 "content": f"Task {turn}: repair module_{turn}.py and tell me what was wrong.",
             }
         )
-        for number in range(dice.randint(1, 7)):
+        for number in range(rng.randint(1, 7)):
             times.append(now)
-            now += dice.uniform(5, 40)
-            called = f"call_{turn}_{number}"
+            now += rng.uniform(5, 40)
+            call_id = f"call_{turn}_{number}"
             function: FunctionCall = {
                 "name": "terminal",
                 "arguments": f'{{"command": "pytest tests/test_{turn}_{number}.py"}}',
@@ -231,19 +247,19 @@ def _generated(pauses: float, turns: int = 70) -> tuple[list[Message], list[floa
                     "role": "assistant",
                     "content": None,
                     "tool_calls": [
-                        {"id": called, "type": "function", "function": function}
+                        {"id": call_id, "type": "function", "function": function}
                     ],
                 }
             )
             lines = (
-                f"line {line}: value {dice.randint(0, 99_999)} of module_{turn}"
-                for line in range(dice.randint(5, 90))
+                f"line {line}: value {rng.randint(0, 99_999)} of module_{turn}"
+                for line in range(rng.randint(5, 90))
             )
             messages.append(
-                {"role": "tool", "tool_call_id": called, "content": "\n".join(lines)}
+                {"role": "tool", "tool_call_id": call_id, "content": "\n".join(lines)}
             )
         times.append(now)
-        now += dice.uniform(5, 40)
+        now += rng.uniform(5, 40)
         messages.append(
             {
                 "role": "assistant",

@@ -19,18 +19,22 @@ from everthread.core.provider_errors.classification import classify_error
 
 FURTHER_TEXTS = Path(__file__).parents[1] / "tests" / "core" / "error_texts.jsonl"
 OWN_TABLE = Path(__file__).parents[1] / "tests" / "core" / "error_cases.jsonl"
-HARMLESS = ("rate_limit", "other")
+HARMLESS_KINDS = ("rate_limit", "other")
 
 
 def run() -> list[Row]:
-    given = shared("provider_errors.jsonl")
-    rows = [absent("real errors")] if given is None else _halves("real errors", given)
-    rows += _halves("further texts", FURTHER_TEXTS)
-    return rows + _rows("the project's own table, tuned on", _cases(OWN_TABLE))
+    path = shared("provider_errors.jsonl")
+    rows = (
+        [absent("real errors")]
+        if path is None
+        else _measure_halves("real errors", path)
+    )
+    rows += _measure_halves("further texts", FURTHER_TEXTS)
+    return rows + _rows("the project's own table, tuned on", _read_cases(OWN_TABLE))
 
 
-def _halves(name: str, path: Path) -> list[Row]:
-    cases = _cases(path)
+def _measure_halves(name: str, path: Path) -> list[Row]:
+    cases = _read_cases(path)
     return [
         row
         for half in HALVES
@@ -40,7 +44,7 @@ def _halves(name: str, path: Path) -> list[Row]:
     ]
 
 
-def _cases(path: Path) -> list[dict[str, Any]]:
+def _read_cases(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
@@ -65,12 +69,12 @@ def _rows(name: str, cases: list[dict[str, Any]]) -> list[Row]:
         for case, verdict in pairs
     )
     alarms = sum(
-        case["label"] in HARMLESS and verdict.kind not in HARMLESS
+        case["label"] in HARMLESS_KINDS and verdict.kind not in HARMLESS_KINDS
         for case, verdict in pairs
     )
     return [
-        _share(f"{name}: label", right, len(cases), 97),
-        _share(f"{name}: stated limit", sum(limits), len(limits), 95),
+        _make_share_row(f"{name}: label", right, len(cases), 97),
+        _make_share_row(f"{name}: stated limit", sum(limits), len(limits), 95),
         Row(f"{name}: limit where none is stated", str(invented), "0", invented == 0),
         Row(
             f"{name}: rate limit or other taken for overflow",
@@ -81,10 +85,10 @@ def _rows(name: str, cases: list[dict[str, Any]]) -> list[Row]:
     ]
 
 
-def _share(what: str, hits: int, total: int, goal: int) -> Row:
+def _make_share_row(name: str, hits: int, total: int, goal: int) -> Row:
     percent = 100 * hits / total
     return Row(
-        what, f"{hits} of {total} ({percent:.1f} %)", f"≥ {goal} %", percent >= goal
+        name, f"{hits} of {total} ({percent:.1f} %)", f"≥ {goal} %", percent >= goal
     )
 
 

@@ -39,32 +39,32 @@ from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
 
-FIRST = (5, 10)
-KINDS = {
+RESULT_COUNTS = (5, 10)
+QUESTION_KINDS = {
     1: "several turns",
     2: "time",
     3: "open-ended",
     4: "one turn",
     5: "adversarial",
 }
-CHOSEN_ON = frozenset({"conv-26", "conv-30", "conv-41"})
+TUNED_DIALOGUES = frozenset({"conv-26", "conv-30", "conv-41"})
 """The dialogues on which constants are chosen. The others are told on; all five had been seen before the split."""
-GOAL = 15.0
+MIN_POINTS_AHEAD = 15.0
 """Points ahead of plain full text, at the first 10."""
 _WORD = re.compile(r"\w+")
-Ranked = Callable[[str], Awaitable[list[str]]]
+Ranker = Callable[[str], Awaitable[list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     id: str
     text: str
-    """With who says it."""
+    """The speaker's name and the text."""
     created: float
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     text: str
     evidence: frozenset[str]
     kind: int
@@ -75,7 +75,7 @@ class Dialogue:
     name: str
     speakers: tuple[str, str]
     turns: list[Turn]
-    asked: list[Asked]
+    asked: list[Question]
 
 
 @dataclass
@@ -84,73 +84,74 @@ class Score:
 
     found: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
-    def add(self, question: Asked, results: Sequence[str]) -> None:
-        for first in FIRST:
-            share = len(question.evidence.intersection(results[:first])) / len(
+    def add(self, question: Question, results: Sequence[str]) -> None:
+        for result_count in RESULT_COUNTS:
+            share = len(question.evidence.intersection(results[:result_count])) / len(
                 question.evidence
             )
-            self.found.setdefault((first, question.kind), []).append(share)
+            self.found.setdefault((result_count, question.kind), []).append(share)
 
-    def percent(self, first: int, kind: int | None = None) -> float:
+    def percent(self, result_count: int, kind: int | None = None) -> float:
         shares = [
             share
-            for (at, of), some in self.found.items()
-            if at == first and kind in (None, of)
-            for share in some
+            for (scored_count, scored_kind), kind_shares in self.found.items()
+            if scored_count == result_count and kind in (None, scored_kind)
+            for share in kind_shares
         ]
         return 100 * statistics.fmean(shares) if shares else math.nan
 
 
-# --- the material ---------------------------------------------------------------------------------------------------
-
-
 def read(path: Path) -> list[Dialogue]:
-    return [_dialogue(item) for item in json.loads(path.read_text("utf-8"))]
+    return [_read_dialogue(item) for item in json.loads(path.read_text("utf-8"))]
 
 
-def _dialogue(item: dict[str, Any]) -> Dialogue:
-    talk = item["conversation"]
+def _read_dialogue(item: dict[str, Any]) -> Dialogue:
+    conversation = item["conversation"]
     turns = []
     number = 1
-    while f"session_{number}_date_time" in talk:
-        began = datetime.strptime(
-            talk[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y"
+    while f"session_{number}_date_time" in conversation:
+        started_at = datetime.strptime(
+            conversation[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y"
         ).replace(tzinfo=UTC)
-        for place, turn in enumerate(talk.get(f"session_{number}", ())):
+        for index, turn in enumerate(conversation.get(f"session_{number}", ())):
             caption = f" [{turn['blip_caption']}]" if turn.get("blip_caption") else ""
             text = f"{turn['speaker']}: {turn['text']}{caption}"
-            turns.append(Turn(turn["dia_id"], text, began.timestamp() + 30 * place))
+            turns.append(
+                Turn(turn["dia_id"], text, started_at.timestamp() + 30 * index)
+            )
         number += 1
-    known = {turn.id for turn in turns}
-    asked = []
+    known_ids = {turn.id for turn in turns}
+    questions = []
     for question in item["qa"]:
-        evidence = known.intersection(
-            found
+        evidence = known_ids.intersection(
+            turn_id
             for text in question["evidence"]
-            for found in re.findall(r"D\d+:\d+", text)
+            for turn_id in re.findall(r"D\d+:\d+", text)
         )
         if evidence:
-            asked.append(
-                Asked(question["question"], frozenset(evidence), question["category"])
+            questions.append(
+                Question(
+                    question["question"], frozenset(evidence), question["category"]
+                )
             )
     return Dialogue(
-        item["sample_id"], (talk["speaker_a"], talk["speaker_b"]), turns, asked
+        item["sample_id"],
+        (conversation["speaker_a"], conversation["speaker_b"]),
+        turns,
+        questions,
     )
 
 
-# --- the ways to find -----------------------------------------------------------------------------------------------
-
-
-def full_text(dialogue: Dialogue) -> Ranked:
-    """SQLite's FTS5 as it comes: any word of the question, ranked by its `bm25`."""
+def make_full_text_ranker(dialogue: Dialogue) -> Ranker:
+    """Return SQLite's FTS5 with default settings: any word of the question, ranked by its `make_bm25_ranker`."""
     database = apsw.Connection(":memory:")
     database.execute("CREATE VIRTUAL TABLE turns USING fts5 (said)")
     database.executemany(
         "INSERT INTO turns (rowid, said) VALUES (?, ?)",
-        [(at, turn.text) for at, turn in enumerate(dialogue.turns)],
+        [(index, turn.text) for index, turn in enumerate(dialogue.turns)],
     )
 
-    async def ranked(question: str) -> list[str]:
+    async def rank(question: str) -> list[str]:
         words = " OR ".join(f'"{word}"' for word in _WORD.findall(question))
         sql = (
             "SELECT rowid FROM turns WHERE turns MATCH ? ORDER BY bm25(turns) LIMIT 10"
@@ -160,21 +161,25 @@ def full_text(dialogue: Dialogue) -> Ranked:
             for row in database.execute(sql, (words,))
         ]
 
-    return ranked
+    return rank
 
 
-def bm25(dialogue: Dialogue) -> Ranked:
-    """BM25 (Okapi) over turns, with the usual constants."""
+def make_bm25_ranker(dialogue: Dialogue) -> Ranker:
+    """Return BM25 (Okapi) over turns, with the usual constants."""
     texts = [Counter(_WORD.findall(turn.text.lower())) for turn in dialogue.turns]
     lengths = [sum(text.values()) for text in texts]
     mean = statistics.fmean(lengths)
-    held = Counter(word for text in texts for word in text)
+    document_counts = Counter(word for text in texts for word in text)
 
-    def score(place: int, words: Iterable[str]) -> float:
-        text = texts[place]
-        norm = 1.5 * (0.25 + 0.75 * lengths[place] / mean)
+    def score(index: int, words: Iterable[str]) -> float:
+        text = texts[index]
+        norm = 1.5 * (0.25 + 0.75 * lengths[index] / mean)
         return sum(
-            math.log(1 + (len(texts) - held[word] + 0.5) / (held[word] + 0.5))
+            math.log(
+                1
+                + (len(texts) - document_counts[word] + 0.5)
+                / (document_counts[word] + 0.5)
+            )
             * text[word]
             * 2.5
             / (text[word] + norm)
@@ -182,37 +187,43 @@ def bm25(dialogue: Dialogue) -> Ranked:
             if word in text
         )
 
-    async def ranked(question: str) -> list[str]:
+    async def rank(question: str) -> list[str]:
         words = set(_WORD.findall(question.lower()))
-        best = sorted(range(len(texts)), key=lambda place: -score(place, words))[:10]
-        return [dialogue.turns[place].id for place in best]
+        best = sorted(range(len(texts)), key=lambda index: -score(index, words))[:10]
+        return [dialogue.turns[index].id for index in best]
 
-    return ranked
+    return rank
 
 
 @dataclass
-class Kept:
+class StoredDialogue:
     """A dialogue in a store."""
 
     store: Store
     thread: str
     names: dict[int, str]
-    taken: list[float] = field(default_factory=list)
+    recall_times: list[float] = field(default_factory=list)
 
     async def search(self, question: str) -> list[str]:
-        """As the `recall` tool and `everthread mcp` do it."""
-        found = await StoreLookup(self.store, DEFAULT_TENANT, self.thread).search(
+        """Search as the `recall` tool and `everthread mcp` do."""
+        result = await StoreLookup(self.store, DEFAULT_TENANT, self.thread).search(
             question, limit=10
         )
-        places = [place.id.removeprefix("message:") for place in found.excerpts]
-        return [self.names[int(place)] for place in places if place.isdigit()]
+        excerpt_ids = [
+            excerpt_id.id.removeprefix("message:") for excerpt_id in result.excerpts
+        ]
+        return [
+            self.names[int(excerpt_id)]
+            for excerpt_id in excerpt_ids
+            if excerpt_id.isdigit()
+        ]
 
     async def recall(self, question: str) -> list[str]:
         start = time.process_time()
         passages = await self.store.recall(
             RecallQuery(question, "default", thread=self.thread)
         )
-        self.taken.append(1000 * (time.process_time() - start))
+        self.recall_times.append(1000 * (time.process_time() - start))
         return [
             self.names[passage.message]
             for passage in passages
@@ -220,71 +231,77 @@ class Kept:
         ]
 
     async def would_inject(self, question: str, limit: int) -> list[str]:
-        asked = RecallQuery(
+        query = RecallQuery(
             question, "default", thread=self.thread, limit=limit, least=MIN_CLOSENESS
         )
         return [
-            self.names[found.message]
-            for found in await self.store.recall(asked)
-            if found.message is not None
+            self.names[passage.message]
+            for passage in await self.store.recall(query)
+            if passage.message is not None
         ]
 
 
-async def keep(store: Store, dialogue: Dialogue) -> Kept:
+async def store_dialogue(store: Store, dialogue: Dialogue) -> StoredDialogue:
     session = await store.create_session(NewSession(started=dialogue.turns[0].created))
-    new = [
+    new_messages = [
         NewMessage(
-            {"role": "user" if at % 2 == 0 else "assistant", "content": turn.text},
+            {"role": "user" if index % 2 == 0 else "assistant", "content": turn.text},
             created=turn.created,
         )
-        for at, turn in enumerate(dialogue.turns)
+        for index, turn in enumerate(dialogue.turns)
     ]
-    stored = await store.append(session.id, new)
-    return Kept(
+    stored_messages = await store.append(session.id, new_messages)
+    return StoredDialogue(
         store,
         session.id,
-        {item.id: turn.id for item, turn in zip(stored, dialogue.turns, strict=True)},
+        {
+            item.id: turn.id
+            for item, turn in zip(stored_messages, dialogue.turns, strict=True)
+        },
     )
 
 
-# --- measurements ---------------------------------------------------------------------------------------------------
-
-
 async def measure(dialogues: Sequence[Dialogue], store: Store) -> list[Row]:
-    kept = [await keep(store, dialogue) for dialogue in dialogues]
+    stored_dialogues = [await store_dialogue(store, dialogue) for dialogue in dialogues]
     await store.search(SearchQuery("", limit=0))
     scores: dict[str, Score] = {}
     halves: dict[str, dict[str, Score]] = {}
-    each: list[tuple[str, float, float]] = []
-    for dialogue, one in zip(dialogues, kept, strict=True):
+    dialogue_figures: list[tuple[str, float, float]] = []
+    for dialogue, stored_dialogue in zip(dialogues, stored_dialogues, strict=True):
         half = halves.setdefault(
-            "tuned on" if dialogue.name in CHOSEN_ON else "told on", {}
+            "tuned on" if dialogue.name in TUNED_DIALOGUES else "told on", {}
         )
-        ways = {
-            "search": one.search,
-            "FTS5": full_text(dialogue),
-            "BM25": bm25(dialogue),
-            "recall": one.recall,
+        rankers = {
+            "search": stored_dialogue.search,
+            "FTS5": make_full_text_ranker(dialogue),
+            "BM25": make_bm25_ranker(dialogue),
+            "recall": stored_dialogue.recall,
         }
-        own = {name: Score() for name in ways}
-        for name, ranked in ways.items():
+        dialogue_scores = {name: Score() for name in rankers}
+        for name, rank in rankers.items():
             for question in dialogue.asked:
-                results = await ranked(question.text)
-                own[name].add(question, results)
+                results = await rank(question.text)
+                dialogue_scores[name].add(question, results)
                 scores.setdefault(name, Score()).add(question, results)
                 half.setdefault(name, Score()).add(question, results)
-        each.append((dialogue.name, own["recall"].percent(10), own["FTS5"].percent(10)))
+        dialogue_figures.append(
+            (
+                dialogue.name,
+                dialogue_scores["recall"].percent(10),
+                dialogue_scores["FTS5"].percent(10),
+            )
+        )
     return [
-        *_halves(halves),
-        *_table(scores),
-        *_each(each),
-        *await _injections(dialogues, kept),
-        _cost(kept),
+        *_make_half_rows(halves),
+        *_make_score_rows(scores),
+        *_make_dialogue_rows(dialogue_figures),
+        *await _measure_injections(dialogues, stored_dialogues),
+        _make_cost_row(stored_dialogues),
     ]
 
 
-def _halves(halves: Mapping[str, Mapping[str, Score]]) -> list[Row]:
-    """Each half for itself, time questions apart: they were the ones that fell on dialogues not seen before."""
+def _make_half_rows(halves: Mapping[str, Mapping[str, Score]]) -> list[Row]:
+    """Return a row for each half, with the share of time questions, which were worst on unseen dialogues."""
     rows = []
     for half, scores in sorted(halves.items(), reverse=True):
         figures = "; ".join(
@@ -295,11 +312,12 @@ def _halves(halves: Mapping[str, Mapping[str, Score]]) -> list[Row]:
     return rows
 
 
-def _table(scores: dict[str, Score]) -> list[Row]:
+def _make_score_rows(scores: dict[str, Score]) -> list[Row]:
     rows = []
     for name, score in scores.items():
         figures = ", ".join(
-            f"{score.percent(first):.1f} % in the first {first}" for first in FIRST
+            f"{score.percent(result_count):.1f} % in the first {result_count}"
+            for result_count in RESULT_COUNTS
         )
         rows.append(Row(f"evidence found: {name}", figures))
     ahead = scores["recall"].percent(10) - scores["FTS5"].percent(10)
@@ -307,11 +325,11 @@ def _table(scores: dict[str, Score]) -> list[Row]:
         Row(
             "recall ahead of FTS5, first 10",
             f"{ahead:.1f} points",
-            f"≥ {GOAL:g} points",
-            ahead >= GOAL,
+            f"≥ {MIN_POINTS_AHEAD:g} points",
+            ahead >= MIN_POINTS_AHEAD,
         )
     )
-    for kind, words in KINDS.items():
+    for kind, words in QUESTION_KINDS.items():
         figure = ", ".join(
             f"{name} {scores[name].percent(10, kind):.1f} %"
             for name in ("recall", "BM25", "FTS5")
@@ -320,46 +338,56 @@ def _table(scores: dict[str, Score]) -> list[Row]:
     return rows
 
 
-def _each(each: Sequence[tuple[str, float, float]]) -> list[Row]:
+def _make_dialogue_rows(
+    dialogue_figures: Sequence[tuple[str, float, float]],
+) -> list[Row]:
     return [
-        Row(f"dialogue {name}, first 10", f"recall {ours:.1f} %, FTS5 {fts:.1f} %")
-        for name, ours, fts in each
+        Row(
+            f"dialogue {name}, first 10",
+            f"recall {recall_percent:.1f} %, FTS5 {full_text_percent:.1f} %",
+        )
+        for name, recall_percent, full_text_percent in dialogue_figures
     ]
 
 
-async def _injections(dialogues: Sequence[Dialogue], kept: Sequence[Kept]) -> list[Row]:
-    """How often something is injected: for questions that are answered there, and for those of another dialogue."""
-    own = []
-    right = []
-    foreign = []
+async def _measure_injections(
+    dialogues: Sequence[Dialogue], stored_dialogues: Sequence[StoredDialogue]
+) -> list[Row]:
+    """Measure how often something is injected: for questions of the dialogue itself, and of another dialogue."""
+    own_injections = []
+    right_injections = []
+    foreign_injections = []
     limit = MAX_EXCERPTS
-    for at, (dialogue, one) in enumerate(zip(dialogues, kept, strict=True)):
-        other = (at + 1) % len(dialogues)
+    for index, (dialogue, stored_dialogue) in enumerate(
+        zip(dialogues, stored_dialogues, strict=True)
+    ):
+        other_index = (index + 1) % len(dialogues)
         for question in dialogue.asked:
-            found = await one.would_inject(question.text, limit)
-            own.append(bool(found))
-            if found:
-                right.append(not question.evidence.isdisjoint(found))
-            if other != at:
-                foreign.append(
+            injected = await stored_dialogue.would_inject(question.text, limit)
+            own_injections.append(bool(injected))
+            if injected:
+                right_injections.append(not question.evidence.isdisjoint(injected))
+            if other_index != index:
+                foreign_injections.append(
                     bool(
-                        await kept[other].would_inject(
-                            _renamed(question, dialogue, dialogues[other]), limit
+                        await stored_dialogues[other_index].would_inject(
+                            _exchange_names(question, dialogue, dialogues[other_index]),
+                            limit,
                         )
                     )
                 )
     rows = [
         Row(
             "injected for a question of this dialogue",
-            f"{100 * statistics.fmean(own):.0f} %",
+            f"{100 * statistics.fmean(own_injections):.0f} %",
         ),
         Row(
             "evidence among what was injected",
-            f"{100 * statistics.fmean(right):.0f} % of these",
+            f"{100 * statistics.fmean(right_injections):.0f} % of these",
         ),
     ]
-    if foreign:
-        share = statistics.fmean(foreign)
+    if foreign_injections:
+        share = statistics.fmean(foreign_injections)
         rows.append(
             Row(
                 "injected for another dialogue's, names exchanged",
@@ -369,27 +397,35 @@ async def _injections(dialogues: Sequence[Dialogue], kept: Sequence[Kept]) -> li
     return rows
 
 
-def _renamed(question: Asked, asked_in: Dialogue, put_to: Dialogue) -> str:
+def _exchange_names(
+    question: Question, own_dialogue: Dialogue, other_dialogue: Dialogue
+) -> str:
     text = question.text
-    for old, new in zip(asked_in.speakers, put_to.speakers, strict=True):
-        text = re.sub(rf"\b{re.escape(old)}\b", new, text)
+    for old_name, new_name in zip(
+        own_dialogue.speakers, other_dialogue.speakers, strict=True
+    ):
+        text = re.sub(rf"\b{re.escape(old_name)}\b", new_name, text)
     return text
 
 
-def _cost(kept: Sequence[Kept]) -> Row:
-    taken = sorted(value for one in kept for value in one.taken)
-    middle = statistics.median(taken)
-    figure = f"{middle:.1f} ms (95 % within {taken[len(taken) * 95 // 100]:.1f} ms)"
+def _make_cost_row(stored_dialogues: Sequence[StoredDialogue]) -> Row:
+    times = sorted(
+        value
+        for stored_dialogue in stored_dialogues
+        for value in stored_dialogue.recall_times
+    )
+    middle = statistics.median(times)
+    figure = f"{middle:.1f} ms (95 % within {times[len(times) * 95 // 100]:.1f} ms)"
     return Row("processor time of a recall", figure)
 
 
 def run(paths: Sequence[Path] = ()) -> list[Row]:
-    given = list(paths) or [
+    files = list(paths) or [
         path for path in (shared("memory", "locomo-first5.json"),) if path is not None
     ]
-    if not given:
+    if not files:
         return [absent("long dialogues")]
-    dialogues = [dialogue for path in given for dialogue in read(path)]
+    dialogues = [dialogue for path in files for dialogue in read(path)]
     with tempfile.TemporaryDirectory(prefix="everthread-bench-") as folder:
 
         async def work() -> list[Row]:

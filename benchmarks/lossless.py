@@ -32,28 +32,28 @@ from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, Event
 from everthread.thread.options import Route, SessionOptions, Setup
 
-WANTED = 20
+MIN_COMPACTIONS = 20
 """Compactions in a chain."""
-NEAR = 1.5
-"""Near linear: the second half of a chain takes so much more than the first. With the square it would be 3."""
-PLANTED = 60
+MAX_LINEAR_GROWTH = 1.5
+"""Near linear: the second half of a chain takes at most this much more than the first; quadratic would be 3."""
+FACT_COUNT = 60
 WINDOW = 32_000
 _NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 
 
 @dataclass
-class Chain:
-    """What happened on the way."""
+class ChainFigures:
+    """The figures of a chain of compactions."""
 
     compactions: int = 0
     seconds: list[float] = field(default_factory=list)
-    """Of the processor, in the compactions of each turn that had any; so are the next."""
+    """CPU seconds of the compactions of each turn that had any; the lists below have the same order."""
     after: list[int] = field(default_factory=list)
     leaves: list[int] = field(default_factory=list)
     covered: list[int] = field(default_factory=list)
     """Tokens of the messages under the new leaves."""
     nodes: list[int] = field(default_factory=list)
-    """That were made, leaves included."""
+    """Nodes that were made, leaves included."""
     searched: int = 0
     expanded: int = 0
     facts: int = 0
@@ -66,10 +66,11 @@ class Chain:
 
 def run() -> list[Row]:
     rows = _rows(
-        "generated, English, code and Chinese", asyncio.run(_chain(_generated()))
+        "generated, English, code and Chinese",
+        asyncio.run(_run_chain(_generate_session())),
     )
     rows += _rows(
-        "examples/long_session.py, twice over", asyncio.run(_chain(_example()))
+        "examples/long_session.py, twice over", asyncio.run(_run_chain(_load_example()))
     )
     real = shared("transcripts", "coding-long-claude.json")
     if real is None:
@@ -77,26 +78,31 @@ def run() -> list[Row]:
     messages = json.loads(real.read_text("utf-8"))["messages"]
     return [
         *rows,
-        *_rows("coding-long-claude", asyncio.run(_chain(messages, WINDOW // 2))),
+        *_rows("coding-long-claude", asyncio.run(_run_chain(messages, WINDOW // 2))),
     ]
 
 
-def _rows(what: str, chain: Chain) -> list[Row]:
+def _rows(name: str, chain: ChainFigures) -> list[Row]:
     times = chain.seconds
     nodes = chain.nodes
-    slower = _grown(times, chain.covered)
-    grown = _grown(nodes, chain.covered)
-    found = f"{chain.searched}/{chain.facts} by lcm_grep, {chain.expanded}/{chain.facts} by lcm_expand of what it named"
+    time_growth = _measure_growth(times, chain.covered)
+    node_growth = _measure_growth(nodes, chain.covered)
+    reachable_text = (
+        f"{chain.searched}/{chain.facts} by lcm_grep, "
+        f"{chain.expanded}/{chain.facts} by lcm_expand of what it named"
+    )
+    milliseconds = 1_000 * sum(times) / chain.compactions
+    growth_text = _format_growth(time_growth, _measure_growth(times, chain.leaves))
     return [
         Row(
-            f"{what}: compactions",
+            f"{name}: compactions",
             str(chain.compactions),
-            f"≥ {WANTED}",
-            chain.compactions >= WANTED,
+            f"≥ {MIN_COMPACTIONS}",
+            chain.compactions >= MIN_COMPACTIONS,
         ),
         Row(
             "planted facts reachable",
-            found,
+            reachable_text,
             "all",
             chain.searched == chain.expanded == chain.facts,
         ),
@@ -120,48 +126,48 @@ def _rows(what: str, chain: Chain) -> list[Row]:
         ),
         Row(
             "nodes",
-            f"{sum(nodes)}; {_both(grown, _grown(nodes, chain.leaves))}",
+            f"{sum(nodes)}; {_format_growth(node_growth, _measure_growth(nodes, chain.leaves))}",
             "near linear",
-            grown <= NEAR,
+            node_growth <= MAX_LINEAR_GROWTH,
         ),
         Row(
             "a compaction",
-            f"{1_000 * sum(times) / chain.compactions:.0f} ms; {_both(slower, _grown(times, chain.leaves))}",
+            f"{milliseconds:.0f} ms; {growth_text}",
             "near linear",
-            slower <= NEAR,
+            time_growth <= MAX_LINEAR_GROWTH,
         ),
     ]
 
 
-def _both(by_token: float, by_leaf: float) -> str:
+def _format_growth(by_token: float, by_leaf: float) -> str:
     return f"second half {by_token:.2f} x the first for a token covered, {by_leaf:.2f} x for a leaf"
 
 
-def _grown(figures: Sequence[float], work: Sequence[int]) -> float:
-    """What the second half of a chain took for the same work, compared with the first half.
+def _measure_growth(figures: Sequence[float], work_units: Sequence[int]) -> float:
+    """Return how much more the second half of a chain took for the same work than the first half.
 
     Work is counted in tokens covered: leaves that became smaller would hide that there are more of them.
     """
     half = len(figures) // 2
-    before, after = (
-        sum(figures[part]) / max(sum(work[part]), 1)
-        for part in (slice(half), slice(half, None))
+    first_ratio, second_ratio = (
+        sum(figures[half_slice]) / max(sum(work_units[half_slice]), 1)
+        for half_slice in (slice(half), slice(half, None))
     )
-    return after / before if before else 0.0
+    return second_ratio / first_ratio if first_ratio else 0.0
 
 
-async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
-    """The conversation, message by message, as a client would have it."""
-    chain = Chain()
+async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> ChainFigures:
+    """Run the conversation through the engine, message by message, as a client would."""
+    chain = ChainFigures()
     watch = PrefixWatch()
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
-        done: list[CompactionDone] = []
+        events: list[CompactionDone] = []
 
         def listen(event: Event) -> None:
             watch(event)
             if isinstance(event, CompactionDone):
-                done.append(event)
+                events.append(event)
 
         route = Route("gpt-4o", "openai_chat", window)
         setup = Setup(
@@ -173,98 +179,127 @@ async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
             clock=time.process_time,
             listener=listen,
         )
-        talk = await Conversation.open(setup)
-        planted, facts = _planted(messages)
+        conversation = await Conversation.open(setup)
+        planted, facts = _plant_facts(messages)
         chain.facts = len(facts)
         chain.limit = setup.options.budget(window).compacted_limit
         for message in planted:
-            await _said(talk, message)
-            if message["role"] != "assistant" or message.get("tool_calls") or not done:
+            await _add_message(conversation, message)
+            if (
+                message["role"] != "assistant"
+                or message.get("tool_calls")
+                or not events
+            ):
                 continue  # a turn that is not over, or that the client gave up, has calls without results
-            chain.compactions += len(done)
-            chain.seconds.append(sum(event.duration for event in done))
-            chain.after += (event.tokens_after for event in done)
-            kept = await store.nodes(talk.id)
-            leaves = [node.covered_tokens for node in kept if node.level == 0]
+            chain.compactions += len(events)
+            chain.seconds.append(sum(event.duration for event in events))
+            chain.after += (event.tokens_after for event in events)
+            nodes = await store.nodes(conversation.id)
+            leaves = [node.covered_tokens for node in nodes if node.level == 0]
             chain.leaves.append(len(leaves) - sum(chain.leaves))
             chain.covered.append(sum(leaves) - sum(chain.covered))
-            chain.nodes.append(len(kept) - sum(chain.nodes))
-            chain.invalid += bool(validate_messages(talk.messages, api="openai"))
-            done.clear()
+            chain.nodes.append(len(nodes) - sum(chain.nodes))
+            chain.invalid += bool(
+                validate_messages(conversation.messages, api="openai")
+            )
+            events.clear()
         chain.broken = len(watch.broken)
-        await _look(talk, facts, chain)
-        await talk.close()
+        await _look_up_facts(conversation, facts, chain)
+        await conversation.close()
         await store.close()
     return chain
 
 
-async def _said(talk: Conversation, message: Message) -> None:
+async def _add_message(conversation: Conversation, message: Message) -> None:
     role = message["role"]
     if role == "tool":
-        await talk.add_results([message])
+        await conversation.add_results([message])
     elif role == "assistant":
-        await talk.prepare()
-        await talk.record(Reply(message, "stop"))
+        await conversation.prepare()
+        await conversation.record(Reply(message, "stop"))
     elif role == "user":
-        await talk.add(message)
+        await conversation.add(message)
 
 
-async def _look(talk: Conversation, facts: dict[str, str], chain: Chain) -> None:
-    """Each fact is searched for by its name, then read under the id the search gave."""
+async def _look_up_facts(
+    conversation: Conversation, facts: dict[str, str], chain: ChainFigures
+) -> None:
+    """Search for each fact by its name, then read it under the id that the search returned."""
     for name, value in facts.items():
-        found = await talk.handle_tool_call("lcm_grep", {"pattern": name})
-        chain.searched += value in found
-        named = re.search(r"(?:message:\d+|output:[0-9a-f]{16})", found)
-        chain.expanded += named is not None and await _holds(talk, named[0], value)
-    chain.uncovered = await _uncovered(talk)
+        answer = await conversation.handle_tool_call("lcm_grep", {"pattern": name})
+        chain.searched += value in answer
+        match = re.search(r"(?:message:\d+|output:[0-9a-f]{16})", answer)
+        chain.expanded += match is not None and await _expand_contains(
+            conversation, match[0], value
+        )
+    chain.uncovered = await _count_uncovered(conversation)
 
 
-async def _holds(talk: Conversation, wanted: str, value: str) -> bool:
-    """Whether `lcm_expand` gives it on one of its pages."""
+async def _expand_contains(
+    conversation: Conversation, expand_id: str, value: str
+) -> bool:
+    """Return whether `lcm_expand` returns the value on one of its pages."""
     offset = 0
     while True:
-        answer = await talk.handle_tool_call(
-            "lcm_expand", {"id": wanted, "offset": offset}
+        answer = await conversation.handle_tool_call(
+            "lcm_expand", {"id": expand_id, "offset": offset}
         )
-        onward = re.search(r"go on with offset (\d+)\]$", answer)
-        if value in answer or onward is None:
+        next_page = re.search(r"go on with offset (\d+)\]$", answer)
+        if value in answer or next_page is None:
             return value in answer
-        offset = int(onward[1])
+        offset = int(next_page[1])
 
 
-async def _uncovered(talk: Conversation) -> int:
-    """Messages of the thread that are neither in view nor under a node in view."""
-    nodes = {node.id: node for node in await talk.store.nodes(talk.id)}
-    shown = await talk.store.messages(talk.session.id)
-    waiting = [node for stored in shown for node in _NODE.findall(text_of(stored.body))]
-    known = {stored.id if stored.origin is None else stored.origin for stored in shown}
-    derived: set[int] = set()
-    while waiting:
-        node = nodes[waiting.pop()]
-        waiting += node.sources if node.level else ()
-        derived |= set() if node.level else set(map(int, node.sources))
-    for number in derived:
-        stored = await talk.store.message(number)
-        known.add(stored.id if stored.origin is None else stored.origin)
+async def _count_uncovered(conversation: Conversation) -> int:
+    """Count the messages of the thread that are neither in view nor under a node in view."""
+    nodes = {node.id: node for node in await conversation.store.nodes(conversation.id)}
+    shown_messages = await conversation.store.messages(conversation.session.id)
+    open_nodes = [
+        node
+        for stored_message in shown_messages
+        for node in _NODE.findall(text_of(stored_message.body))
+    ]
+    covered_ids = {
+        stored_message.id if stored_message.origin is None else stored_message.origin
+        for stored_message in shown_messages
+    }
+    derived_ids: set[int] = set()
+    while open_nodes:
+        node = nodes[open_nodes.pop()]
+        open_nodes += node.sources if node.level else ()
+        derived_ids |= set() if node.level else set(map(int, node.sources))
+    for number in derived_ids:
+        stored_message = await conversation.store.message(number)
+        covered_ids.add(
+            stored_message.id
+            if stored_message.origin is None
+            else stored_message.origin
+        )
     # The first message may hold the summary besides its own words: it is in view under another id.
-    words = "\n".join(text_of(stored.body) for stored in shown)
-    said = await talk.store.history(talk.id)
+    words = "\n".join(text_of(stored_message.body) for stored_message in shown_messages)
+    history = await conversation.store.history(conversation.id)
     return sum(
-        stored.id not in known and text_of(stored.body) not in words for stored in said
+        stored_message.id not in covered_ids
+        and text_of(stored_message.body) not in words
+        for stored_message in history
     )
 
 
-def _planted(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
-    """The conversation with facts in it, at places all along: in a user's words and in tool output."""
-    make = random.Random(11)  # noqa: S311 - always the same facts
-    holders = [place for place, message in enumerate(messages) if _may_hold(message)]
-    chosen = set(make.sample(holders, min(PLANTED, len(holders))))
+def _plant_facts(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
+    """Return the conversation with facts planted throughout, in user messages and tool output, and the facts."""
+    rng = random.Random(11)  # noqa: S311 - always the same facts
+    possible_indexes = [
+        index for index, message in enumerate(messages) if _can_hold_fact(message)
+    ]
+    chosen_indexes = set(
+        rng.sample(possible_indexes, min(FACT_COUNT, len(possible_indexes)))
+    )
     facts: dict[str, str] = {}
     planted: list[Message] = []
-    for place, message in enumerate(messages):
-        if place in chosen:
-            name = f"box_{len(facts):03d}_{make.randrange(10**4):04d}"
-            value = f"shelf-{make.randrange(16**6):06x}"
+    for index, message in enumerate(messages):
+        if index in chosen_indexes:
+            name = f"box_{len(facts):03d}_{rng.randrange(10**4):04d}"
+            value = f"shelf-{rng.randrange(16**6):06x}"
             facts[name] = value
             message = {  # noqa: PLW2901
                 **message,
@@ -274,30 +309,30 @@ def _planted(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]
     return planted, facts
 
 
-def _may_hold(message: Message) -> bool:
+def _can_hold_fact(message: Message) -> bool:
     return message["role"] in ("user", "tool") and isinstance(
         message.get("content"), str
     )
 
 
-def _generated(turns: int = 270) -> list[Message]:
+def _generate_session(turns: int = 270) -> list[Message]:
 
     corpus = Corpus(5)
-    make = random.Random(5)  # noqa: S311
-    story: list[Message] = []
+    rng = random.Random(5)  # noqa: S311
+    messages: list[Message] = []
     for turn in range(turns):
-        story.append(
-            {"role": "user", "content": f"Question {turn}: {corpus.text(make)}"}
+        messages.append(
+            {"role": "user", "content": f"Question {turn}: {corpus.text(rng)}"}
         )
-        for step in range(make.randrange(1, 4)):
-            story += _step(f"call_{turn}_{step}", lambda: corpus.text(make))
-        story.append(
-            {"role": "assistant", "content": f"Answer {turn}: {corpus.text(make)}"}
+        for step in range(rng.randrange(1, 4)):
+            messages += _make_tool_step(f"call_{turn}_{step}", lambda: corpus.text(rng))
+        messages.append(
+            {"role": "assistant", "content": f"Answer {turn}: {corpus.text(rng)}"}
         )
-    return story
+    return messages
 
 
-def _step(call_id: str, text: Callable[[], str]) -> list[Message]:
+def _make_tool_step(call_id: str, text: Callable[[], str]) -> list[Message]:
     function = {
         "name": "terminal",
         "arguments": json.dumps({"command": f"grep -rn {text()[:30]!r} src"}),
@@ -311,7 +346,7 @@ def _step(call_id: str, text: Callable[[], str]) -> list[Message]:
     return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
 
 
-def _example() -> list[Message]:
+def _load_example() -> list[Message]:
     path = Path(__file__).parents[1] / "examples" / "long_session.py"
     spec = importlib.util.spec_from_file_location("long_session", path)
     if spec is None or spec.loader is None:
@@ -319,11 +354,13 @@ def _example() -> list[Message]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     messages: list[Message] = module.conversation()["messages"][1:]
-    return [message for number in range(2) for message in _renamed(messages, number)]
+    return [
+        message for number in range(2) for message in _rename_calls(messages, number)
+    ]
 
 
-def _renamed(messages: Sequence[Message], number: int) -> list[Message]:
-    """The same story with call ids of its own."""
+def _rename_calls(messages: Sequence[Message], number: int) -> list[Message]:
+    """Return the same messages with other call ids."""
     text = json.dumps(messages, ensure_ascii=False).replace(
         '"call_', f'"call_{number}_'
     )

@@ -31,20 +31,20 @@ from everthread.lab.importers.read_logs import read_log
 from everthread.lab.provider.cache import Block, Prompt
 from everthread.lab.replay.baselines import (
     ReplayCaches,
-    ReplaySetting,
-    call_costs,
+    ReplayInputs,
+    price_call,
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds
 from everthread.lab.replay.replay_plan import plan_replay
-from everthread.lab.replay.runner import Player
-from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_setting
+from everthread.lab.replay.runner import ReplayPlayer
+from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_inputs
 from everthread.testing import SteppedClock
 
-NEVER = "without recall"
-START = "start"
-COMPACTION = "compaction"
-ADDITION = "addition"
-WAYS = (START, COMPACTION, ADDITION)
+NO_OFFER = "without recall"
+OFFER_AT_START = "start"
+OFFER_AT_COMPACTION = "compaction"
+OFFER_AS_ADDITION = "addition"
+OFFERS = (OFFER_AT_START, OFFER_AT_COMPACTION, OFFER_AS_ADDITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SentCall:
     prompt: Prompt
     model: str
     output: int
-    at: float
+    sent_at: float
     compactions: int
     """Compactions up to this call."""
 
@@ -65,21 +65,21 @@ class Session:
 
     name: str
     client: str
-    setting: ReplaySetting
+    setting: ReplayInputs
     calls: Sequence[SentCall]
 
     @property
     def is_compacted(self) -> bool:
         return self.calls[-1].compactions > 0
 
-    def until_compaction(self) -> Session:
+    def cut_before_compaction(self) -> Session:
         """Return the session as if it had ended before its first compaction."""
         return replace(
             self, calls=[call for call in self.calls if not call.compactions]
         )
 
 
-class _CapturingPlayer(Player):
+class _CapturingPlayer(ReplayPlayer):
     """Keep the prompt of each call."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -96,7 +96,7 @@ class _CapturingPlayer(Player):
                 prompt,
                 prepared.request.model,
                 output=call.output,
-                at=call.at,
+                sent_at=call.sent_at,
                 compactions=len(self.compactions),
             )
         )
@@ -110,10 +110,12 @@ def run() -> list[Row]:
     sessions = [asyncio.run(play(path)) for path in sorted(folder.glob("*.gz"))]
     rows: list[Row] = []
     for half in HALVES:
-        chosen = [one for one in sessions if half_of(one.name) == half]
-        rows += _rows(f"{half}, whole sessions", chosen)
-        cut = [one.until_compaction() for one in chosen]
-        rows += _rows(f"{half}, cut before the first compaction", cut)
+        half_sessions = [
+            session for session in sessions if half_of(session.name) == half
+        ]
+        rows += _rows(f"{half}, whole sessions", half_sessions)
+        cut_sessions = [session.cut_before_compaction() for session in half_sessions]
+        rows += _rows(f"{half}, cut before the first compaction", cut_sessions)
     return rows
 
 
@@ -123,7 +125,7 @@ async def play(path: Path) -> Session:
     options = replace(make_session_options(Config()), background=False)
     lifetime = cache_seconds(log.model or DEFAULT_MODEL, options.cache_ttl)
     plan = plan_replay(log, times=None, pause=60.0, step=8.0, ttl=lifetime)
-    setting = prepare_setting(
+    setting = prepare_inputs(
         log,
         plan,
         model=None,
@@ -145,22 +147,35 @@ async def play(path: Path) -> Session:
     return Session(path.name, client, setting, player.sent)
 
 
-def _rows(what: str, sessions: Sequence[Session]) -> list[Row]:
+def _rows(name: str, sessions: Sequence[Session]) -> list[Row]:
     rows = []
-    for client in sorted({one.client for one in sessions}):
-        some = [one for one in sessions if one.client == client and one.calls]
-        base = sum((price(one, NEVER) for one in some), Decimal(0))
-        added = {
-            way: sum((price(one, way) for one in some), Decimal(0)) - base
-            for way in WAYS
+    for client in sorted({session.client for session in sessions}):
+        client_sessions = [
+            session
+            for session in sessions
+            if session.client == client and session.calls
+        ]
+        base_cost = sum(
+            (price_session(session, NO_OFFER) for session in client_sessions),
+            Decimal(0),
+        )
+        added_costs = {
+            offer: sum(
+                (price_session(session, offer) for session in client_sessions),
+                Decimal(0),
+            )
+            - base_cost
+            for offer in OFFERS
         }
-        calls = sum(len(one.calls) for one in some)
-        compacted = sum(one.is_compacted for one in some)
-        figures = ", ".join(f"{way} {_cents(cost)}" for way, cost in added.items())
+        calls = sum(len(session.calls) for session in client_sessions)
+        compacted = sum(session.is_compacted for session in client_sessions)
+        figures = ", ".join(
+            f"{offer} {_cents(cost)}" for offer, cost in added_costs.items()
+        )
         rows.append(
             Row(
-                f"{what}: {client}, {len(some)} sessions ({compacted} compacted), {calls} calls",
-                f"${base:.2f} {NEVER}; added: {figures}",
+                f"{name}: {client}, {len(client_sessions)} sessions ({compacted} compacted), {calls} calls",
+                f"${base_cost:.2f} {NO_OFFER}; added: {figures}",
             )
         )
     return rows
@@ -170,64 +185,74 @@ def _cents(dollars: Decimal) -> str:
     return f"{float(100 * dollars):+.2f} cents"
 
 
-def price(session: Session, way: str) -> Decimal:
+def price_session(session: Session, offer: str) -> Decimal:
     """Return the dollars of a session with the tool offered in this way."""
     clock = SteppedClock(0.0)
     recording = session.setting.recording
-    if way == START and recording is not None and recording.shared:
+    if offer == OFFER_AT_START and recording is not None and recording.shared_tokens:
         # Other sessions have left the prompt's beginning in the cache, with the tool.
-        tool = recall_tokens(session.calls[0].model)
-        recording = replace(recording, shared=recording.shared + tool)
+        tool = count_recall_tokens(session.calls[0].model)
+        recording = replace(recording, shared_tokens=recording.shared_tokens + tool)
     caches = ReplayCaches(clock, recording)
-    insert = _Insertion(way)
+    insert = _Insertion(offer)
     total = Decimal(0)
     for number, call in enumerate(session.calls):
-        clock.now = call.at
+        clock.now = call.sent_at
         use = caches.use(number, call.model, insert(call))
-        costs = call_costs(
-            call.model, use, call.output, at=session.setting.began + call.at
+        costs = price_call(
+            call.model,
+            use,
+            call.output,
+            timestamp=session.setting.started_at + call.sent_at,
         )
-        total += sum((one for one in costs if one is not None), Decimal(0))
+        total += sum((cost for cost in costs if cost is not None), Decimal(0))
     return total
 
 
 class _Insertion:
     """Put the tool into the prompts of a session, call by call."""
 
-    def __init__(self, way: str) -> None:
-        self._way = way
+    def __init__(self, offer: str) -> None:
+        self._offer = offer
         self._is_compacted = False
-        self._before: Sequence[Block] = ()
-        self._place = 0
+        self._previous_blocks: Sequence[Block] = ()
+        self._insert_index = 0
 
     def __call__(self, call: SentCall) -> Prompt:
         blocks = call.prompt.blocks
         if call.compactions and not self._is_compacted:
             self._is_compacted = True
-            self._place = _count_same(self._before, blocks)
-        self._before = blocks
-        is_offered = self._way == START or (self._way != NEVER and self._is_compacted)
+            self._insert_index = _count_same(self._previous_blocks, blocks)
+        self._previous_blocks = blocks
+        is_offered = self._offer == OFFER_AT_START or (
+            self._offer != NO_OFFER and self._is_compacted
+        )
         if not is_offered:
             return call.prompt
         tools = sum(block.path.startswith("tools.") for block in blocks)
-        place = self._place if self._way == ADDITION else tools
+        insert_index = self._insert_index if self._offer == OFFER_AS_ADDITION else tools
         block = Block(
-            "recall", recall_tokens(call.model), kind="tool", path="tools.recall"
+            "recall", count_recall_tokens(call.model), kind="tool", path="tools.recall"
         )
         return Prompt(
-            [*blocks[:place], block, *blocks[place:]], call.prompt.tokens + block.tokens
+            [*blocks[:insert_index], block, *blocks[insert_index:]],
+            call.prompt.tokens + block.tokens,
         )
 
 
-def _count_same(before: Sequence[Block], after: Sequence[Block]) -> int:
-    pairs = zip(before, after, strict=False)
+def _count_same(blocks_before: Sequence[Block], blocks_after: Sequence[Block]) -> int:
+    pairs = zip(blocks_before, blocks_after, strict=False)
     return next(
-        (place for place, (one, other) in enumerate(pairs) if one.text != other.text),
-        min(len(before), len(after)),
+        (
+            index
+            for index, (block_before, block_after) in enumerate(pairs)
+            if block_before.text != block_after.text
+        ),
+        min(len(blocks_before), len(blocks_after)),
     )
 
 
-def recall_tokens(model: str) -> int:
+def count_recall_tokens(model: str) -> int:
     """Return the tokens of the tool beside others."""
     counter = TokenCounter(model)
     count: Callable[[Sequence[dict[str, Any]]], int] = counter.tools

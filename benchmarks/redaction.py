@@ -23,7 +23,7 @@ from everthread.core.secrets.redaction import find_secrets, redact
 from everthread.core.secrets.secret_rules import rules
 
 MEGABYTE = 1_000_000
-WORDS = (
+PROSE = (
     "the summary of what was said earlier keeps every decision, each open question and the names of all files that "
     "changed, so that whoever reads it next can go on without asking again; nothing else belongs there."
 )
@@ -47,38 +47,40 @@ def _quality() -> list[Row]:
 
 
 def _rows(half: str, cases: list[dict[str, Any]]) -> list[Row]:
-    secrets = 0
-    missed = Counter[str]()
-    others = 0
-    changed = Counter[str]()
+    secret_count = 0
+    missed_labels = Counter[str]()
+    lookalike_count = 0
+    changed_labels = Counter[str]()
     for case in cases:
-        text = _plain(case["text_b64"])
-        after = redact(text)
+        text = _decode(case["text_b64"])
+        redacted = redact(text)
         if case["is_secret"]:
-            secrets += 1
-            missed[case["label"]] += (
-                _plain(case.get("secret_b64") or case["text_b64"]) in after
+            secret_count += 1
+            missed_labels[case["label"]] += (
+                _decode(case.get("secret_b64") or case["text_b64"]) in redacted
             )
         else:
-            others += 1
-            changed[case["label"]] += after != text
-    recall = 1 - missed.total() / secrets
-    false = changed.total() / others
-    gone, kept = (
-        f"{recall:.1%} of {secrets}; missed: {_listed(missed)}",
-        f"{false:.1%} of {others}: {_listed(changed)}",
+            lookalike_count += 1
+            changed_labels[case["label"]] += redacted != text
+    recall = 1 - missed_labels.total() / secret_count
+    changed_share = changed_labels.total() / lookalike_count
+    secrets_text, changed_text = (
+        f"{recall:.1%} of {secret_count}; missed: {_list_counts(missed_labels)}",
+        f"{changed_share:.1%} of {lookalike_count}: {_list_counts(changed_labels)}",
     )
     return [
-        Row(f"secrets gone, {half}", gone, "≥ 95 %", recall >= 0.95),
-        Row(f"look-alikes changed, {half}", kept, "≤ 5 %", false <= 0.05),
+        Row(f"secrets gone, {half}", secrets_text, "≥ 95 %", recall >= 0.95),
+        Row(
+            f"look-alikes changed, {half}", changed_text, "≤ 5 %", changed_share <= 0.05
+        ),
     ]
 
 
-def _plain(encoded: str) -> str:
+def _decode(encoded: str) -> str:
     return base64.b64decode(encoded).decode("utf-8", "replace")
 
 
-def _listed(counts: Counter[str]) -> str:
+def _list_counts(counts: Counter[str]) -> str:
     return (
         ", ".join(
             f"{label} {count}" for label, count in sorted(counts.items()) if count
@@ -90,8 +92,8 @@ def _listed(counts: Counter[str]) -> str:
 def _speed() -> list[Row]:
     rows = []
     for name, text in _texts().items():
-        fast = _seconds(find_secrets, text)
-        slow = _seconds(_naive, text)
+        fast = _time_best_run(find_secrets, text)
+        slow = _time_best_run(_search_one_by_one, text)
         rate = len(text) / MEGABYTE / fast
         rows.append(
             Row(
@@ -117,19 +119,21 @@ def _texts() -> dict[str, str]:
         for i in range(MEGABYTE // 100)
     )
     return {
-        "prose": _filled(WORDS + "\n"),
-        "code": _filled("\n".join(path.read_text("utf-8") for path in sources)),
-        "JSON logs": _filled(log),
-        "base64": _filled(base64.b64encode(noise).decode()),
+        "prose": _repeat_to_megabyte(PROSE + "\n"),
+        "code": _repeat_to_megabyte(
+            "\n".join(path.read_text("utf-8") for path in sources)
+        ),
+        "JSON logs": _repeat_to_megabyte(log),
+        "base64": _repeat_to_megabyte(base64.b64encode(noise).decode()),
     }
 
 
-def _filled(text: str) -> str:
+def _repeat_to_megabyte(text: str) -> str:
     return "".join(islice(cycle(text), MEGABYTE))
 
 
-def _naive(text: str) -> int:
-    """Every form with a start or a literal of its own, each with a pass over the text; nothing by name or place."""
+def _search_one_by_one(text: str) -> int:
+    """Search for each token pattern in a pass of its own over the text, without rules by name or context."""
     tokens = {
         form.pattern.pattern for forms in rules().tokens.values() for _, form in forms
     }
@@ -139,8 +143,8 @@ def _naive(text: str) -> int:
     ) + sum(len(re.findall(pattern, text, re.ASCII)) for pattern in patterns)
 
 
-def _seconds(work: Callable[[str], object], text: str) -> float:
-    """The better of three runs, after one on a little of the text that compiles what there is to compile."""
+def _time_best_run(work: Callable[[str], object], text: str) -> float:
+    """Return the CPU seconds of the best of three runs, after a short one that compiles the patterns."""
     work(text[:1000])
     times = []
     for _ in range(3):

@@ -51,7 +51,7 @@ from benchmarks.table import Row, absent, markdown
 
 WINDOWS = {32_000: 3, 200_000: 1}
 """In how many orders the facts are planted."""
-KINDS = {
+KIND_LABELS = {
     REQUEST: "latest request",
     "rule": "rules",
     "decision": "decisions",
@@ -63,9 +63,9 @@ KINDS = {
     COMMAND: "commands",
     ID: "ids in calls",
 }
-GOALS = {REQUEST: 1.0, "rule": 1.0, FILE: 0.95, ERROR: 0.90}
-MARKED = 0.90
-WRONGLY = 0.02
+MIN_SHARES = {REQUEST: 1.0, "rule": 1.0, FILE: 0.95, ERROR: 0.90}
+MIN_MARKED_SHARE = 0.90
+MAX_WRONGLY_MARKED_SHARE = 0.02
 LABEL_WINDOWS = (32_000, 64_000, 128_000, 200_000)
 LABEL_GROUPS = {
     USER: ("what the user said", 0.95),
@@ -84,51 +84,52 @@ def run() -> list[Row]:
 
 
 def _rows(print_lost: str) -> list[Row]:
-    here = conversations()
+    available = conversations()
     rows = [
         absent(f"{name} conversations")
         for name in REAL
-        if name not in [found.name for found in here]
+        if name not in [futures.name for futures in available]
     ]
     rows += [
-        Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()
+        Row(SUMMARISERS[name], f"absent: {reason}")
+        for name, reason in absent_peers().items()
     ]
     peers = present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         races = {
             window: [
-                pool.submit(_race, window, place, order, peers)
-                for place in range(len(here))
+                pool.submit(_race, window, index, order, peers)
+                for index in range(len(available))
                 for order in range(orders)
             ]
             for window, orders in WINDOWS.items()
         }
         labelled = _labelled(pool, peers)
         ended = _sessions(pool, peers)
-        marks = _marks(pool, len(here))
-        for window, found in races.items():
-            scores = [race.result() for race in found]
-            joined = {
+        marks = _measure_marks(pool, len(available))
+        for window, futures in races.items():
+            scores = [race.result() for race in futures]
+            joined_scores = {
                 depth: Score.joined(score[depth] for score in scores)
                 for depth in DEPTHS
             }
-            rows += _table(window, joined)
-            _print_lost(print_lost, window, joined)
+            rows += _table(window, joined_scores)
+            _print_lost(print_lost, window, joined_scores)
         rows += _label_rows({key: work.result() for key, work in labelled.items()})
         rows += _finding_rows(ended)
     return rows + marks
 
 
-def _race(window: int, place: int, order: int, peers: Collection[str]) -> Scores:
+def _race(window: int, index: int, order: int, peers: Collection[str]) -> Scores:
     scores = {depth: Score() for depth in DEPTHS}
-    race(window, peers, conversations(order)[place], scores)
+    race(window, peers, conversations(order)[index], scores)
     return scores
 
 
 def _table(window: int, scores: Scores) -> list[Row]:
     rows = [
         _row(window, kind, label, scores)
-        for kind, label in KINDS.items()
+        for kind, label in KIND_LABELS.items()
         if scores[DEPTHS[-1]].total[kind]
     ]
     sizes = {
@@ -154,13 +155,18 @@ def _row(window: int, kind: str, label: str, scores: Scores) -> Row:
         name: [scores[depth].share(name, kind) for depth in depths]
         for name in scores[DEPTHS[0]].kept
     }
-    figures = "; ".join(f"{name} {_percent(found)}" for name, found in shares.items())
+    figures = "; ".join(
+        f"{name} {_percent(kind_shares)}" for name, kind_shares in shares.items()
+    )
     total = "/".join(str(scores[depth].total[kind]) for depth in depths)
-    goal = f"{GOALS[kind]:.0%}, ahead" if kind in GOALS else "ahead"
-    met = min(shares[OURS]) >= GOALS.get(kind, 0.0) and _ahead(shares)
-    after = "/".join(map(str, depths))
+    goal = f"{MIN_SHARES[kind]:.0%}, ahead" if kind in MIN_SHARES else "ahead"
+    is_met = min(shares[OURS]) >= MIN_SHARES.get(kind, 0.0) and _is_ahead(shares)
+    depths_text = "/".join(map(str, depths))
     return Row(
-        f"{window // 1000}K: {label} (of {total}) after {after}", figures, goal, met
+        f"{window // 1000}K: {label} (of {total}) after {depths_text}",
+        figures,
+        goal,
+        is_met,
     )
 
 
@@ -168,24 +174,27 @@ def _percent(shares: Iterable[float]) -> str:
     return "/".join(f"{100 * share:.0f}" for share in shares) + " %"
 
 
-def _ahead(shares: dict[str, list[float]]) -> bool:
-    """Nowhere behind another, and in all ahead of it, unless there is nothing to be had."""
-    ours = shares[OURS]
-    others = [found for name, found in shares.items() if name != OURS]
-    behind = any(
-        mine < theirs
-        for found in others
-        for mine, theirs in zip(ours, found, strict=True)
+def _is_ahead(shares: dict[str, list[float]]) -> bool:
+    """Return whether ours is behind no other at any depth, and ahead of each in sum unless it is complete."""
+    own_shares = shares[OURS]
+    all_other_shares = [
+        other_shares for name, other_shares in shares.items() if name != OURS
+    ]
+    is_behind = any(
+        own_share < other_share
+        for other_shares in all_other_shares
+        for own_share, other_share in zip(own_shares, other_shares, strict=True)
     )
-    return not behind and (
-        min(ours) == 1 or all(sum(ours) > sum(found) for found in others)
+    return not is_behind and (
+        min(own_shares) == 1
+        or all(sum(own_shares) > sum(other_shares) for other_shares in all_other_shares)
     )
 
 
 def _labelled(
     pool: Executor, peers: Collection[str]
 ) -> dict[tuple[int, str, str], Future[Outcome]]:
-    """By window, half and kind."""
+    """Start to measure the labels; return the results by window, half and kind."""
     if shared("transcripts") is None:
         return {}
     return {
@@ -198,7 +207,7 @@ def _labelled(
 def _sessions(
     pool: Executor, peers: Collection[str]
 ) -> dict[tuple[int, str], list[Future[SessionEnd]]]:
-    """By window and half."""
+    """Start to measure the sessions; return the results by window and half."""
     if shared("logs") is None:
         return {}
     return {
@@ -213,21 +222,24 @@ def _sessions(
 def _finding_rows(
     sessions: Mapping[tuple[int, str], list[Future[SessionEnd]]],
 ) -> Iterator[Row]:
-    """The findings of the agent that are in the context when its session ends."""
+    """Yield rows on the agent's findings that are in the context when its session ends."""
     if not sessions:
         yield absent("logs with labelled findings")
     for (window, half), works in sessions.items():
-        ends = [work.result() for work in works]
-        total = sum(len(end.total) for end in ends)
+        session_ends = [work.result() for work in works]
+        total = sum(len(end.total) for end in session_ends)
         shares = {
-            who: sum(len(end.kept[who]) for end in ends) / total for who in ends[0].kept
+            contender: sum(len(end.kept[contender]) for end in session_ends) / total
+            for contender in session_ends[0].kept
         }
-        figures = "; ".join(f"{who} {share:.0%}" for who, share in shares.items())
-        compactions = sum(end.compactions for end in ends)
+        figures = "; ".join(
+            f"{contender} {share:.0%}" for contender, share in shares.items()
+        )
+        compactions = sum(end.compactions for end in session_ends)
         goal = FINDING_GOALS[window]
         yield Row(
             f"labels, {half}, {window // 1000}K: findings of the agent (of {total}) at the end of "
-            f"{len(ends)} sessions, after {compactions} compactions",
+            f"{len(session_ends)} sessions, after {compactions} compactions",
             figures,
             f"≥ {goal:.0%}",
             shares[OURS] >= goal,
@@ -241,9 +253,9 @@ def _label_rows(outcomes: Mapping[tuple[int, str, str], Outcome]) -> list[Row]:
     for window in LABEL_WINDOWS:
         for half in (SEEN, ASIDE):
             of_half = {
-                kind: outcomes[at, of, kind]
-                for at, of, kind in outcomes
-                if (at, of) == (window, half)
+                kind: outcomes[outcome_window, outcome_half, kind]
+                for outcome_window, outcome_half, kind in outcomes
+                if (outcome_window, outcome_half) == (window, half)
             }
             for group, (name, goal) in LABEL_GROUPS.items():
                 rows += _label_group(
@@ -255,101 +267,113 @@ def _label_rows(outcomes: Mapping[tuple[int, str, str], Outcome]) -> list[Row]:
 def _label_group(
     name: str, group: frozenset[str], goal: float, outcomes: Mapping[str, Outcome]
 ) -> Iterator[Row]:
-    """What is kept, kind by kind and with the others beside it; then what is in the context or found by search."""
-    every = list(outcomes.values())
+    """Yield a row on the labels kept, by kind and contender, and one on those in the context or found by search."""
+    all_outcomes = list(outcomes.values())
     totals = [
-        sum(_of(group, outcome.total[depth]) for outcome in every)
+        sum(_count_labels(group, outcome.total[depth]) for outcome in all_outcomes)
         for depth in LABEL_DEPTHS
     ]
     figures = [
-        f"{kind} {_percent(_label_shares(OURS, group, [one]))}"
-        for kind, one in outcomes.items()
+        f"{kind} {_percent(_label_shares(OURS, group, [kind_outcome]))}"
+        for kind, kind_outcome in outcomes.items()
     ]
     shares = {
-        who: _label_shares(who, group, every) for who in every[0].kept[LABEL_DEPTHS[0]]
+        contender: _label_shares(contender, group, all_outcomes)
+        for contender in all_outcomes[0].kept[LABEL_DEPTHS[0]]
     }
-    figures += [f"{who} in all {_percent(found)}" for who, found in shares.items()]
-    what = f"{name} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, LABEL_DEPTHS))}"
-    yield Row(what, "; ".join(figures), "ahead", _ahead(shares))
-    reached = sum(_of(group, outcome.reachable()) for outcome in every) / totals[-1]
+    figures += [
+        f"{contender} in all {_percent(contender_shares)}"
+        for contender, contender_shares in shares.items()
+    ]
+    row_name = f"{name} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, LABEL_DEPTHS))}"
+    yield Row(row_name, "; ".join(figures), "ahead", _is_ahead(shares))
+    reachable_share = (
+        sum(_count_labels(group, outcome.reachable()) for outcome in all_outcomes)
+        / totals[-1]
+    )
     yield Row(
         f"{name}, in the context or found",
-        f"{reached:.1%}",
+        f"{reachable_share:.1%}",
         f"≥ {goal:.0%}",
-        reached >= goal,
+        reachable_share >= goal,
     )
 
 
 def _label_shares(
-    who: str, group: frozenset[str], outcomes: Sequence[Outcome]
+    contender: str, group: frozenset[str], outcomes: Sequence[Outcome]
 ) -> list[float]:
-    """By depth; where nothing of the group was said yet, all of it is kept."""
+    """Return the share kept at each depth; 1 if nothing of the group was said yet."""
     shares = []
     for depth in LABEL_DEPTHS:
-        total = sum(_of(group, outcome.total[depth]) for outcome in outcomes)
-        kept = sum(_of(group, outcome.kept[depth][who]) for outcome in outcomes)
-        shares.append(kept / total if total else 1.0)
+        total = sum(_count_labels(group, outcome.total[depth]) for outcome in outcomes)
+        kept_count = sum(
+            _count_labels(group, outcome.kept[depth][contender]) for outcome in outcomes
+        )
+        shares.append(kept_count / total if total else 1.0)
     return shares
 
 
-def _of(group: frozenset[str], some: Iterable[Label]) -> int:
+def _count_labels(group: frozenset[str], some: Iterable[Label]) -> int:
     return sum(label.kind in group for label in some)
 
 
-def _marks(pool: Executor, count: int) -> list[Row]:
-    """Whether inventions are marked in the summary they come up in, and when they are told again in the next."""
+def _measure_marks(pool: Executor, count: int) -> list[Row]:
+    """Measure whether inventions are marked in the summary that introduces them, and when the next repeats them."""
     rows = []
-    for again, when in ((False, "in a summary"), (True, "told again in the next")):
-        found = [
+    for again, when_text in ((False, "in a summary"), (True, "told again in the next")):
+        results = [
             work.result()
             for work in [
-                pool.submit(_measured, place, again=again) for place in range(count)
+                pool.submit(_measure_conversation, index, again=again)
+                for index in range(count)
             ]
         ]
-        marked = _pooled(found, invented=True)
-        wrongly = _pooled(found, invented=False)
+        marked_share = _pool_marks(results, invented=True)
+        wrongly_marked_share = _pool_marks(results, invented=False)
         rows.append(
             Row(
-                f"inventions marked, {when}",
-                f"{marked:.1%}",
-                f"≥ {MARKED:.0%}",
-                marked >= MARKED,
+                f"inventions marked, {when_text}",
+                f"{marked_share:.1%}",
+                f"≥ {MIN_MARKED_SHARE:.0%}",
+                marked_share >= MIN_MARKED_SHARE,
             )
         )
         rows.append(
             Row(
-                f"true names marked, {when}",
-                f"{wrongly:.1%}",
-                f"≤ {WRONGLY:.0%}",
-                wrongly <= WRONGLY,
+                f"true names marked, {when_text}",
+                f"{wrongly_marked_share:.1%}",
+                f"≤ {MAX_WRONGLY_MARKED_SHARE:.0%}",
+                wrongly_marked_share <= MAX_WRONGLY_MARKED_SHARE,
             )
         )
-    refused = sum(
+    refused_count = sum(
         work.result()
-        for work in [pool.submit(_refused, place) for place in range(count)]
+        for work in [
+            pool.submit(_is_conversation_refused, index) for index in range(count)
+        ]
     )
     return [
         *rows,
         Row(
             "summaries half invented, refused",
-            f"{refused} of {count}",
+            f"{refused_count} of {count}",
             "all",
-            refused == count,
+            refused_count == count,
         ),
     ]
 
 
-def _measured(place: int, *, again: bool) -> Marked:
-    return measure(conversations()[place], again=again)
+def _measure_conversation(index: int, *, again: bool) -> Marked:
+    return measure(conversations()[index], again=again)
 
 
-def _refused(place: int) -> bool:
-    return is_refused(conversations()[place])
+def _is_conversation_refused(index: int) -> bool:
+    return is_refused(conversations()[index])
 
 
-def _pooled(found: Iterable[Marked], *, invented: bool) -> float:
-    chosen = [mark for marked in found for mark in marked.of(invented=invented)]
-    return sum(chosen) / len(chosen)
+def _pool_marks(results: Iterable[Marked], *, invented: bool) -> float:
+    marks = [mark for result in results for mark in result.of(invented=invented)]
+    return sum(marks) / len(marks)
 
 
 def _print_lost(kind: str, window: int, scores: Scores) -> None:

@@ -53,11 +53,11 @@ SETTLE_SECONDS = 5.0
 """For storing and indexing after the first requests."""
 GATEWAYS_SHARE = 0.85
 THREADS_TIMES = 1.2
-GATEWAYS = (1, 2, 4)
+GATEWAY_COUNTS = (1, 2, 4)
 DATABASE_CORES = (4, 16, 64)
-BUSY = 0.7
+BUSY_SHARE = 0.7
 WAIT_SECONDS = 0.05
-STORED = 1_500
+STORED_THREADS = 1_500
 """Threads of others that a store holds."""
 _NAMES = itertools.count()
 
@@ -67,23 +67,23 @@ def run() -> list[Row]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         direct = stack.enter_context(process(serve_answer))
-        rows += _workers(folder)
-        rows += _threads(folder, direct.url)
+        rows += _measure_workers(folder)
+        rows += _measure_stored_threads(folder, direct.url)
         try:
             server = make_server()
         except NoServerError as error:
             return [*rows, Row("PostgreSQL", str(error))]
         stack.callback(server.stop)
-        rows += _gateways(folder, direct.url, server)
+        rows += _measure_gateways(folder, direct.url, server)
     return rows
 
 
 def _config(upstream: str, store: str = "") -> str:
-    stored = f"store: {{url: '{store}'}}\n" if store else ""
-    return f"{stored}gateway: {{native: {{enabled: false}}, upstreams: [{{name: direct, url: '{upstream}'}}]}}\n"
+    store_line = f"store: {{url: '{store}'}}\n" if store else ""
+    return f"{store_line}gateway: {{native: {{enabled: false}}, upstreams: [{{name: direct, url: '{upstream}'}}]}}\n"
 
 
-def _workers(folder: Path) -> list[Row]:
+def _measure_workers(folder: Path) -> list[Row]:
     """Return the requests a second of one and two workers on SQLite, in turns."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     with ExitStack() as stack:
@@ -105,12 +105,13 @@ def _workers(folder: Path) -> list[Row]:
     rows = [
         Row(
             f"requests a second, {count} worker{'s' if count > 1 else ''} on SQLite",
-            f"{min(found):,.0f}–{max(found):,.0f} / s",
+            f"{min(worker_rates):,.0f}–{max(worker_rates):,.0f} / s",
         )
-        for count, found in rates.items()
+        for count, worker_rates in rates.items()
     ]
     times = statistics.median(
-        two / one for one, two in zip(rates[1], rates[2], strict=True)
+        double_rate / single_rate
+        for single_rate, double_rate in zip(rates[1], rates[2], strict=True)
     )
     rows.append(
         Row(
@@ -131,36 +132,42 @@ def _worker_rate(server: Server, name: str) -> float:
         )
         for connection in range(CONNECTIONS)
     }
-    warm = {one: bodies[:WARM_REQUESTS] for one, bodies in threads.items()}
-    send_requests(warm, [server])
+    warm_bodies = {
+        connection: bodies[:WARM_REQUESTS] for connection, bodies in threads.items()
+    }
+    send_requests(warm_bodies, [server])
     time.sleep(SETTLE_SECONDS)
-    known = {one: bodies[WARM_REQUESTS:] for one, bodies in threads.items()}
-    result = send_requests(known, [server])
+    measured_bodies = {
+        connection: bodies[WARM_REQUESTS:] for connection, bodies in threads.items()
+    }
+    result = send_requests(measured_bodies, [server])
     return CONNECTIONS * WORKER_REQUESTS / result.seconds
 
 
-def _threads(folder: Path, upstream: str) -> list[Row]:
-    """What a request costs in an empty store, and beside the threads of others."""
+def _measure_stored_threads(folder: Path, upstream: str) -> list[Row]:
+    """Measure the cost of a request in an empty store, and beside the threads of others."""
     with serve_command(folder / "threads", _config(upstream)) as server:
-        _load([server])  # what is read and compiled once
-        before = _load([server])[1]
+        _measure_load([server])  # what is read and compiled once
+        rate_before = _measure_load([server])[1]
         asyncio.run(_fill(server))
-        after = _load([server])[1]
-    ratio = before / after
-    figure = f"{1_000 / before:.2f} ms CPU, then {1_000 / after:.2f} ms: {ratio:.2f} ×"
-    what = f"a request before and after {STORED:,} threads of others were stored"
-    return [Row(what, figure, f"≤ {THREADS_TIMES:g} ×", ratio <= THREADS_TIMES)]
+        rate_after = _measure_load([server])[1]
+    ratio = rate_before / rate_after
+    figure = f"{1_000 / rate_before:.2f} ms CPU, then {1_000 / rate_after:.2f} ms: {ratio:.2f} ×"
+    name = (
+        f"a request before and after {STORED_THREADS:,} threads of others were stored"
+    )
+    return [Row(name, figure, f"≤ {THREADS_TIMES:g} ×", ratio <= THREADS_TIMES)]
 
 
-def _gateways(folder: Path, upstream: str, server: PostgresServer) -> list[Row]:
-    """Several gateways on one PostgreSQL: what they and the database use. Each number of them begins with no rows."""
+def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> list[Row]:
+    """Measure the CPU of several gateways on one PostgreSQL, and of the database; each count starts empty."""
     rows = []
-    first = 0.0
+    first_rate = 0.0
     share = 1.0
-    each = 1.0
+    rate_per_cpu = 1.0
     database_ms = 1.0
     postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
-    for count in GATEWAYS:
+    for count in GATEWAY_COUNTS:
         with psycopg.connect(server.url(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE gateways{count}".encode())
         database = server.url(f"gateways{count}")
@@ -173,93 +180,106 @@ def _gateways(folder: Path, upstream: str, server: PostgresServer) -> list[Row]:
                 )
                 for number in range(count)
             ]
-            _load(servers)
-            used = cpu_seconds(*family(postmaster)) or 0.0
-            rates = [_load(servers) for _ in range(2)]
-            spent = (cpu_seconds(*family(postmaster)) or 0.0) - used
+            _measure_load(servers)
+            used_before = cpu_seconds(*family(postmaster)) or 0.0
+            rates = [_measure_load(servers) for _ in range(2)]
+            spent = (cpu_seconds(*family(postmaster)) or 0.0) - used_before
         requests = len(rates) * CONNECTIONS * REQUESTS
-        each = statistics.median(per for _, per in rates)
-        first = first or each
-        share = each / first
+        rate_per_cpu = statistics.median(per for _, per in rates)
+        first_rate = first_rate or rate_per_cpu
+        share = rate_per_cpu / first_rate
         database_ms = 1_000 * spent / max(requests, 1)
         figure = (
-            f"{statistics.median(rate for rate, _ in rates):,.0f} requests / s, {each:,.0f} / CPU-second of the "
-            f"gateways; the database {database_ms:.2f} ms CPU a request"
+            f"{statistics.median(rate for rate, _ in rates):,.0f} requests / s, {rate_per_cpu:,.0f} / CPU-second "
+            f"of the gateways; the database {database_ms:.2f} ms CPU a request"
         )
         rows.append(
             Row(f"{count} gateway{'s' if count > 1 else ''} on one PostgreSQL", figure)
         )
-    what = f"requests per CPU-second, {GATEWAYS[-1]} gateways against one"
+    name = f"requests per CPU-second, {GATEWAY_COUNTS[-1]} gateways against one"
     rows.append(
-        Row(what, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE)
+        Row(name, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE)
     )
     for cores in DATABASE_CORES:
-        most = gateways_served(each, database_ms / 1_000, cores)
-        what = f"simulated: a database of {cores} cores serves so many gateways"
-        rows.append(Row(what, f"{most:,}: {most * BUSY * each:,.0f} requests / s"))
+        gateway_count = count_gateways_served(rate_per_cpu, database_ms / 1_000, cores)
+        name = f"simulated: a database of {cores} cores serves so many gateways"
+        rows.append(
+            Row(
+                name,
+                f"{gateway_count:,}: {gateway_count * BUSY_SHARE * rate_per_cpu:,.0f} requests / s",
+            )
+        )
     return rows
 
 
-def gateways_served(rate: float, service: float, cores: int) -> int:
-    """How many gateways, each of so many requests a second where it is all busy, before the database is the limit."""
-    most = 0
+def count_gateways_served(rate: float, service: float, cores: int) -> int:
+    """Return how many gateways, each with this rate when fully busy, the database can serve."""
+    gateway_count = 0
     step = 1
     while step:  # doubling, then halving back
-        if _wait(BUSY * rate * (most + step), service, cores) <= WAIT_SECONDS:
-            most += step
+        if (
+            _simulate_wait(BUSY_SHARE * rate * (gateway_count + step), service, cores)
+            <= WAIT_SECONDS
+        ):
+            gateway_count += step
             step *= 2
         else:
             step //= 2
-    return most
+    return gateway_count
 
 
-def _wait(arrivals: float, service: float, cores: int, count: int = 20_000) -> float:
-    """The 99th of a hundred waits before so many servers; always the same chances."""
+def _simulate_wait(
+    arrivals: float, service: float, cores: int, count: int = 20_000
+) -> float:
+    """Simulate a queue before `cores` servers; return the 99th percentile of the waits, always with the same seed."""
     if arrivals * service >= cores:
         return float("inf")
-    chance = random.Random(1)  # noqa: S311 - chance, not secrecy
-    free = [0.0] * cores
+    rng = random.Random(1)  # noqa: S311 - chance, not secrecy
+    free_times = [0.0] * cores
     now = 0.0
     waits = []
     for _ in range(count):
-        now += chance.expovariate(arrivals)
-        begins = max(now, heapq.heappop(free))
-        waits.append(begins - now)
-        heapq.heappush(free, begins + chance.expovariate(1 / service))
+        now += rng.expovariate(arrivals)
+        start = max(now, heapq.heappop(free_times))
+        waits.append(start - now)
+        heapq.heappush(free_times, start + rng.expovariate(1 / service))
     return sorted(waits)[int(0.99 * count)]
 
 
-def _load(servers: Sequence[Server]) -> tuple[float, float]:
-    """Requests a second, and per CPU-second of the servers."""
+def _measure_load(servers: Sequence[Server]) -> tuple[float, float]:
+    """Return the requests per second, and per CPU-second of the servers."""
     pids = [pid for server in servers for pid in family(server.pid)]
-    before = cpu_seconds(*pids) or 0.0
+    seconds_before = cpu_seconds(*pids) or 0.0
     seconds = asyncio.run(_ask_all(servers))
     time.sleep(0.5)  # what is stored and indexed after the answer is part of it
-    spent = (cpu_seconds(*pids) or 0.0) - before
+    spent = (cpu_seconds(*pids) or 0.0) - seconds_before
     return CONNECTIONS * REQUESTS / seconds, CONNECTIONS * REQUESTS / max(spent, 0.01)
 
 
 async def _ask_all(servers: Sequence[Server]) -> float:
-    """Seconds for all requests of all connections."""
+    """Return the seconds for all requests of all connections."""
 
-    async def talk(client: httpx2.AsyncClient, url: str) -> None:
+    async def send_conversation(client: httpx2.AsyncClient, url: str) -> None:
         scope = f"conversation {next(_NAMES)}"
         for turn in range(REQUESTS):
             await ask(client, url, history_body(4_000, turn, scope))
 
     async with AsyncExitStack() as stack:
-        one = httpx2.Limits(max_connections=1)
+        single_connection = httpx2.Limits(max_connections=1)
         clients = [
             await stack.enter_async_context(
-                httpx2.AsyncClient(timeout=300, verify=False, limits=one)
+                httpx2.AsyncClient(timeout=300, verify=False, limits=single_connection)
             )
             for _ in range(CONNECTIONS)
         ]
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         await asyncio.gather(
-            *(talk(*pair) for pair in zip(clients, _spread(servers), strict=True))
+            *(
+                send_conversation(*pair)
+                for pair in zip(clients, _spread(servers), strict=True)
+            )
         )
-        return time.perf_counter() - begun
+        return time.perf_counter() - started_at
 
 
 def _spread(servers: Sequence[Server]) -> Iterator[str]:
@@ -267,7 +287,7 @@ def _spread(servers: Sequence[Server]) -> Iterator[str]:
 
 
 async def _fill(server: Server) -> None:
-    names = iter(range(STORED))
+    names = iter(range(STORED_THREADS))
 
     async def some(client: httpx2.AsyncClient) -> None:
         for name in names:

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, and what a process used: for the measurements that need them."""
+"""Start servers in processes of their own, and measure the CPU and memory of processes."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ ANSWER = json.dumps(
 
 
 @contextmanager
-def process(target: Any, *given: Any) -> Iterator[Server]:
-    """A process that sends its address when it is up."""
+def process(target: Any, *arguments: Any) -> Iterator[Server]:
+    """Start a process and yield its address, which it sends when it is ready."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    started = context.Process(target=target, args=(there, *given), daemon=True)
-    started.start()
-    there.close()  # so that a process that ends is heard
+    own_end, child_end = context.Pipe()
+    child = context.Process(target=target, args=(child_end, *arguments), daemon=True)
+    child.start()
+    child_end.close()  # so that a process that ends is heard
     try:
-        yield Server(here.recv(), started.pid or 0)
+        yield Server(own_end.recv(), child.pid or 0)
     finally:
-        started.terminate()
-        started.join()
+        child.terminate()
+        child.join()
 
 
-def serve_answer(told: Connection) -> None:
-    """An upstream that answers at once, so that what is measured is the way and nothing else."""
-    asyncio.run(_answer_at_once(told))
+def serve_answer(address_pipe: Connection) -> None:
+    """Serve an upstream that answers immediately, so that only the gateway's time is measured."""
+    asyncio.run(_answer_at_once(address_pipe))
 
 
-async def _answer_at_once(told: Connection) -> None:
+async def _answer_at_once(address_pipe: Connection) -> None:
     head = (
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         % len(ANSWER)
@@ -69,33 +69,37 @@ async def _answer_at_once(told: Connection) -> None:
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 22)
-    told.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    address_pipe.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     await server.serve_forever()
 
 
 def serve_gateway(
-    told: Connection, upstream: str, store: str, mode: str, extra: str = ""
+    address_pipe: Connection,
+    upstream: str,
+    store: str,
+    mode: str,
+    extra_config: str = "",
 ) -> None:
-    """`store`: a file or a URL; `extra`: more lines of the configuration."""
-    asyncio.run(_gateway(told, upstream, store, mode, extra))
+    """Serve a gateway. `store`: a file or a URL; `extra_config`: more lines of the configuration."""
+    asyncio.run(_gateway(address_pipe, upstream, store, mode, extra_config))
 
 
 async def _gateway(
-    told: Connection, upstream: str, store: str, mode: str, extra: str
+    address_pipe: Connection, upstream: str, store: str, mode: str, extra_config: str
 ) -> None:
     from everthread.config import parse_config  # noqa: PLC0415
     from everthread.factory.gateways import open_gateway  # noqa: PLC0415  in the process it runs in
 
     url = store if "://" in store else f"sqlite:///{store}"
     upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
-    text = f"gateway: {{port: 0, upstreams: {upstreams}}}\nstore: {{url: '{url}'}}\n{extra}"
+    text = f"gateway: {{port: 0, upstreams: {upstreams}}}\nstore: {{url: '{url}'}}\n{extra_config}"
     async with open_gateway(parse_config(text), is_gateway_process=True) as gateway:
-        told.send(gateway.url)
+        address_pipe.send(gateway.url)
         await asyncio.Event().wait()
 
 
 async def ask(
-    client: httpx2.AsyncClient, url: str, body: bytes, *, exact: bool = True
+    client: httpx2.AsyncClient, url: str, body: bytes, *, is_exact: bool = True
 ) -> httpx2.Response:
     headers = {
         "content-type": "application/json",
@@ -104,12 +108,12 @@ async def ask(
     }
     answer = await client.post(f"{url}/v1/messages", content=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    assert not exact or answer.content == ANSWER
+    assert not is_exact or answer.content == ANSWER
     return answer
 
 
 def history_body(size: int, number: int, scope: str, model: str = MODEL) -> bytes:
-    """A history of about this size to which a short exchange is added each time."""
+    """Return a request whose history has about this size, plus `number` short exchanges."""
     text = f"Entry of {scope}: the books are settled and compared. " * 20
     count = max(1, size // (2 * len(text)))
     messages: list[Any] = []
@@ -126,20 +130,23 @@ def history_body(size: int, number: int, scope: str, model: str = MODEL) -> byte
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that it started."""
-    found = [pid]
-    for one in found:
+    """Return the ids of a process and of all its descendants."""
+    process_ids = [pid]
+    for process_id in process_ids:
         try:
-            found += map(
-                int, Path(f"/proc/{one}/task/{one}/children").read_text("ascii").split()
+            process_ids += map(
+                int,
+                Path(f"/proc/{process_id}/task/{process_id}/children")
+                .read_text("ascii")
+                .split(),
             )
         except FileNotFoundError:
             continue
-    return found
+    return process_ids
 
 
 def cpu_seconds(*pids: int) -> float | None:
-    """What processes have used so far; None where the system does not tell."""
+    """Return the CPU seconds of processes so far; None if the system does not report them."""
     total = 0.0
     for pid in pids:
         file = Path(f"/proc/{pid}/stat")
@@ -151,7 +158,7 @@ def cpu_seconds(*pids: int) -> float | None:
 
 
 def resident(pid: int) -> int | None:
-    """Bytes of memory; None where the system does not tell."""
+    """Return the bytes of memory of a process; None if the system does not report them."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return None
@@ -161,7 +168,7 @@ def resident(pid: int) -> int | None:
 
 @contextmanager
 def serve_command(home: Path, config: str, *options: str) -> Iterator[Server]:
-    """`everthread serve` as a person starts it."""
+    """Start `everthread serve` as a user does; yield its address and process id."""
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(config, "utf-8")
     started = subprocess.Popen(  # noqa: S603 - our own command

@@ -18,39 +18,40 @@ from everthread.core.types import Reply
 from everthread.store.records import NewMessage, SearchQuery
 from everthread.thread.options import Route, Setup
 
-FEW = 12
-MANY = 1_000
+FEW_MESSAGES = 12
+MANY_MESSAGES = 1_000
 TURNS = 40
 ROUNDS = 15
-MOST = 1.2
+MAX_RATIO = 1.2
 WINDOW = 1_000_000
 
 
 def run() -> list[Row]:
-    """Both sizes in turns, the quickest round of each: what else the machine does only adds."""
-    small: list[float] = []
-    large: list[float] = []
+    """Measure both sizes in turns and take the quickest round of each, since other load only adds time."""
+    small_times: list[float] = []
+    large_times: list[float] = []
     for _ in range(ROUNDS):
-        small.append(asyncio.run(_time_turn(FEW)))
-        large.append(asyncio.run(_time_turn(MANY)))
-    few = min(small)
-    many = min(large)
-    ratio = many / few
+        small_times.append(asyncio.run(_time_turn(FEW_MESSAGES)))
+        large_times.append(asyncio.run(_time_turn(MANY_MESSAGES)))
+    few_seconds = min(small_times)
+    many_seconds = min(large_times)
+    ratio = many_seconds / few_seconds
     return [
         Row(
-            f"a turn outside the model, {FEW} stored messages", f"{1_000 * few:.2f} ms"
+            f"a turn outside the model, {FEW_MESSAGES} stored messages",
+            f"{1_000 * few_seconds:.2f} ms",
         ),
         Row(
-            f"the same with {MANY:,} stored messages",
-            f"{1_000 * many:.2f} ms, {ratio:.2f} ×",
-            f"≤ {MOST:g} ×",
-            ratio <= MOST,
+            f"the same with {MANY_MESSAGES:,} stored messages",
+            f"{1_000 * many_seconds:.2f} ms, {ratio:.2f} ×",
+            f"≤ {MAX_RATIO:g} ×",
+            ratio <= MAX_RATIO,
         ),
     ]
 
 
-async def _time_turn(stored: int) -> float:
-    """CPU seconds of one turn: prepare, encode, record, all of it durable. A quarter of the turns are quicker."""
+async def _time_turn(stored_count: int) -> float:
+    """Return the CPU seconds of one turn (prepare, encode, record, store), the first quartile of all turns."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
         route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
@@ -62,11 +63,12 @@ async def _time_turn(stored: int) -> float:
         )
         conversation = await Conversation.open(setup)
         await store.append(
-            conversation.session.id, [_stored_message(index) for index in range(stored)]
+            conversation.session.id,
+            [_stored_message(index) for index in range(stored_count)],
         )
         await conversation.close()
         conversation = await Conversation.open(setup, resume=conversation.id)
-        # What was stored here is indexed by then: that is no part of a turn.
+        # Wait until the stored messages are indexed: indexing is not part of a turn.
         await store.search(SearchQuery("books"))
         times = []
         for turn in range(TURNS):

@@ -1,4 +1,4 @@
-"""Where the real transcripts are, on machines that have them."""
+"""Find the real transcripts, on machines that have them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROOT = Path(
 
 
 def shared(*parts: str) -> Path | None:
-    """The path of a shared data file, None where it is absent."""
+    """Return the path of a shared data file; None if it is absent."""
     path = ROOT.joinpath(*parts)
     return path if path.exists() else None
 
 
 def half_of(text: str) -> str:
-    """One of two halves by the text's hash, the same on every machine.
+    """Return one of two halves by the text's hash, the same on every machine.
 
-    "tuned on" may be looked at and learnt from; "told on" is only measured. Up to the split all of it had been seen.
+    "tuned on" may be looked at and learnt from; "told on" is only measured. Before the split all of it had been seen.
     """
     return HALVES[hashlib.sha256(text.encode()).digest()[0] % 2]

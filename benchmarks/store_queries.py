@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.corpus import FREQUENT, Corpus
+from benchmarks.corpus import FREQUENT_WORDS, Corpus
 from benchmarks.store_databases import THREAD
 from everthread.store.records import SearchQuery
 
@@ -19,11 +19,14 @@ def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
     chinese = CORPUS.chinese
     characters = list(dict.fromkeys("".join(chinese)))
     texts = {
-        "a frequent word": make.sample(FREQUENT, 15),
+        "a frequent word": make.sample(FREQUENT_WORDS, 15),
         "a rare word": make.sample(rare, 15),
-        "two frequent words": [" ".join(make.sample(FREQUENT, 2)) for _ in range(15)],
+        "two frequent words": [
+            " ".join(make.sample(FREQUENT_WORDS, 2)) for _ in range(15)
+        ],
         "three words, one of them rare": [
-            " ".join([*make.sample(FREQUENT, 2), make.choice(rare)]) for _ in range(15)
+            " ".join([*make.sample(FREQUENT_WORDS, 2), make.choice(rare)])
+            for _ in range(15)
         ],
         "a phrase": [
             f'"{" ".join(CORPUS.text(make).split()[1:3])}"' for _ in range(15)
@@ -43,7 +46,7 @@ def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
     found = {
         kind: [SearchQuery(text) for text in queries] for kind, queries in texts.items()
     }
-    words = make.sample(FREQUENT, 15)
+    words = make.sample(FREQUENT_WORDS, 15)
     found["a word in one thread"] = [
         SearchQuery(word, thread=make.choice(threads)) for word in words
     ]
@@ -60,8 +63,8 @@ def list_questions() -> list[SearchQuery]:
     rare = CORPUS.words[200:5_000]
     return [
         SearchQuery(
-            f"what did we do about the {make.choice(FREQUENT)} of {make.choice(rare)} "
-            f"when {make.choice(rare)} was {make.choice(FREQUENT)}?"
+            f"what did we do about the {make.choice(FREQUENT_WORDS)} of {make.choice(rare)} "
+            f"when {make.choice(rare)} was {make.choice(FREQUENT_WORDS)}?"
         )
         for _ in range(15)
     ]

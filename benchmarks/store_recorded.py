@@ -38,7 +38,8 @@ IMPORT_MEGABYTES = 200
 IMPORT = """
 import asyncio, json, resource, sys, time
 from everthread.factory import open_store
-from everthread.lab.importers.read_logs import import_stream, open_lines, stream_log
+from everthread.lab.importers.read_logs import open_lines, stream_log
+from everthread.lab.importers.thread_import import import_stream
 from everthread.store.records import SearchQuery
 
 async def work(log, folder):

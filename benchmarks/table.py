@@ -1,4 +1,4 @@
-"""What a benchmark answers with: rows of a table."""
+"""The rows of a benchmark's table, and its Markdown."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `goal` is what it should reach, in words; `met` whether it does (None: nothing to reach).
+    """One figure. `goal`: the value to reach, in words; `met`: whether it is reached, None without a goal.
 
     A run that misses a `required` goal fails.
     """
 
-    what: str
+    name: str
     figure: str
     goal: str = ""
     met: bool | None = None
@@ -24,12 +24,12 @@ class Row:
         return self.required and self.met is False
 
 
-def absent(what: str) -> Row:
-    return Row(what, "real material is absent (set EVERTHREAD_DATA)")
+def absent(name: str) -> Row:
+    return Row(name, "real material is absent (set EVERTHREAD_DATA)")
 
 
 def markdown(title: str, rows: Iterable[Row], note: str = "") -> str:
-    """`note`: what was measured, on which material."""
+    """Format a section. `note`: what was measured, on which material."""
     lines = [
         f"### {title}",
         "",
@@ -39,6 +39,6 @@ def markdown(title: str, rows: Iterable[Row], note: str = "") -> str:
     ]
     marks = {True: "yes", False: "no", None: ""}
     for row in rows:
-        met = "FAILED" if row.is_failed else marks[row.met]
-        lines.append(f"| {row.what} | {row.figure} | {row.goal} | {met} |")
+        met_text = "FAILED" if row.is_failed else marks[row.met]
+        lines.append(f"| {row.name} | {row.figure} | {row.goal} | {met_text} |")
     return "\n".join(lines) + "\n"

@@ -32,21 +32,26 @@ from everthread.lab.importers.read_logs import read_log
 TEXTS: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "tests/core/tokens/texts.json").read_text("utf-8")
 )
-LONG = "coding-long-claude.json"
+LONG_SESSION = "coding-long-claude.json"
 CLAUDE = "claude-sonnet-4-5"
 GPT = "gpt-4.1"
 Counter = Callable[[dict[str, Any]], float]
 
 
 def run() -> list[Row]:
-    return [*_projections(), *_logs(), *_requests(), *_speed()]
+    return [
+        *_measure_projections(),
+        *_measure_logs(),
+        *_measure_requests(),
+        *_measure_speed(),
+    ]
 
 
-MAX_ADDED = 50_000
+MAX_ADDED_TOKENS = 50_000
 """Tokens: more between two calls is a change of the context, not a message."""
 
 
-def _logs() -> Iterator[Row]:
+def _measure_logs() -> Iterator[Row]:
     folder = shared("logs")
     if folder is None:
         yield absent("counts of the logs of real sessions")
@@ -55,62 +60,73 @@ def _logs() -> Iterator[Row]:
     for path in sorted(folder.glob("*.gz")):
         log = read_log(str(path))
         half = half_of(path.name)
-        for model, added, estimate in _added_by_calls(log):
-            sums.setdefault((half, model), []).append((added, estimate))
+        for model, added_tokens, estimate in _list_added_tokens(log):
+            sums.setdefault((half, model), []).append((added_tokens, estimate))
     for (half, model), pairs in sorted(sums.items()):
-        reported = sum(pair[0] for pair in pairs)
-        counted = sum(pair[1] for pair in pairs)
+        reported_tokens = sum(pair[0] for pair in pairs)
+        counted_tokens = sum(pair[1] for pair in pairs)
         yield Row(
             f"logs, {half}: {model}, {len(pairs)} calls, sum of deltas",
-            f"{counted / reported - 1:+.1%}",
+            f"{counted_tokens / reported_tokens - 1:+.1%}",
         )
 
 
-def _added_by_calls(log: Log) -> Iterator[tuple[str, int, int]]:
+def _list_added_tokens(log: Log) -> Iterator[tuple[str, int, int]]:
     """Yield the model, the tokens that the provider counted, and those counted here."""
-    last: LoggedMessage | None = None
-    since: list[Message] = []
+    last_answer: LoggedMessage | None = None
+    messages_since: list[Message] = []
     for entry in log.entries:
         usage = entry.usage
         if usage is None or not usage.prompt_tokens:
-            since.append(entry.message)
+            messages_since.append(entry.message)
             continue
-        if last is not None and last.usage is not None and last.model == entry.model:
-            added = usage.prompt_tokens - last.usage.prompt_tokens
-            messages = [last.message, *since]
-            if 0 < added < MAX_ADDED and not _is_redacted(messages):
-                counted = TokenCounter(entry.model).messages(messages)
-                yield entry.model, added, counted + _hidden_reasoning(last, since)
-        last = entry
-        since = []
+        if (
+            last_answer is not None
+            and last_answer.usage is not None
+            and last_answer.model == entry.model
+        ):
+            added_tokens = usage.prompt_tokens - last_answer.usage.prompt_tokens
+            messages = [last_answer.message, *messages_since]
+            if 0 < added_tokens < MAX_ADDED_TOKENS and not _is_redacted(messages):
+                counted_tokens = TokenCounter(entry.model).messages(messages)
+                yield (
+                    entry.model,
+                    added_tokens,
+                    counted_tokens
+                    + _count_hidden_reasoning(last_answer, messages_since),
+                )
+        last_answer = entry
+        messages_since = []
 
 
 def _is_redacted(messages: Sequence[Message]) -> bool:
     return "REDACTED" in json.dumps(messages, default=str)
 
 
-def _hidden_reasoning(answer: LoggedMessage, since: Sequence[Message]) -> int:
+def _count_hidden_reasoning(
+    answer: LoggedMessage, messages_since: Sequence[Message]
+) -> int:
     """Return the tokens of the answer's encrypted reasoning that the next prompt of its turn holds."""
-    is_mid_turn = all(message["role"] == "tool" for message in since)
+    is_mid_turn = all(message["role"] == "tool" for message in messages_since)
     if answer.usage is None or "claude" in answer.model or not is_mid_turn:
         return 0
     return answer.usage.reasoning_tokens
 
 
-def _projections() -> Iterator[Row]:
-    path = shared("transcripts", LONG)
+def _measure_projections() -> Iterator[Row]:
+    path = shared("transcripts", LONG_SESSION)
     if path is None:
         yield absent("projections against reported prompt tokens")
         return
     calls, delta = _replay(path, CLAUDE, TokenCounter(CLAUDE).message)
-    rough_calls, rough_delta = _replay(path, CLAUDE, _chars_by_four)
-    yield _at_most(
+    rough_calls, rough_delta = _replay(path, CLAUDE, _count_chars_by_four)
+    yield _make_error_row(
         "long session, calibrated, mean error per call",
         calls,
         2,
         f"characters / 4: {rough_calls:.2%}",
     )
-    yield _at_most(
+    yield _make_error_row(
         "long session, uncalibrated, sum of deltas",
         abs(delta),
         5,
@@ -125,53 +141,62 @@ def _projections() -> Iterator[Row]:
         means, deltas = zip(
             *(_replay(each, model, counter.message) for each in paths), strict=True
         )
-        rough = fmean(_replay(each, model, _chars_by_four)[0] for each in paths)
-        yield _at_most(
+        rough_error = fmean(
+            _replay(each, model, _count_chars_by_four)[0] for each in paths
+        )
+        yield _make_error_row(
             f"{name}, mean error per call",
             fmean(means),
             goal,
-            f"characters / 4: {rough:.2%}",
+            f"characters / 4: {rough_error:.2%}",
         )
-        yield _at_most(
+        yield _make_error_row(
             f"{name}, uncalibrated, sum of deltas, worst", max(map(abs, deltas)), goal
         )
 
 
 def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
-    """Mean error of the projections, call by call, and of the summed deltas without calibration."""
+    """Return the mean error of the projections, and the error of the summed deltas without calibration."""
     data = json.loads(path.read_text("utf-8"))
     calibration = Calibration()
     errors: list[float] = []
     points: list[tuple[int, float]] = []
     estimate = 0.0
-    done = 0
+    message_count = 0
     for call in data["usage"]:
         reported = (
             call.get("prompt")
             or call["input"] + call["cache_read"] + call["cache_write"]
         )
-        estimate += sum(map(count, data["messages"][done : call["before_message"]]))
-        done = call["before_message"]
+        estimate += sum(
+            map(count, data["messages"][message_count : call["before_message"]])
+        )
+        message_count = call["before_message"]
         if points:
             errors.append(
                 abs(calibration.project(model, estimate) - reported) / reported
             )
         calibration.observe(model, reported, estimate)
         points.append((reported, estimate))
-    (first, then), (last, now) = points[0], points[-1]
-    return fmean(errors), (now - then) / (last - first) - 1
+    (first_reported, first_estimate), (last_reported, last_estimate) = (
+        points[0],
+        points[-1],
+    )
+    return fmean(errors), (last_estimate - first_estimate) / (
+        last_reported - first_reported
+    ) - 1
 
 
-def _chars_by_four(message: dict[str, Any]) -> float:
+def _count_chars_by_four(message: dict[str, Any]) -> float:
     calls = message.get("tool_calls") or []
-    written = sum(
+    call_chars = sum(
         len(call["function"]["name"]) + len(call["function"]["arguments"])
         for call in calls
     )
-    return (len(message.get("content") or "") + written) / 4
+    return (len(message.get("content") or "") + call_chars) / 4
 
 
-def _requests() -> Iterator[Row]:
+def _measure_requests() -> Iterator[Row]:
     folder = shared("requests")
     truth = shared("token-truth")
     if folder is None or truth is None:
@@ -188,7 +213,7 @@ def _requests() -> Iterator[Row]:
             errors.append(
                 abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1)
             )
-        yield _at_most(
+        yield _make_error_row(
             f"whole requests, {family}, mean error",
             fmean(errors),
             None,
@@ -208,7 +233,7 @@ def _requests() -> Iterator[Row]:
                         - 1
                     )
                 )
-    yield _at_most(
+    yield _make_error_row(
         "whole prompts, Claude 3.7, mean error",
         fmean(errors),
         None,
@@ -216,7 +241,7 @@ def _requests() -> Iterator[Row]:
     )
 
 
-def _speed() -> Iterator[Row]:
+def _measure_speed() -> Iterator[Row]:
     history = [
         {
             "role": ("user", "assistant")[n % 2],
@@ -228,27 +253,31 @@ def _speed() -> Iterator[Row]:
         {**message, "content": (message["content"] * 3)[:2_000]} for message in history
     ]
     size = sum(len(message["content"]) for message in history) / 1e6
-    first = min(_time(partial(TokenCounter(GPT).messages, history)) for _ in range(5))
+    first_seconds = min(
+        _time(partial(TokenCounter(GPT).messages, history)) for _ in range(5)
+    )
     counter = TokenCounter(GPT)
     counter.messages(history)
-    again = min(_time(partial(counter.messages, history)) for _ in range(20))
-    ratio = first / again
+    repeated_seconds = min(_time(partial(counter.messages, history)) for _ in range(20))
+    ratio = first_seconds / repeated_seconds
     yield Row(
         f"500 messages, {size:.1f} MB, counted again",
         f"{ratio:,.0f} × faster",
         "≥ 50 ×",
         ratio >= 50,
     )
-    few = _counter_after(50)
-    many = _counter_after(5_000)
+    short_counter = _counter_after(50)
+    long_counter = _counter_after(5_000)
     pairs = [
         (
-            _time(partial(few.message, _extra(n))),
-            _time(partial(many.message, _extra(n + 500))),
+            _time(partial(short_counter.message, _make_message(n))),
+            _time(partial(long_counter.message, _make_message(n + 500))),
         )
         for n in range(500)
     ]
-    ratio = min(late for _, late in pairs) / min(early for early, _ in pairs)
+    ratio = min(late_seconds for _, late_seconds in pairs) / min(
+        early_seconds for early_seconds, _ in pairs
+    )
     yield Row(
         "one more message, at 5,000 against at 50",
         f"{ratio:.2f} × the time",
@@ -263,7 +292,7 @@ def _counter_after(length: int) -> TokenCounter:
     return counter
 
 
-def _extra(number: int) -> dict[str, Any]:
+def _make_message(number: int) -> dict[str, Any]:
     return {"role": "user", "content": f"{number} {TEXTS['English'][0]}"}
 
 
@@ -273,12 +302,14 @@ def _time(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _at_most(what: str, share: float, goal: int | None, beside: str = "") -> Row:
-    figure = f"{share:.2%}" + (f" ({beside})" if beside else "")
+def _make_error_row(
+    name: str, share: float, goal: int | None, comparison: str = ""
+) -> Row:
+    figure = f"{share:.2%}" + (f" ({comparison})" if comparison else "")
     return (
-        Row(what, figure)
+        Row(name, figure)
         if goal is None
-        else Row(what, figure, f"≤ {goal} %", share <= goal / 100)
+        else Row(name, figure, f"≤ {goal} %", share <= goal / 100)
     )
 
 

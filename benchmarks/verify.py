@@ -43,14 +43,14 @@ from everthread.compaction.verification.unsupported_lines import (
     mark_sections,
 )
 
-SENTENCES = 60
+SENTENCES_PER_KIND = 60
 """Sentences taken from one recording, of each kind."""
-WRONG = 20
+WRONG_FACTS_PER_KIND = 20
 """Wrong facts of each kind, from each kind of line, of one recording."""
-COPIED = "copied"
-WRITTEN = "written by a model"
-PARAPHRASED = "paraphrased"
-MAX_MARKED = {COPIED: 0.01, WRITTEN: 0.05, PARAPHRASED: 0.05}
+COPIED_KIND = "copied"
+WRITTEN_KIND = "written by a model"
+PARAPHRASED_KIND = "paraphrased"
+MAX_MARKED = {COPIED_KIND: 0.01, WRITTEN_KIND: 0.05, PARAPHRASED_KIND: 0.05}
 MIN_CAUGHT = {(FIGURE, NAME): 0.60, (NEGATION, DECISION): 0.30}
 MIN_CAUGHT_OVERALL = 0.25
 Mark = Callable[[Sequence[str], str], list[bool]]
@@ -74,31 +74,43 @@ class Tally:
         return sum(self.marked[kind] for kind in kinds) / total if total else 0.0
 
     def figure(self, *kinds: str) -> str:
-        marked = sum(self.marked[kind] for kind in kinds)
-        return f"{self.share(*kinds):.1%} of {sum(self.lines[kind] for kind in kinds):,} ({marked:,})"
+        marked_count = sum(self.marked[kind] for kind in kinds)
+        return f"{self.share(*kinds):.1%} of {sum(self.lines[kind] for kind in kinds):,} ({marked_count:,})"
 
 
 def mark_lines(lines: Sequence[str], sources: str) -> list[bool]:
-    """As the product does it: the lines as a section of a summary."""
-    marked, _, _ = mark_sections({"Critical Context": "\n".join(lines)}, sources)
+    """Return whether each line is marked, checked like the lines of a section of a summary."""
+    marked_sections, _, _ = mark_sections(
+        {"Critical Context": "\n".join(lines)}, sources
+    )
     return [
-        line.endswith(UNVERIFIED) for line in marked["Critical Context"].split("\n")
+        line.endswith(UNVERIFIED)
+        for line in marked_sections["Critical Context"].split("\n")
     ]
 
 
 def true_lines(recording: Recording, rng: random.Random) -> dict[str, list[str]]:
-    """Lines about a recording that are right, by kind."""
-    said = rng.sample(recording.said, min(SENTENCES, len(recording.said)))
-    other = rng.sample(recording.said, min(SENTENCES, len(recording.said)))
-    asked = rng.sample(recording.asked, min(SENTENCES // 2, len(recording.asked)))
+    """Return correct lines about a recording, by kind."""
+    copied_sentences = rng.sample(
+        recording.said, min(SENTENCES_PER_KIND, len(recording.said))
+    )
+    paraphrased_sentences = rng.sample(
+        recording.said, min(SENTENCES_PER_KIND, len(recording.said))
+    )
+    asked_sentences = rng.sample(
+        recording.asked, min(SENTENCES_PER_KIND // 2, len(recording.asked))
+    )
     copied = [
         f"- {line}" if number % 2 else f"{number}. RAN {line} [tool: terminal]"
-        for number, line in enumerate(said)
+        for number, line in enumerate(copied_sentences)
     ]
     return {
-        COPIED: [*copied, *(f"- User: {line}" for line in asked)],
-        PARAPHRASED: [f"- {paraphrase(line, rng)}" for line in (*other, *asked)],
-        WRITTEN: recording.written,
+        COPIED_KIND: [*copied, *(f"- User: {line}" for line in asked_sentences)],
+        PARAPHRASED_KIND: [
+            f"- {paraphrase(line, rng)}"
+            for line in (*paraphrased_sentences, *asked_sentences)
+        ],
+        WRITTEN_KIND: recording.written,
     }
 
 
@@ -116,7 +128,7 @@ def measure(recording: Recording, mark: Mark, tally: Tally) -> None:
         ]
         facts = pick(
             [fact for line in unmarked for fact in recorded.wrong_facts(line, rng)],
-            WRONG,
+            WRONG_FACTS_PER_KIND,
             rng,
         )
         caught = mark([fact.line for fact in facts], recording.sources) if facts else []
@@ -125,15 +137,15 @@ def measure(recording: Recording, mark: Mark, tally: Tally) -> None:
             tally.add(f"{fact.kind}, {kind}", [is_caught])
 
 
-def rows_of(half: str, tally: Tally) -> list[Row]:
+def make_rows(half: str, tally: Tally) -> list[Row]:
     rows = []
-    for kind, most in MAX_MARKED.items():
-        is_met = bool(tally.lines[kind]) and tally.share(kind) <= most
+    for kind, max_share in MAX_MARKED.items():
+        is_met = bool(tally.lines[kind]) and tally.share(kind) <= max_share
         rows.append(
             Row(
                 f"true lines marked, {kind}, {half}",
                 tally.figure(kind),
-                f"≤ {most:.0%}",
+                f"≤ {max_share:.0%}",
                 is_met,
                 required=True,
             )
@@ -148,14 +160,14 @@ def rows_of(half: str, tally: Tally) -> list[Row]:
             required=True,
         )
     )
-    for kinds, least in MIN_CAUGHT.items():
-        named = f"changed {kinds[0]}s and {kinds[1]}s caught, {half}"
+    for kinds, min_share in MIN_CAUGHT.items():
+        row_name = f"changed {kinds[0]}s and {kinds[1]}s caught, {half}"
         rows.append(
             Row(
-                named,
+                row_name,
                 tally.figure(*kinds),
-                f"≥ {least:.0%}",
-                tally.share(*kinds) >= least,
+                f"≥ {min_share:.0%}",
+                tally.share(*kinds) >= min_share,
             )
         )
     for kind in KINDS:
@@ -181,7 +193,7 @@ def run(
         row
         for half, tally in tallies.items()
         if tally.lines
-        for row in rows_of(half, tally)
+        for row in make_rows(half, tally)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from everthread.cli.main import GROUPS, load_command
+from everthread.cli.main import COMMAND_GROUPS, load_command
 from everthread.config import Config
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -102,7 +102,7 @@ def _limits(schema: dict[str, Any]) -> str:
 def commands_page() -> str:
     """Every command with its arguments and options."""
     lines = [COMMANDS_INTRO]
-    for title, names in GROUPS.items():
+    for title, names in COMMAND_GROUPS.items():
         lines.append(f"## {title}\n")
         for name in names:
             lines += _command(load_command(name), name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import TokenCounter, compress
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, draw_chart
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.replay import replay
 from everthread.thread.options import SessionOptions
@@ -35,25 +35,29 @@ def picture() -> str:
         window=WINDOW,
         options=SessionOptions(background=False),
     )
-    alone = found.way("cached")
+    alone = found.strategy("cached")
     marks = [
         Mark(made.call, f"compaction before call {made.call + 1}")
         for made in found.compactions
     ]
     lines = [
-        Line("Everthread", "a", [float(call.use.prompt) for call in found.ours.calls]),
+        Line(
+            "Everthread",
+            "a",
+            [float(call.use.prompt) for call in found.everthread.calls],
+        ),
         Line("without it", "b", [float(call.use.prompt) for call in alone.calls]),
     ]
     told = (
-        f"A session of {len(found.ours.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, when the "
-        f"prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times and stays "
-        f"below {found.ours.peak:,} tokens to the end."
+        f"A session of {len(found.everthread.calls)} calls. Without Everthread it ends at call {len(alone.calls)}, "
+        f"when the prompt no longer fits into {WINDOW:,} tokens. With it the prompt is compacted {len(marks)} times "
+        f"and stays below {found.everthread.peak:,} tokens to the end."
     )
     limits = [
         Limit("window", float(WINDOW)),
         Limit("threshold", float(found.threshold)),
     ]
-    drawn = draw(
+    drawn = draw_chart(
         Chart("context", "Tokens of each prompt", told, "tokens", lines, limits, marks)
     )
     svg = re.search(r"<svg.*?</svg>", drawn, re.DOTALL)

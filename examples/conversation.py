@@ -17,7 +17,7 @@ from typing import Any
 
 from everthread import Conversation, open_conversation
 from everthread.config import parse_config
-from everthread.lab.provider import Provider, Recorded, ServedModel
+from everthread.lab.provider import Provider, RecordedAnswers, ServedModel
 from everthread.thread.events import CompactionDone, Event, OutputStored
 
 SESSION = Path(__file__).with_name("long_session.json")
@@ -67,7 +67,7 @@ async def main() -> str:
     os.environ["DEMO_KEY"] = "none-needed"
     async with Provider(
         [ServedModel(MODEL, WINDOW, shows="max_model_len")],
-        Recorded(session["messages"]),
+        RecordedAnswers(session["messages"]),
     ) as provider:
         config = parse_config(
             f"model: {{default: {MODEL}, provider: anthropic, base_url: '{provider.url}', api_key_env: DEMO_KEY}}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import chain, compactbench, handoff, load, scale, verify
-from benchmarks.__main__ import _kept
+from benchmarks.__main__ import _replace_section
 from benchmarks.checked.material import Recording
 from benchmarks.code_shape.reading import measure_reading
 from benchmarks.load.threads import ANSWER_TEXT, growing_thread
@@ -81,10 +81,10 @@ def test_words_are_compared_without_typography() -> None:
 
 
 def test_order_is_asked_of_what_stands_there_once() -> None:
-    assert chain._in_order(["first", "second"], "first … second")
-    assert not chain._in_order(["first", "second"], "second … first")
-    assert chain._in_order(["first", "twice"], "twice, first, twice")
-    assert chain._unquoted("> # Goal\n\\[2] text") == "# Goal\n[2] text"
+    assert chain._are_in_order(["first", "second"], "first … second")
+    assert not chain._are_in_order(["first", "second"], "second … first")
+    assert chain._are_in_order(["first", "twice"], "twice, first, twice")
+    assert chain._remove_quoting("> # Goal\n\\[2] text") == "# Goal\n[2] text"
 
 
 def _case(name: str, value: str) -> dict[str, Any]:
@@ -113,13 +113,15 @@ def _case(name: str, value: str) -> dict[str, Any]:
 
 
 def test_only_positive_checks_are_made_and_a_rule_is_one_by_its_ground_truth() -> None:
-    assert list(compactbench._checks(_case("t", "deploy"))) == [("rules", ["deploy"])]
+    assert list(compactbench._list_checks(_case("t", "deploy"))) == [
+        ("rules", ["deploy"])
+    ]
 
 
 def test_no_two_cases_of_a_chat_name_the_same_thing() -> None:
     cases = [_case("t", value) for value in ("a1", "a1", "b2", "c3", "d4", "a1")]
-    (chats,) = compactbench._shared_out({"cases": cases})
-    named = [[next(compactbench._values(case)) for case in chat] for chat in chats]
+    (chats,) = compactbench._make_chats({"cases": cases})
+    named = [[next(compactbench._list_values(case)) for case in chat] for chat in chats]
     assert named == [["a1", "b2", "c3", "d4"], ["a1"], ["a1"]]
 
 
@@ -130,7 +132,7 @@ def test_packed_code_is_counted(tmp_path: Path) -> None:
         "utf-8",
     )
     (tmp_path / "two.py").write_text('"""Return the row."""\n', "utf-8")
-    figures = {row.what: row.figure for row in measure_reading(tmp_path)}
+    figures = {row.name: row.figure for row in measure_reading(tmp_path)}
     assert figures["banners inside a file"] == "1"
     assert figures["constants not named MAX_ or MIN_"] == "1"
     assert figures["calls with six or more positional arguments"] == "1"
@@ -140,11 +142,12 @@ def test_packed_code_is_counted(tmp_path: Path) -> None:
 
 def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
     few, many = (
-        scale.gateways_served(rate=100, service=0.002, cores=cores) for cores in (1, 8)
+        scale.count_gateways_served(rate=100, service=0.002, cores=cores)
+        for cores in (1, 8)
     )
     assert 1 <= few <= 500 / 70
     assert 8 * few <= many <= 8 * 500 / 70
-    assert scale.gateways_served(rate=100, service=1.0, cores=1) == 0
+    assert scale.count_gateways_served(rate=100, service=1.0, cores=1) == 0
 
 
 def test_halves_are_the_same_on_every_machine() -> None:
@@ -163,7 +166,7 @@ def test_a_section_replaces_its_own_and_those_of_benchmarks_that_are_gone_go(
         "# Benchmarks\n\n### gone\n\nold\n\n### tokens\n\nold\n\n### zebra\n\nstays\n",
         "utf-8",
     )
-    text = _kept(file, "tokens", "### tokens\n\nnew\n", ["tokens", "zebra"])
+    text = _replace_section(file, "tokens", "### tokens\n\nnew\n", ["tokens", "zebra"])
     assert "gone" not in text
     assert text.index("### tokens\n\nnew") < text.index("### zebra\n\nstays")
 
@@ -236,7 +239,7 @@ def _recording() -> Recording:
 
 def test_a_checker_that_marks_nothing_fails() -> None:
     rows = verify.run(lambda lines, _sources: [False] * len(lines), [_recording()])
-    assert [row.what for row in rows if row.is_failed] == [
+    assert [row.name for row in rows if row.is_failed] == [
         f"wrong facts caught, {HALVES[0]}"
     ]
     assert "FAILED" in markdown("verify", rows)

@@ -42,7 +42,7 @@ _DIGIT = re.compile(r"\d")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was said, and lines about it."""
+    """A recording, with sentences from it and lines that a model wrote about it."""
 
     name: str
     half: str
@@ -59,57 +59,59 @@ def recordings() -> Iterator[Recording]:
     for folder, pattern in (("transcripts", "*.json"), ("logs", "*.jsonl.gz")):
         root = shared(folder)
         for path in sorted(root.glob(pattern)) if root else ():
-            yield from _read(path)
+            yield from _read_recordings(path)
 
 
-def _read(path: Path) -> Iterator[Recording]:
+def _read_recordings(path: Path) -> Iterator[Recording]:
     name = path.name.partition(".")[0]
     half = half_of(name)
     if path.suffix != ".gz":
         messages = json.loads(path.read_text("utf-8"))["messages"]
-        yield _of_messages(
+        yield _make_recording(
             name, half, [message for message in messages if message["role"] != "system"]
         )
         return
     text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
     if name.startswith("claude-code"):
-        yield from _summarised(name, half, text)
+        yield from _read_summaries(name, half, text)
         return
     try:
         messages = parse_log(text, name).messages
     except EverthreadError:
         return
-    yield _of_messages(name, half, messages)
+    yield _make_recording(name, half, messages)
 
 
-def _of_messages(name: str, half: str, messages: Sequence[Message]) -> Recording:
+def _make_recording(name: str, half: str, messages: Sequence[Message]) -> Recording:
     return Recording(
         name=name,
         half=half,
         sources=source_text(messages, ""),
-        said=list(dict.fromkeys(_said(messages))),
-        asked=list(dict.fromkeys(_asked(messages))),
+        said=list(dict.fromkeys(_list_checkable_sentences(messages))),
+        asked=list(dict.fromkeys(_list_user_sentences(messages))),
     )
 
 
-def _said(messages: Sequence[Message]) -> Iterator[str]:
+def _list_checkable_sentences(messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         for text in (
             text_of(message),
             *(result.text for result in results_of(message)),
         ):
             yield from (
-                sentence for sentence in _sentences(text) if is_checkable(sentence)
+                sentence
+                for sentence in _split_sentences(text)
+                if is_checkable(sentence)
             )
 
 
-def _asked(messages: Sequence[Message]) -> Iterator[str]:
+def _list_user_sentences(messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         if is_user_message(message):
-            yield from _sentences(user_text(message))
+            yield from _split_sentences(user_text(message))
 
 
-def _sentences(text: str) -> Iterator[str]:
+def _split_sentences(text: str) -> Iterator[str]:
     for piece in split_sentences(text):
         sentence = text[piece.start : piece.end].strip()
         if (
@@ -123,41 +125,41 @@ def is_checkable(line: str) -> bool:
     return _DIGIT.search(line) is not None or bool(checkable_names(line))
 
 
-def _summarised(name: str, half: str, text: str) -> Iterator[Recording]:
-    """One recording for each compaction whose messages are in the log; the earlier summary is a source too."""
-    before: list[dict[str, Any]] = []
-    earlier = ""
-    covered = 0
+def _read_summaries(name: str, half: str, text: str) -> Iterator[Recording]:
+    """Yield a recording for each compaction whose messages are in the log; the earlier summary is a source too."""
+    messages_before: list[dict[str, Any]] = []
+    earlier_summary = ""
+    covered_tokens = 0
     number = 0
-    for event in _events(text):
+    for event in _parse_events(text):
         if event.get("subtype") == "compact_boundary":
-            covered = int(event.get("compactMetadata", {}).get("preTokens") or 0)
+            covered_tokens = int(event.get("compactMetadata", {}).get("preTokens") or 0)
         elif event.get("isCompactSummary"):
-            messages = anthropic.decode_messages(_merge(before))
-            summary = _text(event["message"])
+            messages = anthropic.decode_messages(_merge_messages(messages_before))
+            summary = _read_text(event["message"])
             number += 1
-            one = _of_messages(f"{name} {number}", half, messages)
-            if len(one.sources) >= MIN_CHARS_PER_TOKEN * covered:
+            recording = _make_recording(f"{name} {number}", half, messages)
+            if len(recording.sources) >= MIN_CHARS_PER_TOKEN * covered_tokens:
                 lines = [
                     line.rstrip() for line in summary.split("\n") if is_checkable(line)
                 ]
-                one.written.extend(
+                recording.written.extend(
                     line for line in lines if not line.startswith(_CLIENT_WORDS)
                 )
                 yield Recording(
-                    one.name,
+                    recording.name,
                     half,
-                    f"{earlier}\n{one.sources}",
-                    one.said,
-                    one.asked,
-                    one.written,
+                    f"{earlier_summary}\n{recording.sources}",
+                    recording.said,
+                    recording.asked,
+                    recording.written,
                 )
-            earlier = summary
-        elif _is_said(event):
-            before.append(event["message"])
+            earlier_summary = summary
+        elif _is_message(event):
+            messages_before.append(event["message"])
 
 
-def _events(text: str) -> Iterator[dict[str, Any]]:
+def _parse_events(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             event = json.loads(line)
@@ -167,7 +169,7 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _is_said(event: dict[str, Any]) -> bool:
+def _is_message(event: dict[str, Any]) -> bool:
     return (
         event.get("type") in ("user", "assistant")
         and not event.get("isSidechain")
@@ -176,7 +178,7 @@ def _is_said(event: dict[str, Any]) -> bool:
     )
 
 
-def _text(message: dict[str, Any]) -> str:
+def _read_text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -185,10 +187,10 @@ def _text(message: dict[str, Any]) -> str:
     )
 
 
-def _merge(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One message for the blocks that a log writes as several lines."""
+def _merge_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join the blocks that a log writes as several lines into one message."""
     merged: list[dict[str, Any]] = []
-    last = None
+    last_id = None
     for message in messages:
         content = message.get("content")
         blocks = (
@@ -206,10 +208,10 @@ def _merge(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if (
             merged
             and merged[-1]["role"] == message["role"]
-            and (message["role"] == "user" or message.get("id") == last)
+            and (message["role"] == "user" or message.get("id") == last_id)
         ):
             merged[-1]["content"] += blocks
         else:
             merged.append({"role": message["role"], "content": blocks})
-        last = message.get("id")
+        last_id = message.get("id")
     return merged

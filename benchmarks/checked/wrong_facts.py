@@ -126,16 +126,16 @@ class Recorded:
 
     def _change_figure(self, line: str, rng: random.Random) -> str:
         numbering = _NUMBERING.match(line)
-        found = list(_FIGURE.finditer(line, numbering.end() if numbering else 0))
-        if not found:
+        figures = list(_FIGURE.finditer(line, numbering.end() if numbering else 0))
+        if not figures:
             return ""
-        match = rng.choice(found)
+        match = rng.choice(figures)
         digits = match[0]
         if rng.random() < 0.5 and self._figures:
-            alike = [
+            similar_figures = [
                 figure for figure in self._figures if len(figure) == len(digits)
             ] or self._figures
-            other = rng.choice(alike)
+            other = rng.choice(similar_figures)
         else:
             place = rng.choice([at for at, char in enumerate(digits) if char.isdigit()])
             other = (
@@ -150,28 +150,34 @@ class Recorded:
         if not names:
             return ""
         name = rng.choice(names)
-        known = [other for other in self._names.get(name.kind, ()) if other not in line]
+        other_names = [
+            other for other in self._names.get(name.kind, ()) if other not in line
+        ]
         other = (
-            rng.choice(known)
-            if known and rng.random() < 0.5
+            rng.choice(other_names)
+            if other_names and rng.random() < 0.5
             else self._invent(name, rng)
         )
         return f"{line[: name.start]}{other}{line[name.end :]}"
 
     def _invent(self, name: Name, rng: random.Random) -> str:
         """The name with one piece changed."""
-        pieces = list(
+        name_parts = list(
             re.finditer(
                 r"[A-Za-z]{3,}|\d+", name.value[8:] if name.kind == URL else name.value
             )
         )
-        if len(pieces) < 2:
+        if len(name_parts) < 2:
             return f"{name.value}_{rng.choice(WORDS)}"
         offset = 8 if name.kind == URL else 0
-        piece = rng.choice(pieces)
-        word = str(rng.randrange(100, 999)) if piece[0].isdigit() else rng.choice(WORDS)
-        word = word.capitalize() if piece[0][0].isupper() else word
-        return f"{name.value[: piece.start() + offset]}{word}{name.value[piece.end() + offset :]}"
+        name_part = rng.choice(name_parts)
+        word = (
+            str(rng.randrange(100, 999))
+            if name_part[0].isdigit()
+            else rng.choice(WORDS)
+        )
+        word = word.capitalize() if name_part[0][0].isupper() else word
+        return f"{name.value[: name_part.start() + offset]}{word}{name.value[name_part.end() + offset :]}"
 
     def _change_decision(self, line: str, rng: random.Random) -> str:
         """Exchange the two sides of a choice, reverse its verb, or put another word of the recording in its place."""

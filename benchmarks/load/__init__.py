@@ -58,9 +58,9 @@ def send_requests(
         file = Path(folder) / "requests"
         _write_requests(file, bodies)
         ports = [server.url.rpartition(":")[2] for server in servers]
-        given = [str(file), str(len(bodies)), str(pause_ms), *ports]
+        arguments = [str(file), str(len(bodies)), str(pause_ms), *ports]
         finished = subprocess.run(  # noqa: S603 - our own program
-            [*_command("requests"), *given],
+            [*_command("requests"), *arguments],
             capture_output=True,
             text=True,
             timeout=MAX_RUN_SECONDS,
@@ -75,13 +75,13 @@ def send_requests(
 def serve_at_once() -> Iterator[Server]:
     """Start an upstream that answers at once."""
     command = [*_command("upstream"), ANSWER_TEXT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:  # noqa: S603 - our own program
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
         try:
-            assert started.stdout is not None
-            port = int(started.stdout.readline())
-            yield Server(f"http://127.0.0.1:{port}", started.pid)
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            yield Server(f"http://127.0.0.1:{port}", process.pid)
         finally:
-            started.terminate()
+            process.terminate()
 
 
 def _write_requests(file: Path, bodies: Mapping[int, Sequence[bytes]]) -> None:

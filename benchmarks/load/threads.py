@@ -56,9 +56,9 @@ def _make_history(
     history: list[Body] = [{"role": "user", "content": [_text_block(opening)]}]
     if size < MIN_CALL_BYTES:
         for number in range(1, count):
-            said = [_text_block(_make_text(chance, size - 60))]
+            blocks = [_text_block(_make_text(chance, size - 60))]
             role = ("user", "assistant")[number % 2]
-            history.append({"role": role, "content": said})
+            history.append({"role": role, "content": blocks})
         return history
     for number in range(count // 2):
         call = {

@@ -20,10 +20,10 @@ import compactbench  # type: ignore[import-not-found] # its own environment
 
 def main() -> None:
     for line in sys.stdin:
-        asked = json.loads(line)
+        peer_request = json.loads(line)
         answer = {
             "version": compactbench.__version__,
-            "cases": list(cases(asked["suite"], asked["slots"])),
+            "cases": list(cases(peer_request["suite"], peer_request["slots"])),
             "distractors": {
                 "user": distractors._USER_DISTRACTORS,
                 "assistant": distractors._ASSISTANT_DISTRACTORS,

@@ -21,18 +21,18 @@ MODEL = "claude-sonnet-4-5-20250929"
 def main() -> None:
     logging.disable(logging.CRITICAL)
     for line in sys.stdin:
-        asked = json.loads(line)
+        peer_request = json.loads(line)
         messages: list[dict[str, Any]] = [
             {
                 key: value
                 for key, value in message.items()
                 if key not in ("id", "tokens")
             }
-            for message in asked["messages"]
+            for message in peer_request["messages"]
         ]
         made = (
             compress(
-                messages, model=MODEL, model_limit=asked.get("window", 200_000)
+                messages, model=MODEL, model_limit=peer_request.get("window", 200_000)
             ).messages
             if messages
             else []

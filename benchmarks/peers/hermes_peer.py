@@ -34,25 +34,29 @@ class AskingCompressor(ContextCompressor):  # type: ignore[misc] # its package i
     ) -> str | None:
         before = self._previous_summary or ""
         text = f"{before}\n{self._serialize_for_summary(turns_to_summarize)}"
-        say({"ask": [["", text]]})
+        print_line({"ask": [["", text]]})
         self.written = json.loads(sys.stdin.readline())["summary"]
         return str(self._with_summary_prefix(self.written))
 
 
 def main() -> None:
     for line in sys.stdin:
-        asked = json.loads(line)
-        say(summarize(asked) if asked["messages"] else {"summary": "", "messages": []})
+        peer_request = json.loads(line)
+        print_line(
+            summarize(peer_request)
+            if peer_request["messages"]
+            else {"summary": "", "messages": []}
+        )
 
 
-def summarize(asked: Line) -> Line:
+def summarize(peer_request: Line) -> Line:
     compressor = AskingCompressor(
         "gpt-4o", quiet_mode=True, config_context_length=WINDOW
     )
-    compressor.tail_token_budget = max(asked["keep"], 1)
+    compressor.tail_token_budget = max(peer_request["keep"], 1)
     messages = [
         {key: value for key, value in message.items() if key not in ("id", "tokens")}
-        for message in asked["messages"]
+        for message in peer_request["messages"]
     ]
     made = compressor.compress(messages, force=True)
     shown = [
@@ -66,7 +70,7 @@ def summarize(asked: Line) -> Line:
     return {"summary": compressor.written, "messages": shown}
 
 
-def say(line: Line) -> None:
+def print_line(line: Line) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -29,43 +29,43 @@ Line = dict[str, Any]
 
 def main() -> None:
     for line in sys.stdin:
-        asked = json.loads(line)
+        peer_request = json.loads(line)
         sizes = {
             message["id"]: (message.pop("tokens"), len(message["content"]))
-            for message in asked["messages"]
+            for message in peer_request["messages"]
         }
-        messages = convert_to_messages(asked["messages"])
+        messages = convert_to_messages(peer_request["messages"])
 
         def count(some: Any, sizes: dict[str, tuple[int, int]] = sizes) -> int:
             return sum(_tokens(message, *sizes[str(message.id)]) for message in some)
 
-        say(
-            summarize(asked, messages, count)
-            if asked["do"] == "summarize"
-            else trim(asked, messages, count)
+        print_line(
+            summarize(peer_request, messages, count)
+            if peer_request["do"] == "summarize"
+            else trim(peer_request, messages, count)
         )
 
 
 def _tokens(message: BaseMessage, tokens: int, length: int) -> int:
     """Of a message that was cut its share."""
-    here = len(message.content)
-    return tokens if here == length else 4 + tokens * here // length
+    message_chars = len(message.content)
+    return tokens if message_chars == length else 4 + tokens * message_chars // length
 
 
-def summarize(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
+def summarize(peer_request: Line, messages: list[BaseMessage], count: Any) -> Line:
     written: list[str] = []
 
     def summarizer(some: list[BaseMessage]) -> str:
-        say({"ask": [[message.id, message.content] for message in some]})
+        print_line({"ask": [[message.id, message.content] for message in some]})
         written.append(json.loads(sys.stdin.readline())["summary"])
         return written[-1]
 
     middleware: Any = SummarizationMiddleware(
         FakeListChatModel(responses=["unused"]),
         trigger=("messages", 1),
-        keep=("tokens", max(asked["keep"], 1)),
+        keep=("tokens", max(peer_request["keep"], 1)),
         token_counter=count,
-        trim_tokens_to_summarize=asked["trim"],
+        trim_tokens_to_summarize=peer_request["trim"],
         summarizer=summarizer,
     )
     update = middleware.before_model({"messages": messages}, None)
@@ -79,10 +79,10 @@ def summarize(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
     return {"summary": new[0].content, "kept": [message.id for message in new[1:]]}
 
 
-def trim(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
+def trim(peer_request: Line, messages: list[BaseMessage], count: Any) -> Line:
     kept = trim_messages(
         messages,
-        max_tokens=asked["most"],
+        max_tokens=peer_request["most"],
         token_counter=count,
         strategy="last",
         start_on="human",
@@ -90,7 +90,7 @@ def trim(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
     return {"kept": [message.id for message in kept]}
 
 
-def say(line: Line) -> None:
+def print_line(line: Line) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

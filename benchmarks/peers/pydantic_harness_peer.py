@@ -33,22 +33,26 @@ Line = dict[str, Any]
 
 def main() -> None:
     for line in sys.stdin:
-        say(asyncio.run(summarize(json.loads(line))))
+        print_line(asyncio.run(summarize(json.loads(line))))
 
 
-async def summarize(asked: Line) -> Line:
+async def summarize(peer_request: Line) -> Line:
     names = {
         call["id"]: call["function"]["name"]
-        for message in asked["messages"]
+        for message in peer_request["messages"]
         for call in message.get("tool_calls", ())
     }
-    given = [(message["id"], _decode(message, names)) for message in asked["messages"]]
+    given = [
+        (message["id"], _decode(message, names)) for message in peer_request["messages"]
+    ]
     ids = {id(message): name for name, message in given}
     written = ""
 
     def summarizer(some: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
         nonlocal written
-        say({"ask": [["", text] for message in some for _, text in _texts(message)]})
+        print_line(
+            {"ask": [["", text] for message in some for _, text in _texts(message)]}
+        )
         written = json.loads(sys.stdin.readline())["summary"]
         # An empty answer is an error there.
         return ModelResponse([TextPart(written or "(nothing)")])
@@ -57,9 +61,9 @@ async def summarize(asked: Line) -> Line:
         return {"summary": "", "messages": []}
     strategy = SummarizingCompaction[None](
         max_messages=1,
-        keep_tokens=max(asked["keep"], 1),
+        keep_tokens=max(peer_request["keep"], 1),
         keep_messages=10_000,
-        keep_user_messages=asked["users"],
+        keep_user_messages=peer_request["users"],
         summary_prompt="{messages}",
     )
     made = await compact_now(
@@ -105,7 +109,7 @@ def _texts(message: ModelMessage) -> list[tuple[str, str]]:
     return texts
 
 
-def say(line: Line) -> None:
+def print_line(line: Line) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -27,7 +27,7 @@ from everthread.agent.approval import Denial
 from everthread.agent.commands.context_commands import CONTEXT_KINDS
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chat.chat_session import Chat, last_exchange
+from everthread.cli.chat.chat_session import Chat, render_last_exchange
 from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import (
     ApprovalPrompt,
@@ -36,19 +36,19 @@ from everthread.cli.chat.input import (
     render_permission,
 )
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
-from everthread.cli.chat.presence import Presence
+from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.terminal_view import (
-    Blocks,
+    MarkdownBlocks,
     Screen,
     Status,
     ToolLines,
+    format_thousands,
     render_context,
     render_event,
     render_tool_result,
-    thousands,
 )
-from everthread.cli.options import NO_ID, fill_missing_ids
-from everthread.cli.output import report_unexpected
+from everthread.cli.options import RESUME_WITHOUT_ID, fill_missing_ids
+from everthread.cli.output import log_unexpected_error
 from everthread.compaction.engine import progress_text
 from everthread.compaction.summary import Verification
 from everthread.core.canonical_usage import CanonicalUsage
@@ -63,7 +63,7 @@ TEXT = (
 
 
 def fed(text: str, size: int) -> list[str]:
-    blocks = Blocks()
+    blocks = MarkdownBlocks()
     done = [
         block
         for at in range(0, len(text), size)
@@ -94,7 +94,7 @@ class TestBlocks:
         assert "\n".join(fed(text, size)) == text
 
     def test_code_that_is_not_closed_stays_one_block(self) -> None:
-        blocks = Blocks()
+        blocks = MarkdownBlocks()
         assert blocks.feed("```\n# no heading\n\n- no list\n\n") == []
         assert blocks.feed("````\n") == [], (
             "longer than the opening: it closes, and nothing has begun after it"
@@ -102,7 +102,7 @@ class TestBlocks:
         assert blocks.feed("Then.\n") == ["```\n# no heading\n\n- no list\n\n````"]
 
     def test_the_tail_of_long_code_is_still_code(self) -> None:
-        blocks = Blocks()
+        blocks = MarkdownBlocks()
         blocks.feed("```python\n" + "".join(f"line{n}\n" for n in range(100)))
         assert blocks.tail(4) == "```python\nline98\nline99\n"
         assert len(blocks.tail(500).split("\n")) == 102
@@ -202,7 +202,7 @@ class TestToolLines:
             )
             is None
         )
-        assert "terminal pytest tests/" in tools.running
+        assert "terminal pytest tests/" in tools.running_text
         done = "1 failed, 12 passed\n[exit code: 1]"
         line = tools.render(
             ToolFinished(
@@ -218,7 +218,7 @@ class TestToolLines:
         assert line.plain.startswith("✓ terminal pytest tests/")
         assert "1 failed, 12 passed" in line.plain
         assert line.plain.split("\n")[0].endswith("1.3 s")
-        assert tools.running == ""
+        assert tools.running_text == ""
 
     def test_the_first_lines_of_an_output(self) -> None:
         text = "exit code: 0\n" + "\n".join(f"line {number}" for number in range(315))
@@ -282,9 +282,9 @@ class TestToolLines:
         tools.render(
             Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok"))
         )
-        assert "Count the files" in tools.running
+        assert "Count the files" in tools.running_text
         tools.render(ToolFinished("s", "call_0", "delegate", "Three."))
-        assert tools.running == ""
+        assert tools.running_text == ""
 
     def test_reading_a_file_of_one_line_does_not_print_it(self) -> None:
         read = ToolFinished(
@@ -300,11 +300,11 @@ class TestStatus:
     def test_the_line(self) -> None:
         status = Status("gpt-4o", 0, 128_000)
         assert status.line() == "gpt-4o · 0 of 128K (0%)"
-        used = CanonicalUsage(
+        usage = CanonicalUsage(
             input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10
         )
         status.update(
-            events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02"))
+            events.UsageRecorded("s", "gpt-4o", "main", usage, Decimal("0.02"))
         )
         status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
         assert status.line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
@@ -320,12 +320,12 @@ class TestStatus:
     def test_a_subagents_usage_counts_and_its_window_does_not(self) -> None:
         status = Status("m", 10, 100)
         status.update(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
-        used = CanonicalUsage(input_tokens=5)
+        usage = CanonicalUsage(input_tokens=5)
         status.update(
             Delegated(
                 "s",
                 "t2",
-                events.UsageRecorded("sub", "m", "main", used, Decimal("0.5")),
+                events.UsageRecorded("sub", "m", "main", usage, Decimal("0.5")),
             )
         )
         assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
@@ -348,7 +348,7 @@ class TestStatus:
         ],
     )
     def test_sizes(self, tokens: int, text: str) -> None:
-        assert thousands(tokens) == text
+        assert format_thousands(tokens) == text
 
 
 class Answering:
@@ -535,8 +535,8 @@ class TestInterrupts:
 @pytest.mark.parametrize(
     ("given_words", "meant"),
     [
-        (["--resume"], ["--resume", NO_ID]),
-        (["--resume", "--yes"], ["--resume", NO_ID, "--yes"]),
+        (["--resume"], ["--resume", RESUME_WITHOUT_ID]),
+        (["--resume", "--yes"], ["--resume", RESUME_WITHOUT_ID, "--yes"]),
         (["-r", "abc", "--yes"], ["-r", "abc", "--yes"]),
         (["--", "--resume"], ["--", "--resume"]),
     ],
@@ -554,7 +554,7 @@ class TestScreen:
         for piece in ("# Hi\n\n", "**you", "**"):
             screen.text(piece)
         screen.print("a line")
-        screen.settle()
+        screen.flush()
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue() == "# Hi\n\n**you**\na line\n"
 
@@ -569,7 +569,7 @@ class TestScreen:
         screen = Screen(console)
         for piece in ("First block.\n\nSec", "ond block.\n\n", "Third."):
             screen.text(piece)
-        screen.settle()
+        screen.flush()
         assert isinstance(console.file, io.StringIO)
         out = console.file.getvalue()
         last = out.rindex("First block.")
@@ -615,7 +615,10 @@ class TestUnexpectedErrors:
     ) -> None:
         screen = Screen(Console(file=io.StringIO(), width=200))
         chat = Chat(
-            screen, Status(), reader=Typed("one", "two"), presence=Presence(home)
+            screen,
+            Status(),
+            reader=Typed("one", "two"),
+            presence=TerminalPresence(home),
         )
         model = ScriptedModel(
             [ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."]
@@ -623,7 +626,7 @@ class TestUnexpectedErrors:
         async with await open_agent(
             model=model, workspace=tmp_path, store=tmp_path / "s.db"
         ) as agent:
-            await chat.talk(agent)
+            await chat.read_and_answer(agent)
         assert isinstance(screen.console.file, io.StringIO)
         said = screen.console.file.getvalue()
         assert "✗ unexpected error: ZeroDivisionError" in said
@@ -636,14 +639,14 @@ class TestUnexpectedErrors:
 
     def test_without_a_log_the_traceback_is_shown(self, home: Path) -> None:
         home.write_text("no folder", "utf-8")
-        assert "ZeroDivisionError: by nothing" in report_unexpected(
+        assert "ZeroDivisionError: by nothing" in log_unexpected_error(
             ZeroDivisionError("by nothing")
         )
 
     def test_the_log_does_not_grow_for_ever(self, home: Path) -> None:
         home.mkdir()
         (home / "errors.log").write_text("x" * 1_000_001, "utf-8")
-        report_unexpected(ValueError("odd"))
+        log_unexpected_error(ValueError("odd"))
         assert (home / "errors.log").stat().st_size < 1_000
 
 
@@ -659,12 +662,12 @@ class TestLastExchange:
             calls_message(text="Two."),
             result_message("c", "3"),
         ]
-        shown = last_exchange(said)
+        shown = render_last_exchange(said)
         assert shown is not None
         assert shown.plain.startswith("› Second, with ")
         assert shown.plain.endswith("Two.")
         assert "Zq8Zq8" not in shown.plain
-        assert last_exchange([]) is None
+        assert render_last_exchange([]) is None
 
 
 class TestPastes:
@@ -691,12 +694,12 @@ class TestPresence:
     ) -> None:
         code = (
             "import sys; from pathlib import Path;"
-            "from everthread.cli.chat.presence import Presence;"
-            "presence = Presence(Path(sys.argv[1]));"
+            "from everthread.cli.chat.presence import TerminalPresence;"
+            "presence = TerminalPresence(Path(sys.argv[1]));"
             "print(presence.enter('thread'), flush=True);"
             "sys.stdin.readline()"
         )
-        with Presence(tmp_path) as mine:
+        with TerminalPresence(tmp_path) as mine:
             assert mine.enter("thread") == ""
             with subprocess.Popen(
                 [sys.executable, "-c", code, str(tmp_path)],

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from everthread.lab.hand_back import count_units
+from everthread.lab.hand_back import count_utf16_units
 from everthread.lab.importers.log import Log
-from everthread.lab.importers.read_logs import thread_id
+from everthread.lab.importers.thread_import import make_thread_id
 from everthread.store.records import SearchQuery
 from everthread.store.store import Store
 from tests.gateway.manager_setup import make_text, numbered_text
@@ -122,7 +122,7 @@ def test_the_context_comes_back_after_a_compaction(
     assert call(everthread, client, **start, source="startup") is None
     told = call(everthread, client, **start, source="compact")
     text = told["additionalContext"]
-    assert LIMIT / 3 < count_units(text) < LIMIT
+    assert LIMIT / 3 < count_utf16_units(text) < LIMIT
     assert text.index("Wish 39") < text.index(RULE) < 3_000, (
         "the most useful part comes first"
     )
@@ -166,7 +166,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     )
 
     async def read(store: Store) -> str:
-        thread = thread_id(Log("", "claude-code", [], session="s1"))
+        thread = make_thread_id(Log("", "claude-code", [], session="s1"))
         stored = (await store.outputs(thread))[0]
         assert stored.id in told["stdout"]
         return await store.output(stored.id)

@@ -18,11 +18,11 @@ from everthread.cli.commands.usage import group_by_period
 from everthread.cli.output import (
     console,
     draw_bar,
+    encode_json,
+    escape_controls,
     format_size,
-    json_text,
     print_table,
     shorten_id,
-    visible,
 )
 from everthread.cli.times import DAY, HOUR, format_age, format_iso, parse_time
 from everthread.errors import InputError
@@ -125,7 +125,7 @@ def test_bars() -> None:
 
 @given(ANY_TEXT)
 def test_nothing_foreign_reaches_a_terminal_as_a_command(text: str) -> None:
-    shown = visible(text)
+    shown = escape_controls(text)
     shown.encode()
     assert not re.search(
         r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", shown
@@ -134,13 +134,13 @@ def test_nothing_foreign_reaches_a_terminal_as_a_command(text: str) -> None:
 
 def test_ordinary_text_stays() -> None:
     text = "tab\tline\n你好 👩‍👩‍👧 é [bold]x[/bold] :fire:"
-    assert visible(text) == text
-    assert visible("a\r\nb\rc") == "a\nb␍c"
+    assert escape_controls(text) == text
+    assert escape_controls("a\r\nb\rc") == "a\nb␍c"
 
 
 @given(st.dictionaries(ANY_TEXT, ANY_TEXT))
 def test_json_says_the_same_and_can_be_printed(value: dict[str, str]) -> None:
-    text = json_text(value)
+    text = encode_json(value)
     text.encode()
     assert json.loads(text) == value
     assert not any(0x7F <= ord(c) < 0xA0 or c == "\u202e" for c in text)

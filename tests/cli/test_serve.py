@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from everthread.cli.summary_writer import (
-    JOURNAL,
+    JOURNAL_TEXT,
     describe_client_writer,
     describe_own_writer,
 )
@@ -93,7 +93,7 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
             f"ANTHROPIC_BASE_URL={url}",
             f"GOOGLE_GEMINI_BASE_URL={url}",
         ]
-        assert lines[8] == f"Summaries: written by {JOURNAL}."
+        assert lines[8] == f"Summaries: written by {JOURNAL_TEXT}."
         link = lines[9].removeprefix("See your context (the link works once): ")
         assert link.startswith(f"{url}/dashboard/login?code=")
         with httpx2.Client(follow_redirects=True, timeout=60) as browser:

@@ -142,6 +142,7 @@ class TestList:
         ):
             assert words in lines[thread.id[:8]]
         assert "branch" in lines[thread.branch[:8]]
+        assert "Use another way." in lines[thread.branch[:8]]
         assert "Look for dead code." in lines[thread.subagent[:8]]
 
     def test_all_shows_continuations_and_reverted_sessions(

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, settings_text
 from everthread.cli.passive_watch import uses_subscription
+from everthread.cli.wrap_receipt import ReceiptFigures, write_receipt
+from everthread.cli.wrapped_clients import CLIENTS, format_settings
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
 from everthread.store.records import CallRow, Insights, UsageRow
 from tests.cli.provider_thread import provider_in_thread
@@ -186,12 +187,16 @@ def test_our_mcp_server_is_attached_where_asked_for(client: str, wrap: Any) -> N
 
 def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    total = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
+    total = ReceiptFigures.from_insights(
+        Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000)
+    )
     call = CallRow(
         "thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1)
     )
     saving = CostComparison(rows=(PricedCall(call, 1.0, 1.42, is_shorter=True),))
-    lines = receipt("claude", total, replace(saving, outgrown=(call,))).split("\n")
+    lines = write_receipt("claude", total, replace(saving, outgrown=(call,))).split(
+        "\n"
+    )
     base = "$1.42 for the same 1 call with the whole history"
     assert lines == [
         "Everthread: claude made 3 calls, 1 of them beyond the window.",
@@ -200,15 +205,17 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
         "Look: everthread dashboard, or everthread sessions list.",
     ]
     dearer = CostComparison(rows=(PricedCall(call, 1.0, 0.9, is_shorter=True),))
-    assert "; $0.10 more, with summaries, than $0.9000" in receipt(
+    assert "; $0.10 more, with summaries, than $0.9000" in write_receipt(
         "claude", total, dearer
     )
 
 
 def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, unpriced=3)
-    total = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0))
-    lines = receipt("claude", total, CostComparison()).split("\n")
+    total = ReceiptFigures.from_insights(
+        Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0)
+    )
+    lines = write_receipt("claude", total, CostComparison()).split("\n")
     assert lines[:3] == [
         "Everthread: claude made 3 calls.",
         "Kept: every message, searchable; nothing had to be compacted.",
@@ -222,7 +229,7 @@ def test_the_recipe_shows_what_is_set(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     page = Path(__file__).parents[2] / "docs" / "recipes" / f"{client}.md"
-    assert f"```\n{settings_text(CLIENTS[client], tmp_path)}\n```" in page.read_text(
+    assert f"```\n{format_settings(CLIENTS[client], tmp_path)}\n```" in page.read_text(
         "utf-8"
     )
 

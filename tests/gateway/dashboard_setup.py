@@ -15,7 +15,7 @@ import httpx2
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.gateway.dashboard.access import SECRET, Access, LoginMode
+from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginMode
 from everthread.gateway.dashboard.page_data import PageReader
 from everthread.gateway.dashboard.pages import Dashboard
 from everthread.gateway.dashboard.views import WindowSize
@@ -128,7 +128,7 @@ class Browser:
 
     async def enter(self) -> Browser:
         """By a link."""
-        assert (await self.get(self.pages.access.new_link())).status == 200
+        assert (await self.get(self.pages.access.make_login_link())).status == 200
         return self
 
 
@@ -160,7 +160,7 @@ async def open_dashboard_setup(
     store = open_store(folder / "pages.db")
     access = Access(
         store,
-        await store.shared_secret(SECRET),
+        await store.shared_secret(SECRET_NAME),
         login=login,
         operator_key=more.pop("operator_key", None),
     )

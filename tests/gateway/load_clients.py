@@ -19,7 +19,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.answers import Record
-from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind
+from everthread.lab.provider.faults import ANSWERED_FAULTS, FaultKind, FaultPlan
 from everthread.store.store import Store
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
@@ -29,7 +29,7 @@ NAMES: dict[Api, str] = {
     "anthropic": "claude-sonnet-5",
 }
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
-RATES: dict[Kind, float] = {
+RATES: dict[FaultKind, float] = {
     "rate_limit": 0.03,
     "server_error": 0.03,
     "overloaded": 0.02,
@@ -256,7 +256,7 @@ def list_fail_open_metrics(metrics: str) -> list[str]:
 def is_complete(record: Record) -> bool:
     """Whether the provider said all it had to say."""
     said = record.status == 200 and not record.error and "gone" not in record.events
-    return said and (not record.fault or record.fault in ANSWERED)
+    return said and (not record.fault or record.fault in ANSWERED_FAULTS)
 
 
 def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from everthread.core.types import Reply
 from everthread.gateway.answer_reader import usage_of
-from everthread.gateway.dashboard.views import calls_view
+from everthread.gateway.dashboard.views import make_calls_view
 from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
 
@@ -40,8 +40,8 @@ async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> No
         (row,) = await setup.store.list_threads(tenant="t")
         calls = await setup.store.call_rows([row.first.id])
         assert [call.cache_miss for call in calls] == ["", "", "system changed"]
-        (miss,) = calls_view(calls, [], ttl=300.0).misses
-        assert miss.is_asked
+        (miss,) = make_calls_view(calls, [], ttl=300.0).misses
+        assert miss.is_reported
         assert miss.cause == "system changed (says the provider)"
 
 

@@ -15,9 +15,13 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
-from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
-from everthread.gateway.dashboard.summary_lines import summary_sections
+from everthread.gateway.dashboard.summary_lines import split_summary
+from everthread.gateway.dashboard.trials import (
+    TrialRequest,
+    TrialResult,
+    TrialRun,
+)
 from everthread.store.records import (
     CallRow,
     CompactionRecord,
@@ -416,16 +420,16 @@ def test_days_are_drawn_without_gaps() -> None:
         UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1))
         for name in names
     ]
-    savings = CostComparison(by={"day": {names[0]: 0.5}})
+    savings = CostComparison(saved_by={"day": {names[0]: 0.5}})
     drawn = draw_days(rows, savings, since)
     assert [chart.title for chart in drawn] == [
         "Prompt tokens by day",
         "Dollars by day",
         "Share of the prompts read from the cache",
     ]
-    assert 'data-count="4"' in drawn[0].drawn
-    assert "saved by compaction" in drawn[1].drawn
-    assert 'data-count="2"' in drawn[2].drawn
+    assert 'data-count="4"' in drawn[0].svg
+    assert "saved by compaction" in drawn[1].svg
+    assert 'data-count="2"' in drawn[2].svg
     assert draw_days(rows[:1], savings, since) == []
 
 
@@ -451,7 +455,7 @@ async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None
             f"/dashboard/threads/{thread}/try",
             form | {"threshold": "30", "ratio": "999"},
         )
-        assert (asked[0].threshold, asked[0].ratio, len(asked[0].said)) == (
+        assert (asked[0].threshold, asked[0].ratio, len(asked[0].messages)) == (
             0.30,
             0.80,
             32,
@@ -470,12 +474,12 @@ async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None
 async def test_changes_are_told_while_they_happen(dashboard: DashboardSetup) -> None:
     thread = await make_thread(dashboard.store, turns=1)
     browser = await dashboard.browser().enter()
-    viewer = await dashboard.pages.access.viewer(dict(browser.http.cookies))
+    viewer = await dashboard.pages.access.find_viewer(dict(browser.http.cookies))
     assert viewer is not None
     told: asyncio.Queue[str] = asyncio.Queue()
 
     async def listen() -> None:
-        async for words in dashboard.pages._changes(viewer, thread):
+        async for words in dashboard.pages._watch_changes(viewer, thread):
             told.put_nowait(words)
 
     listening = asyncio.create_task(listen())
@@ -492,7 +496,7 @@ def test_a_line_names_the_message_it_came_from() -> None:
         for number in range(1, 9)
     ]
     text = "[A SUMMARY of src/mod_3.py]\n## Active Task\nMend src/mod_3.py, two decimals.\n- nothing known here\n"
-    marker, task = summary_sections(text, sources)
+    marker, task = split_summary(text, sources)
     assert marker.lines[0].sources == ()
     assert [line.sources for line in task.lines] == [(3,), ()]
     assert [line.is_item for line in task.lines] == [False, True]

@@ -267,6 +267,6 @@ def test_the_newest_links_stay_good_and_each_is_used_once(
         links.add(f"{number:04}")
         if shared:
             os.utime(tmp_path / "links" / f"{number:04}", (number, number))
-    assert not others.take("0000")
-    assert others.take(f"{MAX_LINKS:04}")
-    assert not links.take(f"{MAX_LINKS:04}")
+    assert not others.remove("0000")
+    assert others.remove(f"{MAX_LINKS:04}")
+    assert not links.remove(f"{MAX_LINKS:04}")

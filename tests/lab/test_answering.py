@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.lab.provider.answers import ProviderLogic, Record
-from everthread.lab.provider.script import Answers
+from everthread.lab.provider.script import ScriptedAnswers
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol, index_models
 
 WORDS = [
@@ -78,7 +78,7 @@ FIELDS = st.fixed_dictionaries(
     },
 )
 
-LOGIC = ProviderLogic(index_models(None), Answers(), None, lambda: 0.0)
+LOGIC = ProviderLogic(index_models(None), ScriptedAnswers(), None, lambda: 0.0)
 
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))

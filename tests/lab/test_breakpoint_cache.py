@@ -32,7 +32,7 @@ def use(
     cache: BreakpointCache, blocks: list[Block], *, is_explicit: bool = False
 ) -> CacheUse:
     prompt = sum(block.tokens for block in blocks)
-    return cache.use(MODEL, blocks, prompt=prompt, is_explicit=is_explicit)
+    return cache.use(MODEL, blocks, prompt_tokens=prompt, is_explicit=is_explicit)
 
 
 def test_a_growing_conversation_reads_up_to_its_last_user_message() -> None:

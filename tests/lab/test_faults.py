@@ -16,7 +16,13 @@ from everthread import classify_error, normalize_usage
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider
-from everthread.lab.provider.faults import ANSWERED, KINDS, FaultPlan, Kind, parse_fault
+from everthread.lab.provider.faults import (
+    ANSWERED_FAULTS,
+    FAULT_KINDS,
+    FaultKind,
+    FaultPlan,
+    parse_fault,
+)
 from everthread.lab.provider.script import Step
 from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
 
@@ -150,9 +156,9 @@ async def test_a_delayed_answer_comes(stream: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", sorted(ANSWERED))
+@pytest.mark.parametrize("kind", sorted(ANSWERED_FAULTS))
 async def test_a_fault_that_leaves_the_answer_whole_answers_with_an_echo(
-    kind: Kind,
+    kind: FaultKind,
 ) -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
@@ -355,7 +361,9 @@ class TestPlan:
             with pytest.raises(InputError, match="--fault"):
                 parse_fault(text)
         assert parse_fault("reset=0.5") == ("reset", 0.5)
-        assert [parse_fault(kind) for kind in KINDS] == [(kind, 1.0) for kind in KINDS]
+        assert [parse_fault(kind) for kind in FAULT_KINDS] == [
+            (kind, 1.0) for kind in FAULT_KINDS
+        ]
 
 
 async def _until(happened: Callable[[], bool]) -> None:

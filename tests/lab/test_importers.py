@@ -145,7 +145,8 @@ def test_claude_codes_streams_state_their_output_in_any_line() -> None:
     assert [call.parsed for call in calls_of(first.message)] == [{}]
     assert second.usage is not None
     outputs = [
-        call.output for call in replay(log, options=PLAIN, compared=False).ours.calls
+        call.output
+        for call in replay(log, options=PLAIN, with_baselines=False).everthread.calls
     ]
     assert outputs[0] == 400
     assert outputs[1] > 300, (
@@ -225,7 +226,9 @@ def test_claude_codes_window_is_that_of_the_log(
     assert [(one.before, one.summary, one.restored) for one in log.compactions] == [
         (2, "So far: one.", "a.py\nx = 1")
     ]
-    assert replay(log, options=PLAIN, compared=False).window == (window or 200_000)
+    assert replay(log, options=PLAIN, with_baselines=False).window == (
+        window or 200_000
+    )
 
 
 def test_copilots_events() -> None:
@@ -282,7 +285,7 @@ def test_copilots_events() -> None:
         "Look first.",
     )
     assert first.usage is not None
-    assert (first.usage.output_tokens, first.at) == (41, parse_time(STAMP))
+    assert (first.usage.output_tokens, first.timestamp) == (41, parse_time(STAMP))
     assert text_of(last.message) == "Fixed."
     assert [one.text for message in log.messages for one in results_of(message)] == [
         "a.py"
@@ -528,7 +531,9 @@ def test_every_recorded_session_is_read_whole() -> None:
         answers = [
             entry for entry in log.entries if entry.message["role"] == "assistant"
         ]
-        assert all(entry.at is not None and entry.model for entry in answers), path
+        assert all(entry.timestamp is not None and entry.model for entry in answers), (
+            path
+        )
         assert sum(entry.usage is not None for entry in answers) >= 0.99 * len(
             answers
         ), path

@@ -10,7 +10,11 @@ import pytest
 
 from everthread.errors import TranscriptError
 from everthread.lab.importers.line_file import LineFile
-from everthread.lab.importers.read_logs import open_lines, parse_log, read_log
+from everthread.lab.importers.read_logs import (
+    open_lines,
+    parse_log,
+    read_log,
+)
 
 SESSION = [
     {
@@ -36,8 +40,8 @@ def test_lines_are_read_again_for_each_pass(tmp_path: Path, *, packed: bool) -> 
     assert lines is not None
     assert list(lines) == list(lines)
     assert [number for number, _ in lines] == [1, 3, 4, 5]
-    assert lines.bad == {6, 7}
-    assert lines.first == SESSION[0]
+    assert lines.bad_lines == {6, 7}
+    assert lines.first_object == SESSION[0]
 
 
 def test_a_log_is_the_same_as_from_its_text(tmp_path: Path) -> None:

@@ -58,21 +58,21 @@ def _factor(number: int) -> float:
 
 def _figures(found: Replay) -> list[object]:
     return [
-        [call.use for call in found.way(name).calls]
+        [call.use for call in found.strategy(name).calls]
         for name in ("everthread", "cached")
     ]
 
 
 def test_the_first_call_gives_the_system_prompt_its_cache_and_its_lifetime() -> None:
     found = replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN)
-    first = found.way("cached").calls[0].use
+    first = found.strategy("cached").calls[0].use
     assert first.prompt == pytest.approx(15_010, rel=0.01)
     assert first.read == pytest.approx(9_000, rel=0.01)
     assert first.write_1h == first.write > 0
-    assert found.ours.calls[0].use.prompt == first.prompt
+    assert found.everthread.calls[0].use.prompt == first.prompt
     assert (
         replay(_recorded([FIRST, *[WARM] * 9]), options=PLAIN, ttl="5m")
-        .way("cached")
+        .strategy("cached")
         .calls[0]
         .use.write_1h
         == 0
@@ -83,10 +83,13 @@ def test_misses_happen_as_they_did_and_at_no_other_time() -> None:
     log = _recorded([FIRST, WARM, WARM, MISSED, WARM, WARM, WARM, WARM])
     slow = replace(
         log,
-        entries=[replace(entry, at=1_000 * (entry.at or 0)) for entry in log.entries],
+        entries=[
+            replace(entry, timestamp=1_000 * (entry.timestamp or 0))
+            for entry in log.entries
+        ],
     )
     for recorded, kept in ((log, 9_000), (slow, 0)):
-        calls = replay(recorded, options=PLAIN).way("cached").calls
+        calls = replay(recorded, options=PLAIN).strategy("cached").calls
         assert [
             number
             for number, call in enumerate(calls)
@@ -100,7 +103,7 @@ def test_misses_happen_as_they_did_and_at_no_other_time() -> None:
 def test_a_part_of_an_uncached_system_prompt_stays_cached_when_a_call_misses() -> None:
     cold = replace(FIRST, cache_read_tokens=0, cache_write_tokens=15_000)
     found = replay(_recorded([cold, WARM, WARM, MISSED, *[WARM] * 4]), options=PLAIN)
-    calls = found.way("cached").calls
+    calls = found.strategy("cached").calls
     assert calls[0].use.read == 0
     assert calls[3].use.read == pytest.approx(0.4 * 15_000, rel=0.05)
 
@@ -144,14 +147,14 @@ def test_the_record_and_the_agreement_end_at_the_clients_own_compaction() -> Non
     found = replay(log, options=PLAIN)
     assert found.agreement is not None
     assert found.agreement.calls == 6
-    assert [call.use.prompt for call in found.way("recorded").calls] == [
+    assert [call.use.prompt for call in found.strategy("recorded").calls] == [
         15_010,
         *[20_000] * 9,
     ]
     assert found.as_dict()["agreement"]["prompt_recorded"] == 15_010 + 5 * 20_000
     plain = replay(make_history(3), model=CLAUDE, options=PLAIN)
     assert plain.agreement is None
-    assert "recorded" not in [way.name for way in plain.ways]
+    assert "recorded" not in [way.name for way in plain.strategies]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def prompt(*sizes: int, end: str = "") -> list[Block]:
 
 
 def use(cache: PrefixCache, asked: list[Block], model: str = "gpt-5") -> int:
-    return cache.use(model, asked, prompt=sum(block.tokens for block in asked))
+    return cache.use(model, asked, prompt_tokens=sum(block.tokens for block in asked))
 
 
 def test_what_was_sent_before_is_read_in_steps_of_128() -> None:
@@ -36,9 +36,9 @@ def test_less_than_1024_is_never_cached() -> None:
 def test_two_prompts_may_part_inside_a_message() -> None:
     cache = PrefixCache(SteppedClock())
     text = "word " * 4000
-    cache.use("gpt-5", [Block(text, 4000)], prompt=4000)
+    cache.use("gpt-5", [Block(text, 4000)], prompt_tokens=4000)
     changed = f"{text[:10_000]}CHANGED{text[10_000:]}"
-    cached = cache.use("gpt-5", [Block(changed, 4000)], prompt=4000)
+    cached = cache.use("gpt-5", [Block(changed, 4000)], prompt_tokens=4000)
     assert 1800 <= cached <= 2000
     assert cached % 128 == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.core.tokens import TokenCounter
-from everthread.lab.provider.cache import Prompt, PromptReader, chain
+from everthread.lab.provider.cache import Prompt, PromptReader, digest_prefixes
 from everthread.lab.provider.served_models import ANTHROPIC, CHAT, RESPONSES, Protocol
 
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -149,7 +149,9 @@ def test_marks_and_the_form_of_a_text_change_nothing() -> None:
         plain["messages"][2]["content"][2],
     ):
         del part["cache_control"]
-    assert chain(read(ANTHROPIC, plain).blocks) == chain(read(ANTHROPIC, BODY).blocks)
+    assert digest_prefixes(read(ANTHROPIC, plain).blocks) == digest_prefixes(
+        read(ANTHROPIC, BODY).blocks
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,8 +169,8 @@ def test_marks_and_the_form_of_a_text_change_nothing() -> None:
 def test_a_change_is_seen_from_where_it_stands(change: Any, first: int) -> None:
     changed = copy.deepcopy(BODY)
     change(changed)
-    before = chain(read(ANTHROPIC, BODY).blocks)
-    after = chain(read(ANTHROPIC, changed).blocks)
+    before = digest_prefixes(read(ANTHROPIC, BODY).blocks)
+    after = digest_prefixes(read(ANTHROPIC, changed).blocks)
     assert before[:first] == after[:first]
     assert all(x != y for x, y in zip(before[first:], after[first:], strict=True))
 
@@ -178,8 +180,8 @@ def test_the_order_of_keys_counts() -> None:
     call = turned["messages"][1]["content"][2]
     turned["messages"][1]["content"][2] = {key: call[key] for key in reversed(call)}
     assert (
-        chain(read(ANTHROPIC, turned).blocks)[-1]
-        != chain(read(ANTHROPIC, BODY).blocks)[-1]
+        digest_prefixes(read(ANTHROPIC, turned).blocks)[-1]
+        != digest_prefixes(read(ANTHROPIC, BODY).blocks)[-1]
     )
 
 
@@ -190,7 +192,9 @@ def test_the_same_words_by_another_speaker_are_another_prompt() -> None:
         "messages": [{"role": "user", "content": "Yes."}],
     }
     two = json.loads(json.dumps(one).replace('"user"', '"assistant"'))
-    assert chain(read(ANTHROPIC, one).blocks) != chain(read(ANTHROPIC, two).blocks)
+    assert digest_prefixes(read(ANTHROPIC, one).blocks) != digest_prefixes(
+        read(ANTHROPIC, two).blocks
+    )
 
 
 def test_an_automatic_mark_goes_to_the_last_block_that_can_carry_one() -> None:

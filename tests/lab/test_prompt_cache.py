@@ -49,7 +49,7 @@ class Bench:
         self, asked: list[Block], *, rest: int = 7, model: str = "claude-sonnet-5"
     ) -> CacheUse:
         prompt = sum(block.tokens for block in asked) + rest
-        return self.cache.use(model, asked, prompt=prompt, minimum=MINIMUM)
+        return self.cache.use(model, asked, prompt_tokens=prompt, minimum=MINIMUM)
 
 
 def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it() -> (
@@ -269,7 +269,9 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
             Request(CLAUDE, marked, system, [], {"max_tokens": 100})
         )
         prompt = reader.read(api, CODECS[api].decode_request(body), body)
-        use = cache.use(CLAUDE, prompt.blocks, prompt=prompt.tokens, minimum=1_024)
+        use = cache.use(
+            CLAUDE, prompt.blocks, prompt_tokens=prompt.tokens, minimum=1_024
+        )
         used = used + prompt.tokens
         read = read + use.read
     return read / used

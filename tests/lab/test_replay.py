@@ -22,10 +22,10 @@ from everthread.factory import open_store
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.provider import Provider
-from everthread.lab.provider.cache import Block, RequestChain, chain
+from everthread.lab.provider.cache import Block, PrefixDigests, digest_prefixes
 from everthread.lab.replay import Replay, replay, result
 from everthread.lab.replay.replay_plan import plan_replay
-from everthread.lab.replay.tracked_facts import collect_facts, in_context
+from everthread.lab.replay.tracked_facts import collect_facts, read_context
 from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
 from everthread.thread.options import Route, Setup
@@ -44,11 +44,16 @@ async def test_a_replay_agrees_with_the_provider_over_http(
     messages = make_history(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
     found = replay(
-        messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False
+        messages,
+        model=model,
+        window=WINDOW,
+        options=PLAIN,
+        times=times,
+        with_baselines=False,
     )
     log = await _over_http(messages, model, times, tmp_path)
     assert len(found.compactions) >= 2
-    for call, record in zip(found.ours.calls, log, strict=True):
+    for call, record in zip(found.everthread.calls, log, strict=True):
         assert (call.use.prompt, call.use.read, call.use.write) == record
     assert any(read for _, read, _ in log)
 
@@ -129,7 +134,9 @@ def test_every_miss_has_its_cause() -> None:
         times=times,
         compact=policy,
     )
-    assert {at: call.miss for at, call in enumerate(found.ours.calls) if call.miss} == {
+    assert {
+        at: call.miss for at, call in enumerate(found.everthread.calls) if call.miss
+    } == {
         0: result.FIRST_CAUSE,
         10: result.EXPIRED_CAUSE,
         30: result.COMPACTION_CAUSE,
@@ -137,13 +144,15 @@ def test_every_miss_has_its_cause() -> None:
         38: result.MODEL_CAUSE,
     }
     assert [made.call for made in found.compactions] == [30]
-    assert all(call.missed > 0 for call in found.ours.calls[1:] if call.miss)
+    assert all(
+        call.missed_tokens > 0 for call in found.everthread.calls[1:] if call.miss
+    )
     # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
-    after = found.ours.calls[30:32]
+    after = found.everthread.calls[30:32]
     assert after[0].use.read > 500
     assert after[1].use.read == after[0].use.read + after[0].use.write
     # The cache alone misses for the same reasons, but for what compaction and tools did.
-    assert set(found.way("cached").misses) == {
+    assert set(found.strategy("cached").misses) == {
         result.FIRST_CAUSE,
         result.EXPIRED_CAUSE,
         result.MODEL_CAUSE,
@@ -152,24 +161,25 @@ def test_every_miss_has_its_cause() -> None:
 
 def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
-    assert [call.miss for call in found.ours.calls] == [
+    assert [call.miss for call in found.everthread.calls] == [
         result.FIRST_CAUSE,
         result.SHORT_CAUSE,
         result.SHORT_CAUSE,
         result.SHORT_CAUSE,
     ]
-    assert found.ours.read == 0
+    assert found.everthread.read == 0
 
 
 def test_baselines_end_or_cost_more() -> None:
     found = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (
-        found.way(name) for name in ("everthread", "uncached", "cached", "truncated")
+        found.strategy(name)
+        for name in ("everthread", "uncached", "cached", "truncated")
     )
     assert len(ours.calls) == len(dropped.calls) == 60
     assert ours.peak <= WINDOW
     assert dropped.peak <= WINDOW
-    assert uncached.refused == cached.refused == len(cached.calls) < 60
+    assert uncached.refused_call == cached.refused_call == len(cached.calls) < 60
     assert uncached.read == 0
     assert [call.use.prompt for call in uncached.calls] == [
         call.use.prompt for call in cached.calls
@@ -178,7 +188,7 @@ def test_baselines_end_or_cost_more() -> None:
     assert ours.cost is not None
     assert dropped.cost is not None
     assert ours.cost < dropped.cost
-    saved = found.saved(uncached)
+    saved = found.share_saved_against(uncached)
     assert saved is not None
     assert 0 < saved < 1
     ours_then = ours.cost_of_first(len(uncached.calls))
@@ -203,9 +213,9 @@ def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us
         "content": " ".join(f"huge{number}" for number in range(9_000)),
     }
     found = replay(messages, model=CLAUDE, window=WINDOW, options=PLAIN)
-    assert found.ours.refused is None
-    assert found.way("truncated").refused is None
-    assert found.way("cached").refused == 3
+    assert found.everthread.refused_call is None
+    assert found.strategy("truncated").refused_call is None
+    assert found.strategy("cached").refused_call == 3
 
 
 def test_without_compaction_our_way_ends_too_and_says_why() -> None:
@@ -214,17 +224,17 @@ def test_without_compaction_our_way_ends_too_and_says_why() -> None:
         model=CLAUDE,
         window=WINDOW,
         options=replace(PLAIN, enabled=False),
-        compared=False,
+        with_baselines=False,
     )
-    assert found.ours.refused == len(found.ours.calls) < 60
+    assert found.everthread.refused_call == len(found.everthread.calls) < 60
     assert any("compression is disabled" in note for note in found.notes)
 
 
 def test_an_unknown_price_is_unknown_not_zero() -> None:
     found = replay(make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN)
-    assert found.ours.cost is None
-    assert found.caching_saves() is None
-    assert found.saved(found.way("uncached")) is None
+    assert found.everthread.cost is None
+    assert found.share_saved_by_caching() is None
+    assert found.share_saved_against(found.strategy("uncached")) is None
 
 
 def test_times_must_be_those_of_the_calls() -> None:
@@ -249,7 +259,7 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
         ],
     )
     plan = plan_replay(timed)
-    assert (plan.timed, plan.began, [call.at for call in plan.calls]) == (
+    assert (plan.timed, plan.started_at, [call.sent_at for call in plan.calls]) == (
         "log",
         1_000.0,
         [0.0, 14.0, 28.0, 42.0],
@@ -261,10 +271,10 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
     told = plan_replay(_read(frame), pause=3_000, ttl=300)
     assert told.timed == "usage"
-    gaps = [later.at - earlier.at for earlier, later in pairwise(told.calls)]
+    gaps = [later.sent_at - earlier.sent_at for earlier, later in pairwise(told.calls)]
     assert gaps == [15.0, 3_000.0, 15.0]
     assert [
-        later.at
+        later.sent_at
         for later in plan_replay(
             _read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000
         ).calls
@@ -274,7 +284,7 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
         pause=50,
         step=5,
     )
-    assert (assumed.timed, [call.at for call in assumed.calls]) == (
+    assert (assumed.timed, [call.sent_at for call in assumed.calls]) == (
         "assumed",
         [0.0, 5.0, 55.0, 60.0],
     )
@@ -300,19 +310,19 @@ def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
         entries[5], message={**entries[5].message, "content": "", "tool_calls": []}
     )
     del entries[10]  # a call without its result
-    entries[-1] = replace(entries[-1], at=None)
-    entries[-2] = replace(entries[-2], at=None)
+    entries[-1] = replace(entries[-1], timestamp=None)
+    entries[-2] = replace(entries[-2], timestamp=None)
     plan = plan_replay(Log("log", "core", entries))
     assert plan.notes[0].startswith("repairs: ")
     assert "1 call without a time in the log; assumed" in plan.notes
-    assert (plan.timed, plan.began) == ("log", 1_000.0)
+    assert (plan.timed, plan.started_at) == ("log", 1_000.0)
     outputs = [call.usage.output_tokens for call in plan.calls if call.usage]
     assert outputs == [1, 3, 7, 9, 11, 13, 15]
-    assert [call.at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]
+    assert [call.sent_at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]
 
 
 def test_a_fact_matches_whole_words_only() -> None:
-    context = in_context(
+    context = read_context(
         [{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}]
     )
     assert "src/app.py" in context
@@ -328,20 +338,20 @@ def test_a_fact_matches_whole_words_only() -> None:
 def test_the_long_transcript() -> None:
     """Against what the provider really reported: 439 calls, with their cache figures and their price."""
     log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
-    found = replay(log, options=replace(PLAIN, economics=True), compared=True)
-    cached = found.way("cached")
+    found = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
+    cached = found.strategy("cached")
     assert found.timed == "usage"
     assert found.recorded_cost is not None
     assert float(cached.cost or 0) == pytest.approx(found.recorded_cost, rel=0.08)
-    assert 0.70 < _known(found.caching_saves()) < 0.85
+    assert 0.70 < _known(found.share_saved_by_caching()) < 0.85
     assert cached.misses[result.EXPIRED_CAUSE] == _forgotten(log)
-    assert found.ours.peak < cached.peak
-    assert _known(found.saved(cached)) > 0.3
-    assert found.ours.facts is not None
-    assert found.ours.facts.lost <= found.ours.facts.total * 0.02, (
+    assert found.everthread.peak < cached.peak
+    assert _known(found.share_saved_against(cached)) > 0.3
+    assert found.everthread.facts is not None
+    assert found.everthread.facts.lost <= found.everthread.facts.total * 0.02, (
         "long commands that a phrase search misses"
     )
-    assert found.ours.facts.kinds["user messages"][2] == 0
+    assert found.everthread.facts.kinds["user messages"][2] == 0
 
 
 def _known(share: float | None) -> float:
@@ -361,14 +371,16 @@ def _forgotten(log: Log) -> int:
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
 def test_a_growing_chain_gives_the_same_digests(requests: list[list[int]]) -> None:
     blocks = [Block(f"text {number}", number) for number in range(4)]
-    growing = RequestChain()
+    growing = PrefixDigests()
     for request in requests:
         given_blocks = [blocks[number] for number in request]
-        assert growing(given_blocks) == chain(given_blocks)
+        assert growing(given_blocks) == digest_prefixes(given_blocks)
 
 
 async def test_replay_works_inside_a_running_loop() -> None:
     async def inside() -> Replay:
-        return replay(make_history(1), window=WINDOW, options=PLAIN, compared=False)
+        return replay(
+            make_history(1), window=WINDOW, options=PLAIN, with_baselines=False
+        )
 
-    assert len((await inside()).ours.calls) == 2
+    assert len((await inside()).everthread.calls) == 2

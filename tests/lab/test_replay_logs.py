@@ -15,15 +15,11 @@ from hypothesis import strategies as st
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
+from everthread.lab.importers.conversation_file import read_conversation
 from everthread.lab.importers.log import format_line_numbers, parse_time
-from everthread.lab.importers.read_logs import (
-    find_logs,
-    import_log,
-    parse_log,
-    read_conversation,
-    read_log,
-    thread_id,
-)
+from everthread.lab.importers.log_files import find_logs
+from everthread.lab.importers.read_logs import parse_log, read_log
+from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.lab.replay import replay
 from tests.lab.recorded_histories import PLAIN
 from tests.shared_data import shared_path
@@ -152,8 +148,8 @@ def test_claude_codes_sessions() -> None:
     assert [(one.before, one.summary) for one in log.compactions] == [
         (5, "This session is being continued…")
     ]
-    found = replay(log, options=PLAIN, compared=False)
-    assert (found.timed, len(found.ours.calls)) == ("log", 2)
+    found = replay(log, options=PLAIN, with_baselines=False)
+    assert (found.timed, len(found.everthread.calls)) == ("log", 2)
     assert found.notes[0].startswith("line 19")
 
 
@@ -258,14 +254,14 @@ def test_codexs_rollouts() -> None:
         first.usage.output_tokens,
     ) == (5_000, 4_096, 60)
     assert log.entries[4].usage is None
-    assert log.entries[3].at == parse_time("2026-03-01T10:00:09+00:00")
+    assert log.entries[3].timestamp == parse_time("2026-03-01T10:00:09+00:00")
     told = "\n".join(log.warnings)
     assert "line 6: no JSON object" in told
     assert "line 17: no item that can be read" in told
     assert [(one.before, one.summary) for one in log.compactions] == [(4, "So far …")]
-    found = replay(log, options=PLAIN, compared=False)
-    assert found.ours.calls[0].output == 60
-    assert [round(call.at) for call in found.ours.calls] == [0, 7, 9]
+    found = replay(log, options=PLAIN, with_baselines=False)
+    assert found.everthread.calls[0].output == 60
+    assert [round(call.sent_at) for call in found.everthread.calls] == [0, 7, 9]
 
 
 def _count(prompt: int, in_all: int, window: int = 258_400) -> dict[str, Any]:
@@ -321,7 +317,7 @@ def test_codex_counts_tokens_after_the_outputs_of_the_tools() -> None:
         7_000,
     ]
     assert log.window == 258_400
-    assert replay(log, options=PLAIN, compared=False).window == 258_400
+    assert replay(log, options=PLAIN, with_baselines=False).window == 258_400
 
 
 def test_every_answer_of_a_recorded_codex_session_has_its_usage() -> None:
@@ -373,7 +369,10 @@ def test_messages_in_every_plain_form() -> None:
             "Be kind.",
             ["Hi", "Hello"],
         )
-        assert [entry.at for entry in log.entries] == [1_767_225_600.0, 1_767_225_605.0]
+        assert [entry.timestamp for entry in log.entries] == [
+            1_767_225_600.0,
+            1_767_225_605.0,
+        ]
     assert parse_log(_lines(*chat, "x{", {"note": 1})).warnings == [
         "line 4: no JSON object; skipped",
         "line 5: no message with a role; skipped",
@@ -552,7 +551,7 @@ def test_pi() -> None:
     ]
     assert text_of(last.message) == "Fixed."
     assert last.usage is not None
-    assert (last.usage.prompt_tokens, last.cost, last.at) == (
+    assert (last.usage.prompt_tokens, last.cost, last.timestamp) == (
         117,
         0.02,
         parse_time("2026-03-01T10:00:06Z"),
@@ -657,7 +656,7 @@ async def test_a_log_becomes_a_thread_once(tmp_path: Path) -> None:
         first = await import_log(store, parse_log(_pi()))
         again = await import_log(store, parse_log(_pi()))
         assert (first[0], first[1], again) == (
-            thread_id(parse_log(_pi())),
+            make_thread_id(parse_log(_pi())),
             4,
             (first[0], 0),
         )

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from everthread.gateway.dashboard.charts import Chart, Line, draw, figure
+from everthread.gateway.dashboard.charts import Chart, Line, draw_chart, format_tick
 from everthread.lab.replay import Replay, replay
-from everthread.lab.replay.report import page
+from everthread.lab.replay.report import render_report
 from tests.lab.recorded_histories import PLAIN, make_history
 
 HOSTILE = '</script><script>alert("x")</script>&<b>.json'
@@ -60,7 +60,7 @@ def found() -> Replay:
 
 
 def test_the_page_is_self_contained(found: Replay) -> None:
-    text = page([found, replace(found, source=HOSTILE)])
+    text = render_report([found, replace(found, source=HOSTILE)])
     read = _Page(text)
     assert read.open == []
     assert len(read.ids) == len(set(read.ids))
@@ -85,7 +85,7 @@ def test_the_page_is_self_contained(found: Replay) -> None:
 
 
 def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
-    text = page([found])
+    text = render_report([found])
     read = _Page(text)
     charts = [given for given in read.of("svg") if given["class"] == "chart wide"]
     assert [chart["id"] for chart in charts] == ["context-1", "cost-1", "cache-1"]
@@ -111,7 +111,7 @@ def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
         made.call + 1 for made in found.compactions
     ]
     assert text.count('<g class="miss">') == sum(
-        bool(call.missed) for call in found.ours.calls
+        bool(call.missed_tokens) for call in found.everthread.calls
     )
     shown = " ".join(read.texts)
     for words in (
@@ -127,11 +127,11 @@ def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
 
 
 def test_the_headline_is_what_continued_then_facts_then_dollars(found: Replay) -> None:
-    ours = found.ours
-    cached = found.way("cached")
-    saved = found.saved(cached)
+    ours = found.everthread
+    cached = found.strategy("cached")
+    saved = found.share_saved_against(cached)
     assert saved is not None
-    text = page(
+    text = render_report(
         [found],
         command="everthread replay log.json --html page.html",
         date="2026-01-31 09:30 UTC",
@@ -155,12 +155,12 @@ def test_the_headline_is_what_continued_then_facts_then_dollars(found: Replay) -
     )
     assert "no caching" not in shown
     assert "no management, no caching" in " ".join(
-        _Page(page([found], uncached=True)).texts
+        _Page(render_report([found], uncached=True)).texts
     )
 
 
 def test_several_replays_begin_with_an_overview(found: Replay) -> None:
-    text = page([found, replace(found, source="other.json")])
+    text = render_report([found, replace(found, source="other.json")])
     head = text.split('<section id="replay-1"')[0]
     assert "All conversations" in head
     assert 'href="#replay-2">other.json</a>' in head
@@ -171,8 +171,8 @@ def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
     short = replay(
         make_history(1, words=2), model="nobodys-model", window=12_000, options=PLAIN
     )
-    ways = [replace(way, facts=None) for way in short.ways]
-    text = page([replace(short, ways=ways)])
+    ways = [replace(way, facts=None) for way in short.strategies]
+    text = render_report([replace(short, strategies=ways)])
     read = _Page(text)
     assert [
         chart["id"] for chart in read.of("svg") if chart["class"] == "chart wide"
@@ -187,15 +187,21 @@ def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
 
 def test_one_value_and_none_can_be_drawn() -> None:
     for values in ([5.0], [0.0], []):
-        _Page(draw(Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])))
-    assert [figure(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
+        _Page(
+            draw_chart(
+                Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])
+            )
+        )
+    assert [format_tick(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
         "$0",
         "$0.005",
         "$0.50",
         "$2",
         "$1,200",
     ]
-    assert [figure(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == [
+    assert [
+        format_tick(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)
+    ] == [
         "0",
         "500",
         "12.5k",

@@ -1,4 +1,4 @@
-"""Answers from a recording, from a file, and in pieces."""
+"""ScriptedAnswers from a recording, from a file, and in pieces."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from everthread.core.messages import calls_of, text_of
 from everthread.core.types import Reply, Request
 from everthread.errors import InputError
-from everthread.lab.provider import Provider, Recorded
+from everthread.lab.provider import Provider, RecordedAnswers
 from everthread.lab.provider.answers import split_events
 from everthread.lab.provider.faults import Fault
-from everthread.lab.provider.script import Answers, echo, read_script
+from everthread.lab.provider.script import ScriptedAnswers, echo, read_script
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
 from tests.chat_messages import function_call, result_message
@@ -48,14 +48,14 @@ TALK = [
 ]
 
 
-def heard(recorded: Recorded, *messages: Any) -> str:
+def heard(recorded: RecordedAnswers, *messages: Any) -> str:
     answer = recorded(Request("gpt-5", list(messages)))
     return text_of(answer.message) if isinstance(answer, Reply) else str(answer)
 
 
 class TestRecorded:
     def test_it_answers_with_what_followed(self) -> None:
-        recorded = Recorded(TALK)
+        recorded = RecordedAnswers(TALK)
         assert [heard(recorded, *TALK[:end]) for end in (1, 3, 5)] == [
             "one",
             "two",
@@ -63,20 +63,20 @@ class TestRecorded:
         ]
 
     def test_a_repeated_request_gets_the_same_answer(self) -> None:
-        recorded = Recorded(TALK)
+        recorded = RecordedAnswers(TALK)
         assert [heard(recorded, *TALK[:3]) for _ in range(3)] == ["two"] * 3
 
     def test_the_beginning_may_have_been_replaced_by_a_summary(self) -> None:
-        recorded = Recorded(TALK)
+        recorded = RecordedAnswers(TALK)
         assert heard(recorded, user("[a summary]"), *TALK[1:3]) == "two"
         assert heard(recorded, user("[a summary]"), TALK[4]) == "three"
 
     def test_what_was_never_said_is_echoed(self) -> None:
         assert (
-            heard(Recorded(TALK), user("Summarise this."))
+            heard(RecordedAnswers(TALK), user("Summarise this."))
             == "You said: Summarise this."
         )
-        assert heard(Recorded([]), user("Hi")) == "You said: Hi"
+        assert heard(RecordedAnswers([]), user("Hi")) == "You said: Hi"
 
     async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""
@@ -107,7 +107,7 @@ class TestRecorded:
                 )
             return said
 
-        provider = Provider({CLAUDE: 200_000}, Recorded(talk))
+        provider = Provider({CLAUDE: 200_000}, RecordedAnswers(talk))
         expected = [
             (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
             for at in turns
@@ -151,7 +151,7 @@ def test_an_echo_knows_results_and_silence() -> None:
 
 
 async def test_a_list_is_used_up_in_order() -> None:
-    answers = Answers(["a", lambda request: request.model, "c"])
+    answers = ScriptedAnswers(["a", lambda request: request.model, "c"])
 
     async def run() -> list[Any]:
         return [await answers.next(Request("m", [])) for _ in range(3)]

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from everthread.errors import InputError
-from everthread.gateway.dashboard.page_data import TrialRequest
+from everthread.gateway.dashboard.trials import TrialRequest
 from everthread.lab.replay.runner import replay_twice, run_trial
 from tests.lab.recorded_histories import make_history
 

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Api
 from everthread.lab.provider import Provider
-from everthread.lab.provider.served_models import ServedModel, Shown
+from everthread.lab.provider.served_models import ServedModel, WindowField
 from everthread.providers.catalog import (
     EndpointReport,
     ask_endpoint,
@@ -103,9 +103,9 @@ async def test_a_header_can_enlarge_the_window() -> None:
     assert window_headers({"X-Title": "x"}) == window_headers(None) == ""
 
 
-@pytest.mark.parametrize("shows", get_args(Shown))
+@pytest.mark.parametrize("shows", get_args(WindowField))
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
+async def test_a_server_that_states_its_windows(shows: WindowField, api: Api) -> None:
     async def run() -> EndpointReport:
         served = [
             ServedModel("a/b", 7_777, shows=shows),

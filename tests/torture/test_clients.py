@@ -22,7 +22,7 @@ import pytest
 
 from benchmarks.peers import PeerAbsentError, environment
 from everthread import estimate_request_tokens, open_store
-from everthread.cli.commands.wrap import CLIENTS, settings_text
+from everthread.cli.wrapped_clients import CLIENTS, format_settings
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
@@ -222,7 +222,7 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     program = PROGRAMS[name]
     page = (ROOT / "docs" / "recipes" / f"{program.client}.md").read_text("utf-8")
     assert f"everthread wrap {program.client}" in page
-    assert f"```\n{settings_text(CLIENTS[program.client], tmp_path)}\n```" in page, (
+    assert f"```\n{format_settings(CLIENTS[program.client], tmp_path)}\n```" in page, (
         "what the run sets is in the recipe"
     )
     found = run_program(

@@ -46,7 +46,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, Dashboard, Store, Chr
 async def enter(browser: Chromium, url: str, pages: Dashboard) -> Tab:
     tab = await browser.tab()
     await tab.look(1_280)
-    await tab.open(f"{url}{pages.access.new_link()}")
+    await tab.open(f"{url}{pages.access.make_login_link()}")
     await tab.until("location.pathname === '/'")
     return tab
 
@@ -152,7 +152,7 @@ async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
 async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, pages, store, browser):
         async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
-            await http.get(pages.access.new_link())
+            await http.get(pages.access.make_login_link())
             empty = await _first_byte(http, "/")
             thread = (
                 await store.create_session(
@@ -299,7 +299,7 @@ async def test_pages_are_whole_without_scripts(tmp_path: Path, path: str) -> Non
     async with served(tmp_path) as (url, pages, store, browser):
         tab = await browser.tab()
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)
-        await tab.open(f"{url}{pages.access.new_link()}")
+        await tab.open(f"{url}{pages.access.make_login_link()}")
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
         await tab.open(url + path)

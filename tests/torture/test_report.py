@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everthread.lab.replay import replay
-from everthread.lab.replay.report import page
+from everthread.lab.replay.report import render_report
 from tests.lab.recorded_histories import PLAIN, make_history
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -44,7 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
       document.documentElement.dataset.shown = shown.length / charts.length;
       document.documentElement.dataset.over = document.documentElement.scrollWidth - innerWidth;
     </script></body>"""
-    target.write_text(page([found]).replace("</body>", script), "utf-8")
+    target.write_text(render_report([found]).replace("</body>", script), "utf-8")
     return target
 
 

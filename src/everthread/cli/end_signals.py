@@ -1,4 +1,4 @@
-"""End a serving command by Ctrl-C or SIGTERM."""
+"""Let Ctrl-C or SIGTERM end a command that serves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import asyncio
 import os
 import signal
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def leave_on_interrupt() -> None:
@@ -26,8 +22,8 @@ def leave_on_interrupt() -> None:
 
 
 def watch_end_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set, in the running loop."""
-    ended = asyncio.Event()
+    """Return an event of the running loop that Ctrl-C and SIGTERM set."""
+    stop_event = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    return ended
+        asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
+    return stop_event

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad input. Bad input prints one clear line on st
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -17,7 +18,7 @@ from typer.main import get_group
 from everthread._version import __version__
 from everthread.errors import EverthreadError, InputError
 
-GROUPS = {
+COMMAND_GROUPS = {
     "Start": {
         "init": "Set up the model, its key and the gateway.",
         "doctor": "Diagnose your setup and suggest fixes.",
@@ -63,12 +64,12 @@ GROUPS = {
 }
 """The panels of the help, with the first words of each command's own help; a test compares them."""
 COMMANDS = {
-    name: text for commands in GROUPS.values() for name, text in commands.items()
+    name: text
+    for commands in COMMAND_GROUPS.values()
+    for name, text in commands.items()
 }
 COMMAND_MODULES = {
     "chat": "run",
-    "dashboard": "serve",
-    "init": "doctor",
     "insights": "usage",
     "tokens": "inspect",
 }
@@ -87,7 +88,11 @@ everthread serve (a URL that gives any client an unlimited conversation)
 
 everthread sessions import --from claude-code (make past sessions searchable)
 """
-HELP = ["-h", "--help"]
+HELP_OPTION_NAMES = ["-h", "--help"]
+
+
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+"""A line break within a paragraph."""
 
 
 class LazyGroup(TyperGroup):
@@ -106,7 +111,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Load a command: its module's `app` where it has one, else the function of that name.
+    """Load a command: its module's `app` if it has one, else the function of that name.
 
     A module's `COMMAND` holds further arguments for Typer.
     """
@@ -114,21 +119,25 @@ def load_command(name: str) -> Any:
     module = import_module(
         f"everthread.cli.commands.{KEYWORD_COMMANDS.get(module_name, module_name)}"
     )
-    holder = typer.Typer()
+    parent_app = typer.Typer()
     if hasattr(module, "app"):
-        holder.add_typer(module.app, name=name)
+        parent_app.add_typer(module.app, name=name)
     else:
-        holder.command(name, **getattr(module, "COMMAND", {}))(
+        parent_app.command(name, **getattr(module, "COMMAND", {}))(
             getattr(module, KEYWORD_COMMANDS.get(name, name))
         )
-        holder.callback()(_placeholder)
-    command = get_group(holder).commands[name]
-    _name_values(command)
+        parent_app.callback()(_placeholder)
+    command = get_group(parent_app).commands[name]
+    _format_help(command)
     return command
 
 
-def _name_values(command: Any) -> None:
-    """Show what a value is (`--model MODEL`) instead of its type, and nothing after a flag."""
+def _format_help(command: Any) -> None:
+    """Show the name of a value (`--model MODEL`) instead of its type, and nothing after a flag.
+
+    Also join the lines of each paragraph of the help, so that it is wrapped to the terminal's width.
+    """
+    command.help = _LINE_BREAK.sub(" ", command.help or "")
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         if parameter.metavar is None:
@@ -136,18 +145,20 @@ def _name_values(command: Any) -> None:
                 "" if not is_argument and parameter.is_flag else parameter.name.upper()
             )
         if is_argument:
-            parameter.display_type_rich = _no_type
-    command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
-    for inner in getattr(command, "commands", {}).values():
-        _name_values(inner)
+            parameter.display_type_rich = _hide_type
+    command.get_help_option(
+        typer.Context(command, help_option_names=HELP_OPTION_NAMES)
+    ).metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _format_help(subcommand)
 
 
-def _no_type(ctx: Any) -> None:
-    """An argument's help has its name and no type: each is a text."""
+def _hide_type(ctx: Any) -> None:
+    """Show no type beside an argument: each is a text."""
 
 
 def _placeholder() -> None:
-    """Stands for a command until it is loaded."""
+    """Do nothing: registered for each command until it is loaded."""
 
 
 app = typer.Typer(
@@ -158,9 +169,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": HELP},
+    context_settings={"help_option_names": HELP_OPTION_NAMES},
 )
-for panel, commands in GROUPS.items():
+for panel, commands in COMMAND_GROUPS.items():
     for name, text in commands.items():
         app.command(name, help=text, rich_help_panel=panel)(_placeholder)
 

@@ -31,25 +31,31 @@ MAX_NUMBER = 2**62
 
 
 def number_option(
-    *, text: str, least: float = 0, most: float = MAX_NUMBER, metavar: str = "N"
+    *,
+    help_text: str,
+    minimum: float = 0,
+    maximum: float = MAX_NUMBER,
+    metavar: str = "N",
 ) -> Any:
-    """An option that is a number within bounds. The error names the bounds."""
+    """Return an option that takes a number within bounds. The error names the bounds."""
 
     def check(value: float | None) -> float | None:
-        if value is not None and not least <= value <= most:
+        if value is not None and not minimum <= value <= maximum:
             bounds = (
-                f"of at least {least:,}"
-                if most == MAX_NUMBER
-                else f"from {least:,} to {most:,}"
+                f"of at least {minimum:,}"
+                if maximum == MAX_NUMBER
+                else f"from {minimum:,} to {maximum:,}"
             )
             raise typer.BadParameter(f"a number {bounds} is needed, not {value}")
         return value
 
-    return typer.Option(metavar=metavar, callback=check, help=text)
+    return typer.Option(metavar=metavar, callback=check, help=help_text)
 
 
-Limit = Annotated[int, number_option(least=1, most=100_000, text="Show at most N.")]
-Offset = Annotated[int, number_option(text="Skip the first N.")]
+Limit = Annotated[
+    int, number_option(minimum=1, maximum=100_000, help_text="Show at most N.")
+]
+Offset = Annotated[int, number_option(help_text="Skip the first N.")]
 SessionId = Annotated[
     str, typer.Argument(metavar="ID", help="A session's id or its first characters.")
 ]
@@ -57,10 +63,10 @@ SessionId = Annotated[
 
 PLATFORM = "terminal"
 """The platform of these sessions in usage and insights."""
-NO_ID = "?"
+RESUME_WITHOUT_ID = "?"
 """The value of `--resume` without an id. No real id looks like this."""
 
-Resume = Annotated[
+ResumeOption = Annotated[
     str | None,
     typer.Option(
         "--resume",
@@ -69,7 +75,7 @@ Resume = Annotated[
         help="Continue a thread; without an id, one of the last.",
     ),
 ]
-Continue = Annotated[
+ContinueOption = Annotated[
     bool,
     typer.Option("--continue", "-c", help="Continue the thread that was used last."),
 ]
@@ -90,7 +96,7 @@ BaseUrl = Annotated[
 Workspace = Annotated[
     str, typer.Option("--workspace", "-w", help="Where its tools work.")
 ]
-Yes = Annotated[
+YesOption = Annotated[
     bool,
     typer.Option(
         "--yes", "-y", help="Allow every command and every write without asking."
@@ -99,15 +105,17 @@ Yes = Annotated[
 
 
 def with_base_url(config: Config, base_url: str | None) -> Config:
-    """The configuration with another address of the model; the provider follows from the address."""
+    """Return the configuration with another address of the model; the address determines the provider."""
     if base_url is None:
         return config
     from everthread.config import parse_config
 
-    checked = parse_config(
+    checked_url = parse_config(
         f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url"
     ).model.base_url
-    model = config.model.model_copy(update={"base_url": checked, "provider": "auto"})
+    model = config.model.model_copy(
+        update={"base_url": checked_url, "provider": "auto"}
+    )
     return config.model_copy(update={"model": model})
 
 
@@ -119,17 +127,17 @@ class ResumeCommand(TyperCommand):
 
 
 def fill_missing_ids(args: list[str]) -> list[str]:
-    """Insert `NO_ID` after every `--resume` that no id follows."""
-    filled: list[str] = []
-    for at, word in enumerate(args):
-        filled.append(word)
-        if word == "--":
-            return [*filled, *args[at + 1 :]]
-        if word in ("--resume", "-r") and (
-            at + 1 == len(args) or args[at + 1].startswith("-")
+    """Insert `RESUME_WITHOUT_ID` after every `--resume` that no id follows."""
+    result: list[str] = []
+    for index, argument in enumerate(args):
+        result.append(argument)
+        if argument == "--":
+            return [*result, *args[index + 1 :]]
+        if argument in ("--resume", "-r") and (
+            index + 1 == len(args) or args[index + 1].startswith("-")
         ):
-            filled.append(NO_ID)
-    return filled
+            result.append(RESUME_WITHOUT_ID)
+    return result
 
 
 DEFAULT_WINDOW = 128_000
@@ -138,18 +146,18 @@ MIN_WINDOW = 1_000
 
 
 def resolve_window_option(option: int | None) -> tuple[int, str]:
-    """The window and its source: the option, the configuration, or the default."""
+    """Return the window and its source: the option, the configuration, or the default."""
     if option is not None:
         return option, "option"
     configured = load_config().model.context_length
     return (configured, "configuration") if configured else (DEFAULT_WINDOW, "default")
 
 
-Since = Annotated[
+SinceOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
         help="From then on: 2026-01-31, 2026-01-31T14:30, or 7d, 12h, 30m ago.",
     ),
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")]
+UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from everthread.store.records import UsageRow
 
 
-class WordConsole(Console):
+class WrappingConsole(Console):
     """Wraps text at words on a terminal. Elsewhere a line stays one line, unless `soft_wrap` is False."""
 
     def print(
@@ -45,11 +45,11 @@ class WordConsole(Console):
         )
 
 
-console = WordConsole(highlight=False, emoji=False)
+console = WrappingConsole(highlight=False, emoji=False)
 
 # Characters that a terminal does not show: C1 controls, direction marks, unusual line ends; and surrogates, which
 # cannot be encoded.
-_INVISIBLE = (
+_INVISIBLE_CODES = (
     0x7F,
     *range(0x80, 0xA0),
     0x61C,
@@ -58,29 +58,35 @@ _INVISIBLE = (
     *range(0x2028, 0x202F),
     *range(0x2066, 0x206A),
 )
-_ESCAPED = {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
-_VISIBLE = _ESCAPED | {
+_ESCAPE_SEQUENCES = {
+    code: f"\\u{code:04x}" for code in (*_INVISIBLE_CODES, *range(0xD800, 0xE000))
+}
+_CONTROL_REPLACEMENTS = _ESCAPE_SEQUENCES | {
     code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)
 }
 
 
 def print_json(value: Any) -> None:
     """Print JSON for programs."""
-    typer.echo(json_text(value, indent=2))
+    typer.echo(encode_json(value, indent=2))
 
 
-def json_text(value: Any, *, indent: int | None = None) -> str:
+def encode_json(value: Any, *, indent: int | None = None) -> str:
     """Encode as JSON in which every character that a terminal or a file cannot take is escaped."""
-    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPED)
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(
+        _ESCAPE_SEQUENCES
+    )
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Make control characters in foreign text visible, so that they cannot move the cursor or change colours."""
-    return text.replace("\r\n", "\n").translate(_VISIBLE)
+    return text.replace("\r\n", "\n").translate(_CONTROL_REPLACEMENTS)
 
 
 MAX_ROWS = 20
 """Rows of a long table that are shown without `--all`."""
+MARGIN_WIDTH = 3
+"""Terminal columns between two columns of a table."""
 MIN_COLUMN_WIDTH = 10
 """The fewest terminal columns of a table column that can shrink."""
 MIN_LINE_COLUMN_WIDTH = 24
@@ -92,92 +98,92 @@ def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> None:
     """Print a table. A column name ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
 
     A column without any value is left out. A table too wide for the terminal is printed row by row as blocks: no
-    figure loses digits and no line is wider than the terminal. `most`: rows that are shown without `--all`.
+    figure loses digits and no line is wider than the terminal. `max_rows`: rows that are shown without `--all`.
     """
-    every = list(rows)
+    all_rows = list(rows)
     title = shorten_path(title, console.width)
-    cells = [[format_cell(value) for value in row] for row in every[:most]]
-    filled = [
-        at for at in range(len(columns)) if not cells or any(row[at] for row in cells)
+    cells = [[format_cell(value) for value in row] for row in all_rows[:max_rows]]
+    filled_columns = [
+        index
+        for index in range(len(columns))
+        if not cells or any(row[index] for row in cells)
     ]
-    names = [columns[at].rstrip(">…~") for at in filled]
-    marks = [columns[at][-1:] for at in filled]
-    cells = [[row[at] for at in filled] for row in cells]
+    names = [columns[index].rstrip(">…~") for index in filled_columns]
+    marks = [columns[index][-1:] for index in filled_columns]
+    cells = [[row[index] for index in filled_columns] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     is_flexible = [mark in ("…", "~") for mark in marks]
-    margins = 3 * len(marks)
-    fixed = (
-        sum(
-            width
-            for width, flexible in zip(widths, is_flexible, strict=True)
-            if not flexible
-        )
-        + margins
-    )
-    room = max((console.width - fixed) // max(sum(is_flexible), 1), MIN_COLUMN_WIDTH)
+    flexible_width = max(_flexible_column_width(widths, is_flexible), MIN_COLUMN_WIDTH)
     widths = [
-        min(width, room) if flexible else width
+        min(width, flexible_width) if flexible else width
         for width, flexible in zip(widths, is_flexible, strict=True)
     ]
     print_text((title, "bold"))
-    if sum(widths) + margins > console.width:
+    if sum(widths) + MARGIN_WIDTH * len(widths) > console.width:
         _print_blocks(names, cells)
     else:
         _print_columns(names, marks, widths, cells)
-    if len(every) > len(cells):
-        print_text(f"… and {len(every) - len(cells):,} more (--all shows them)\n")
+    if len(all_rows) > len(cells):
+        print_text(f"… and {len(all_rows) - len(cells):,} more (--all shows them)\n")
 
 
-def print_lines(
+def print_one_line_rows(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
     """Print a table with one line for each row at any width, in the same form whatever the rows hold.
 
-    Columns are marked as in `print_table`. Of those that do not fit, the last go first.
+    Columns are marked as in `print_table`. If they do not fit, the last ones are left out first.
     """
     cells = [[format_cell(value) for value in row] for row in rows]
     names = [name.rstrip(">…~") for name in columns]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     is_flexible = [name.endswith("…") for name in columns]
-    count = len(columns)
+    column_count = len(columns)
     while (
-        count > 1
-        and _room_for_flexible(widths[:count], is_flexible[:count])
+        column_count > 1
+        and _flexible_column_width(widths[:column_count], is_flexible[:column_count])
         < MIN_LINE_COLUMN_WIDTH
     ):
-        count -= 1
-    room = max(
-        _room_for_flexible(widths[:count], is_flexible[:count]), MIN_COLUMN_WIDTH
+        column_count -= 1
+    flexible_width = max(
+        _flexible_column_width(widths[:column_count], is_flexible[:column_count]),
+        MIN_COLUMN_WIDTH,
     )
     widths = [
-        min(width, room) if flexible else width
+        min(width, flexible_width) if flexible else width
         for width, flexible in zip(widths, is_flexible, strict=True)
     ]
     print_text((title, "bold"))
     marks = [name[-1:] for name in columns]
     _print_columns(
-        names[:count], marks[:count], widths[:count], [row[:count] for row in cells]
+        names[:column_count],
+        marks[:column_count],
+        widths[:column_count],
+        [row[:column_count] for row in cells],
     )
 
 
-def _room_for_flexible(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
+def _flexible_column_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
     """Return how wide each column that can shrink may be beside the others."""
-    fixed = sum(
+    fixed_width = sum(
         width
         for width, flexible in zip(widths, is_flexible, strict=True)
         if not flexible
     )
-    return (console.width - fixed - 3 * len(widths)) // max(sum(is_flexible), 1)
+    margins = MARGIN_WIDTH * len(widths)
+    return (console.width - fixed_width - margins) // max(sum(is_flexible), 1)
 
 
-def shorten_path(text: str, room: int) -> str:
+def shorten_path(text: str, max_chars: int) -> str:
     """Shorten a path from the left, so that its end, the most useful part, stays."""
-    return text if len(text) <= room or room < 2 else f"…{text[1 - room :]}"
+    return (
+        text if len(text) <= max_chars or max_chars < 2 else f"…{text[1 - max_chars :]}"
+    )
 
 
 def _print_columns(
@@ -221,30 +227,28 @@ def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 def print_text(*parts: str | tuple[str, str] | Text) -> None:
     """Print a paragraph for a person, with control characters made visible. A part may have a style of its own."""
-    styled = [
-        (visible(part[0]), part[1]) if isinstance(part, tuple) else part
-        for part in parts
-    ]
-    console.print(
-        Text.assemble(
-            *(visible(part) if isinstance(part, str) else part for part in styled)
-        )
-    )
+    text = Text()
+    for part in parts:
+        if isinstance(part, Text):
+            text.append_text(part)
+        elif isinstance(part, tuple):
+            text.append(escape_controls(part[0]), part[1])
+        else:
+            text.append(escape_controls(part))
+    console.print(text)
 
 
 def print_error(text: str) -> None:
     """Print on standard error; a terminal gets the text wrapped at words."""
-    lines = visible(text).splitlines()
+    lines = escape_controls(text).splitlines()
     if sys.stderr.isatty():
         lines = _wrap_lines(lines, shutil.get_terminal_size().columns)
     typer.echo("\n".join(lines), err=True)
 
 
-def hang(text: str, indent: int) -> str:
-    """Indent the further lines of a text that begins at a column; on a terminal, wrap it there."""
-    lines = text.splitlines()
-    if console.is_terminal:
-        lines = _wrap_lines(lines, max(console.width - indent, 20))
+def indent_further_lines(text: str, indent: int) -> str:
+    """Wrap a text that begins at a column, and indent its further lines to that column."""
+    lines = _wrap_lines(text.splitlines(), max(console.width - indent, 20))
     return f"\n{' ' * indent}".join(lines)
 
 
@@ -260,8 +264,8 @@ def _wrap_lines(lines: Sequence[str], width: int) -> list[str]:
     ]
 
 
-def print_more(offset: int) -> None:
-    """Say how to see the next page of a list."""
+def print_next_page_hint(offset: int) -> None:
+    """Print how to see the next page of a list."""
     print_text(f"… there are more (--offset {offset} shows them)")
 
 
@@ -269,20 +273,22 @@ MAX_NOTES = 20
 
 
 def print_notes(notes: Sequence[str], kind: str = "note") -> None:
-    """Print on standard error what was not read, so that standard output has the result alone."""
+    """Print notes on standard error, so that standard output has the result alone."""
     for note in notes[:MAX_NOTES]:
-        typer.echo(visible(f"{kind}: {note}"), err=True)
+        typer.echo(escape_controls(f"{kind}: {note}"), err=True)
     if len(notes) > MAX_NOTES:
         typer.echo(f"{kind}: … and {len(notes) - MAX_NOTES:,} more", err=True)
 
 
 def print_unknown_roles(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Name the roles that no provider knows, on standard error."""
-    unknown = sorted({str(message.get("role")) for message in messages} - ROLES)
-    if unknown:
-        noun = "role" if len(unknown) == 1 else "roles"
+    """Print the roles that no provider knows, on standard error."""
+    unknown_roles = sorted({str(message.get("role")) for message in messages} - ROLES)
+    if unknown_roles:
+        noun = "role" if len(unknown_roles) == 1 else "roles"
         print_notes(
-            [f"unknown {noun} {', '.join(unknown)}; known: {', '.join(sorted(ROLES))}"],
+            [
+                f"unknown {noun} {', '.join(unknown_roles)}; known: {', '.join(sorted(ROLES))}"
+            ],
             "warning",
         )
 
@@ -292,14 +298,14 @@ def format_cell(value: object) -> str:
     return (
         f"{value:,}"
         if isinstance(value, int) and not isinstance(value, bool)
-        else visible(str(value))
+        else escape_controls(str(value))
     )
 
 
 def shorten_id(session_id: str) -> str:
     """Shorten an Everthread id to eight characters; ids of other programs stay whole."""
     is_ours = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
-    return session_id[:8] if is_ours else visible(session_id)
+    return session_id[:8] if is_ours else escape_controls(session_id)
 
 
 def format_size(count: int) -> str:
@@ -315,7 +321,7 @@ def format_size(count: int) -> str:
 
 
 def format_cost(row: UsageRow) -> str:
-    """Format a cost. Where some calls have no price, say so beside the rest."""
+    """Format a cost, with a note if some calls have no price; a dash if there are no calls."""
     return row.cost_text if row.calls else "-"
 
 
@@ -326,30 +332,32 @@ def format_share(part: int, total: int) -> str:
 
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
     """Print a bar chart. Each row is a label, a number and a note."""
-    labels, figures, notes = (
-        max((len(format_cell(row[at])) for row in rows), default=0) for at in range(3)
+    label_width, figure_width, note_width = (
+        max((len(format_cell(row[column])) for row in rows), default=0)
+        for column in range(3)
     )
-    most = max((value for _, value, _ in rows), default=0)
-    room = max(console.width - labels - figures - notes - 6, 10)
+    largest = max((value for _, value, _ in rows), default=0)
+    bar_width = max(console.width - label_width - figure_width - note_width - 6, 10)
     print_text((title, "bold"))
     for label, value, note in rows:
+        bar = draw_bar(value, largest, bar_width)
         print_text(
-            f"{label:<{labels}}  {draw_bar(value, most, room):<{room}}  {value:>{figures},}  {note}"
+            f"{label:<{label_width}}  {bar:<{bar_width}}  {value:>{figure_width},}  {note}"
         )
     console.print()
 
 
-def draw_bar(value: int, most: int, width: int) -> str:
+def draw_bar(value: int, largest: int, width: int) -> str:
     """Draw a bar in eighths of a column. Any value above zero is visible."""
-    if value <= 0 or most <= 0:
+    if value <= 0 or largest <= 0:
         return ""
-    eighths = max(value * width * 8 // most, 1)
+    eighths = max(value * width * 8 // largest, 1)
     return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1] * (eighths % 8 > 0)
 
 
 @contextmanager
 def page_output() -> Iterator[None]:
-    """On a terminal, send what is printed within through the pager, with colours."""
+    """On a terminal, send everything printed inside the block through the pager, with colours."""
     if not console.is_terminal:
         yield
         return
@@ -360,9 +368,9 @@ def page_output() -> Iterator[None]:
 
 @contextmanager
 def show_progress(
-    pieces: int,
+    piece_count: int,
 ) -> Iterator[Callable[[int, str], Callable[[int, int], None]]]:
-    """Show a progress bar on a terminal for work in `pieces` pieces.
+    """Show a progress bar on a terminal for work in `piece_count` pieces.
 
     It yields a function that takes a piece's number and name and returns the callback for the steps of that piece.
     """
@@ -380,16 +388,19 @@ def show_progress(
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    errors = Console(stderr=True)
+    error_console = Console(stderr=True)
     with Progress(
-        *columns, console=errors, transient=True, disable=not errors.is_terminal
+        *columns,
+        console=error_console,
+        transient=True,
+        disable=not error_console.is_terminal,
     ) as progress:
-        task = progress.add_task("", total=float(pieces))
+        task = progress.add_task("", total=float(piece_count))
 
         def begin_piece(number: int, source: str) -> Callable[[int, int], None]:
-            name = visible(Path(source).name)
-            return lambda done, steps: progress.update(
-                task, completed=number + done / steps, description=name
+            name = escape_controls(Path(source).name)
+            return lambda finished_steps, total_steps: progress.update(
+                task, completed=number + finished_steps / total_steps, description=name
             )
 
         yield begin_piece
@@ -397,11 +408,11 @@ def show_progress(
 
 LOG_FILE = "errors.log"
 """In the Everthread home."""
-MAX_LOG = 1_000_000
+MAX_LOG_BYTES = 1_000_000
 """Bytes after which the log begins anew."""
 
 
-def report_unexpected(error: Exception) -> str:
+def log_unexpected_error(error: Exception) -> str:
     """Write the traceback of an unexpected error to the log; return the message for the user."""
     message = redact(f"unexpected error: {type(error).__name__}: {error}")
     details = type(error).__name__
@@ -411,7 +422,7 @@ def report_unexpected(error: Exception) -> str:
     path = home_directory() / LOG_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        is_large = path.exists() and path.stat().st_size > MAX_LOG
+        is_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if is_large else os.O_APPEND)
         with os.fdopen(
             os.open(path, flags, 0o600), "a", encoding="utf-8", errors="replace"

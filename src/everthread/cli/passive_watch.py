@@ -1,4 +1,4 @@
-"""What `wrap` says about requests that it changes, or would have changed."""
+"""Notices of `wrap` about the requests that it changes or, with `--passive`, would have changed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def uses_subscription(client: str, variables: Mapping[str, str], home: Path) -> 
     if client == "claude":
         keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
         folder = Path(variables.get("CLAUDE_CONFIG_DIR") or home / ".claude")
-        stored = _read(folder / ".credentials.json").get("claudeAiOauth")
+        oauth_login = _read_json(folder / ".credentials.json").get("claudeAiOauth")
         token = variables.get("CLAUDE_CODE_OAUTH_TOKEN")
-        return bool(stored or token) and not any(map(variables.get, keys))
+        return bool(oauth_login or token) and not any(map(variables.get, keys))
     if client == "codex":
         folder = Path(variables.get("CODEX_HOME") or home / ".codex")
-        login = _read(folder / "auth.json")
+        login = _read_json(folder / "auth.json")
         has_key = variables.get("CODEX_API_KEY") or login.get("OPENAI_API_KEY")
         return bool(login.get("tokens")) and not has_key
     return False
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):
@@ -45,9 +45,9 @@ def _read(file: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def describe_passive(config: Config, store: Store, since: float) -> str:
+async def describe_managed_run(config: Config, store: Store, started_at: float) -> str:
     """Replay the largest thread of the run as if it had been managed; describe the result."""
-    rows = [row for row in await store.list_threads() if row.active >= since]
+    rows = [row for row in await store.list_threads() if row.active >= started_at]
     largest = max(rows, key=lambda row: row.messages, default=None)
     if largest is None or largest.messages < 2:
         return "Nothing was long enough to be changed."
@@ -60,21 +60,26 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.lab.importers.log import Log, LoggedMessage
     from everthread.lab.replay.runner import areplay
 
-    model, size = await make_page_reader(config, store).window_of(row)
+    model, size = await make_page_reader(config, store).load_window(row)
     history = await store.history(row.tip.id)
-    messages = [LoggedMessage(one.body, one.created, model=model) for one in history]
+    messages = [
+        LoggedMessage(message.body, message.created, model=model) for message in history
+    ]
     name = f"thread {row.first.id[:12]}"
     log = Log(
         name, "core", entries=messages, system=row.first.system, tools=[], model=model
     )
-    played = await areplay(
-        log, window=size.tokens, options=make_session_options(config), compared=False
+    replayed = await areplay(
+        log,
+        window=size.tokens,
+        options=make_session_options(config),
+        with_baselines=False,
     )
-    made = count_noun(len(played.compactions), "compaction")
+    compactions = count_noun(len(replayed.compactions), "compaction")
     calls = [call for call in await store.usage(row.first.id) if call.task == "main"]
-    sent = sum(call.usage.prompt_tokens for call in calls)
-    kept = sum(call.use.prompt for call in played.ours.calls)
+    sent_tokens = sum(call.usage.prompt_tokens for call in calls)
+    managed_tokens = sum(call.use.prompt for call in replayed.everthread.calls)
     return (
-        f"Managed, its longest conversation would have had {made} and "
-        f"{kept:,} prompt tokens in all instead of {sent:,}."
+        f"Managed, its longest conversation would have had {compactions} and "
+        f"{managed_tokens:,} prompt tokens in all instead of {sent_tokens:,}."
     )

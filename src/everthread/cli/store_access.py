@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def store_address(url: str | None) -> str:
-    """The address of the store: the given one, or the configured one."""
+    """Return the address of the store: the given one, or the configured one."""
     from everthread import factory
 
     return url or factory.store_url(load_config())
@@ -31,19 +31,19 @@ def with_store(
     work: Callable[[Store], Awaitable[T]],
     *,
     create: bool = False,
-    or_empty: bool = False,
+    empty_if_missing: bool = False,
 ) -> T:
     """Run `work` on the store at `url`, or on the configured one; return its result.
 
-    `create`: make the store if it does not exist. `or_empty`: if no store is configured and none exists yet, use an
-    empty temporary one instead of raising an error.
+    `create`: make the store if it does not exist. `empty_if_missing`: if no store is configured and none exists yet,
+    use an empty temporary one instead of raising an error.
     """
     from everthread import factory
 
     try:
         store = factory.open_store(store_address(url), create=create)
     except NoStoreError:
-        if not or_empty or url or load_config().store.url:
+        if not empty_if_missing or url or load_config().store.url:
             raise
         with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
             return _run_and_close(
@@ -66,7 +66,7 @@ def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
-    """Threads that hold messages, the last used first, without those of subagents."""
+    """Return threads that hold messages, the last used first, without those of subagents."""
     rows = await store.list_threads(limit=4 * count)
     return [row for row in rows if row.first.kind != "subagent" and row.messages][
         :count
@@ -74,7 +74,7 @@ async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
 
 
 async def find_latest_thread(store: Store) -> str:
-    """The id of the thread that was used last."""
+    """Return the id of the thread that was used last."""
     rows = await list_recent_threads(store, 1)
     if not rows:
         raise InputError(

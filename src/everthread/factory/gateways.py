@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
-    from everthread.gateway.dashboard.page_data import PageReader, Trial, WindowSource
+    from everthread.gateway.dashboard.page_data import PageReader, WindowSource
     from everthread.gateway.dashboard.pages import Dashboard
+    from everthread.gateway.dashboard.trials import RunTrial
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
@@ -57,7 +58,7 @@ async def make_dashboard(
     store: Store,
     *,
     sites: SitePolicy,
-    trial: Trial | None = None,
+    trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
     links: Path | None = None,
 ) -> Dashboard:
@@ -65,8 +66,8 @@ async def make_dashboard(
 
     `links`: the folder in which several processes share login links.
     """
-    from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
-    from everthread.gateway.dashboard.pages import Dashboard, Settings
+    from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
+    from everthread.gateway.dashboard.pages import Dashboard, PageSettings
 
     key = _read_operator_key(config)
     logins: dict[Auth, LoginMode] = {
@@ -74,7 +75,7 @@ async def make_dashboard(
         "keys": "keys",
         "passthrough": "operator" if key else "off",
     }
-    secret = await store.shared_secret(SECRET)
+    secret = await store.shared_secret(SECRET_NAME)
     access = Access(
         store,
         secret,
@@ -83,10 +84,15 @@ async def make_dashboard(
         links=LoginLinks(links),
     )
     compression = config.compression
-    settings = Settings(compression.threshold, compression.target_ratio)
+    settings = PageSettings(compression.threshold, compression.target_ratio)
     reader = make_page_reader(config, store)
     return Dashboard(
-        reader, access, settings=settings, sites=sites, trial=trial, announce=announce
+        reader,
+        access,
+        settings=settings,
+        sites=sites,
+        trial=trial,
+        announce=announce,
     )
 
 
@@ -135,7 +141,7 @@ async def open_dashboard(
     store: Store,
     *,
     port: int = 0,
-    trial: Trial | None = None,
+    trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
@@ -203,7 +209,7 @@ async def open_gateway(
     auth: Auth | None = None,
     store: Store | None = None,
     authenticator: Authenticator | None = None,
-    trial: Trial | None = None,
+    trial: RunTrial | None = None,
     announce: Callable[[str], None] | None = None,
     worker: WorkerPlace | None = None,
     is_gateway_process: bool = False,
@@ -302,7 +308,7 @@ async def _open_service(
     stack: AsyncExitStack,
     *,
     authenticator: Authenticator | None,
-    trial: Trial | None,
+    trial: RunTrial | None,
     announce: Callable[[str], None] | None,
     worker: WorkerPlace | None,
 ) -> tuple[ProxyManager, GatewayApp]:

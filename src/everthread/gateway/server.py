@@ -437,7 +437,7 @@ class Gateway:
         if pages is None or pages.access.login == "off":
             return None
         return (
-            f"{self.url}{pages.access.new_link()}"
+            f"{self.url}{pages.access.make_login_link()}"
             if pages.access.login == "local"
             else f"{self.url}/"
         )

@@ -1,8 +1,8 @@
-"""Answers the plug-ins of opencode and pi.
+"""Answer the plug-ins of opencode and pi.
 
 A plug-in calls a command with a JSON object on standard input: an `event`, the agent's `session`, and more. `compact`
 stores the session and returns its context, `tool_result` turns a large result into a preview with the id of the stored
-output, and `recall` finds what was stored. No gateway and no model is needed.
+output, and `recall` searches the stored messages. No gateway and no model is needed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ from everthread.lab.hooks import (
     store_output,
 )
 from everthread.lab.importers.log import Log, text_in
-from everthread.lab.importers.read_logs import (
-    import_log,
-    parse_log,
-    read_log,
-    thread_id,
-)
+from everthread.lab.importers.read_logs import parse_log, read_log
+from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 
@@ -39,7 +35,7 @@ OPENCODE = "opencode"
 PI = "pi"
 EXTENSIONS = (OPENCODE, PI)
 DEFAULT_WINDOW = 200_000
-READERS = {OPENCODE: RECALL_TOOL, PI: Recall.name}
+READER_TOOLS = {OPENCODE: RECALL_TOOL, PI: Recall.name}
 """The tool with which the agent's model reads a stored output."""
 
 
@@ -50,88 +46,95 @@ class ExtensionHooks:
     client: str
     store: Store
 
-    async def answer(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def answer(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the answer to a plug-in; None if there is nothing to change."""
-        event = text_in(given, "event")
+        event = text_in(hook_input, "event")
         if event == "compact":
-            return await self._compact(given)
+            return await self._compact(hook_input)
         if event == "tool_result":
-            return await self._shorten_result(given)
+            return await self._shorten_result(hook_input)
         if event == "recall":
-            return await self._recall(given)
+            return await self._recall(hook_input)
         raise InputError(
             f"the event {event!r} is unknown; use compact, tool_result or recall"
         )
 
-    async def _compact(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        log = self._read_session(given)
+    async def _compact(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
+        log = self._read_session(hook_input)
         thread, _ = await import_log(self.store, log)
-        messages = given.get("messages")
+        messages = hook_input.get("messages")
         if isinstance(messages, list):
-            return await _write_compaction(messages, given)
-        how = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+            return await _write_compaction(messages, hook_input)
+        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
         text = write_hand_back(
-            log.messages, max_chars=MAX_HOOK_CHARS, model=log.model or None, how=how
+            log.messages,
+            max_chars=MAX_HOOK_CHARS,
+            model=log.model or None,
+            recall_hint=recall_hint,
         )
         return {"text": text} if text else None
 
-    async def _shorten_result(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        text = text_in(given, "text")
+    async def _shorten_result(
+        self, hook_input: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        text = text_in(hook_input, "text")
         if len(text) <= MAX_RESULT_CHARS:
             return None
         await store_output(
             self.store,
-            self._empty_log(given),
+            self._make_empty_log(hook_input),
             text,
-            tool=text_in(given, "tool"),
-            call_id=text_in(given, "call"),
+            tool=text_in(hook_input, "tool"),
+            call_id=text_in(hook_input, "call"),
         )
         block = make_persisted_block(text, preview_chars=PREVIEW_CHARS)
-        return {"text": replace_reader_name(block, READERS[self.client])}
+        return {"text": replace_reader_name(block, READER_TOOLS[self.client])}
 
-    async def _recall(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        thread = thread_id(self._empty_log(given))
-        arguments = given.get("arguments")
+    async def _recall(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        thread = make_thread_id(self._make_empty_log(hook_input))
+        arguments = hook_input.get("arguments")
         lookup = StoreLookup(self.store, None, thread)
-        found = await answer_recall(
+        recalled_text = await answer_recall(
             lookup, arguments if isinstance(arguments, Mapping) else {}
         )
-        return {"text": found}
+        return {"text": recalled_text}
 
-    def _read_session(self, given: Mapping[str, Any]) -> Log:
+    def _read_session(self, hook_input: Mapping[str, Any]) -> Log:
         """Return the session: from the agent's own log file, or from the transcript that the plug-in sends."""
-        path = text_in(given, "transcript_path")
+        path = text_in(hook_input, "transcript_path")
         if path:
             log = read_log(path)
-        elif "transcript" in given:
-            log = parse_log(json.dumps(given["transcript"]), f"{self.client}'s session")
+        elif "transcript" in hook_input:
+            log = parse_log(
+                json.dumps(hook_input["transcript"]), f"{self.client}'s session"
+            )
         else:
             raise TranscriptError("the plug-in sends no transcript")
-        return replace(log, kind=self.client, session=text_in(given, "session"))
+        return replace(log, kind=self.client, session=text_in(hook_input, "session"))
 
-    def _empty_log(self, given: Mapping[str, Any]) -> Log:
-        return Log("", self.client, [], session=text_in(given, "session"))
+    def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
+        return Log("", self.client, [], session=text_in(hook_input, "session"))
 
 
 async def _write_compaction(
-    messages: Sequence[Message], given: Mapping[str, Any]
+    messages: Sequence[Message], hook_input: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the compaction of messages that the agent wants to replace by a summary."""
-    window = given.get("window")
-    done = await acompress(
+    window = hook_input.get("window")
+    compaction = await acompress(
         messages,
         window=window if isinstance(window, int) else DEFAULT_WINDOW,
-        model=text_in(given, "model") or None,
+        model=text_in(hook_input, "model") or None,
         summarizer="journal",
         force=True,
     )
-    if not done.changed:
+    if not compaction.changed:
         return None
     return {
-        "summary": "\n\n".join(filter(None, map(_write_message, done.messages))),
-        "messages": done.messages,
-        "tokens_before": done.tokens_before,
-        "tokens_after": done.tokens_after,
+        "summary": "\n\n".join(filter(None, map(_write_message, compaction.messages))),
+        "messages": compaction.messages,
+        "tokens_before": compaction.tokens_before,
+        "tokens_after": compaction.tokens_after,
     }
 
 

@@ -28,7 +28,7 @@ from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
     LoggedMessage,
-    inject_text,
+    make_injected_message,
     without_reasoning,
 )
 
@@ -197,7 +197,7 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
             entry.message for entry in log.entries[start : compaction.before]
         )
         if previous is not None and previous.context:
-            messages.insert(0, inject_text(previous.context))
+            messages.insert(0, make_injected_message(previous.context))
         known = find_names("\n".join(map(whole_text, messages)))
         needs = _find_needs(known, log.entries[compaction.before : end])
         start = compaction.before

@@ -1,4 +1,4 @@
-"""Continues a session of one agent in another: writes its compacted context as a native log of the other.
+"""Continue a session of one agent in another: write its compacted context as a native log of the other.
 
 Calls and results of foreign tools are written as text: the other agent does not have these tools, and it must not
 imitate them. Reasoning is left out: it is signed or encrypted for the model that wrote it.
@@ -72,11 +72,11 @@ def write_turns(log: Log, window: int) -> list[Message]:
         model=log.model or None,
     ).messages
     tools = {call.id: call.name for message in messages for call in calls_of(message)}
-    lead = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
-    turns: list[Message] = [{"role": "user", "content": lead}]
+    intro = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
+    turns: list[Message] = [{"role": "user", "content": intro}]
     for message in messages:
         role = "assistant" if message["role"] == "assistant" else "user"
-        text = _plain_text(message, tools).strip()
+        text = _format_as_text(message, tools).strip()
         if not text:
             continue
         if turns[-1]["role"] == role:
@@ -93,7 +93,7 @@ def write_turns(log: Log, window: int) -> list[Message]:
     return turns
 
 
-def _plain_text(message: Message, tools: Mapping[str, str]) -> str:
+def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
     parts = []
     results = results_of(message)
     words = text_of(message) if message["role"] != "tool" else ""
@@ -125,7 +125,7 @@ def _write_claude(
     lines = []
     parent = None
     for turn in turns:
-        line = _claude_line(turn, session, project) | {"parentUuid": parent}
+        line = _make_claude_line(turn, session, project) | {"parentUuid": parent}
         parent = line["uuid"]
         lines.append(line)
     _write_lines(file, lines)
@@ -135,7 +135,7 @@ def _write_claude(
     )
 
 
-def _claude_line(turn: Message, session: str, project: Path) -> dict[str, Any]:
+def _make_claude_line(turn: Message, session: str, project: Path) -> dict[str, Any]:
     message: dict[str, Any] = {"role": turn["role"], "content": turn["content"]}
     if turn["role"] == "assistant":
         usage = {"input_tokens": 0, "output_tokens": 0}
@@ -156,7 +156,7 @@ def _claude_line(turn: Message, session: str, project: Path) -> dict[str, Any]:
         "userType": "external",
         "cwd": str(project),
         "version": CLAUDE_VERSION,
-        "timestamp": _now(),
+        "timestamp": _format_now(),
         "message": message,
     }
 
@@ -165,30 +165,40 @@ def _write_codex(
     turns: Sequence[Message], project: Path, env: Mapping[str, str]
 ) -> HandOver:
     session = str(uuid.uuid4())
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
     home = Path(env.get("CODEX_HOME") or Path.home() / ".codex")
-    folder = home / "sessions" / f"{began:%Y}" / f"{began:%m}" / f"{began:%d}"
-    file = folder / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+    folder = (
+        home / "sessions" / f"{started_at:%Y}" / f"{started_at:%m}" / f"{started_at:%d}"
+    )
+    file = folder / f"rollout-{started_at:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
     meta = {
         "id": session,
         "session_id": session,
-        "timestamp": _now(),
+        "timestamp": _format_now(),
         "cwd": str(project),
         "originator": "everthread",
         "cli_version": CODEX_VERSION,
         "source": "cli",
     }
     lines: list[dict[str, Any]] = [
-        {"timestamp": _now(), "type": "session_meta", "payload": meta}
+        {"timestamp": _format_now(), "type": "session_meta", "payload": meta}
     ]
     for turn in turns:
         kind = "output_text" if turn["role"] == "assistant" else "input_text"
         content = [{"type": kind, "text": turn["content"]}]
         item = {"type": "message", "role": turn["role"], "content": content}
-        lines.append({"timestamp": _now(), "type": "response_item", "payload": item})
+        lines.append(
+            {"timestamp": _format_now(), "type": "response_item", "payload": item}
+        )
         event = "agent_message" if turn["role"] == "assistant" else "user_message"
-        shown = {"type": event, "message": turn["content"]}
-        lines.append({"timestamp": _now(), "type": "event_msg", "payload": shown})
+        displayed_event = {"type": event, "message": turn["content"]}
+        lines.append(
+            {
+                "timestamp": _format_now(),
+                "type": "event_msg",
+                "payload": displayed_event,
+            }
+        )
     _write_lines(file, lines)
     command = f"codex resume {session}"
     return HandOver(
@@ -196,7 +206,7 @@ def _write_codex(
     )
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

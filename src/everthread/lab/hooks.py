@@ -1,4 +1,4 @@
-"""Answers the hooks of Claude Code and Codex: keeps the context over their own compactions, shortens large results.
+"""Answer the hooks of Claude Code and Codex: keep the context over their own compactions, shorten large results.
 
 Both programs call a command with a JSON object on standard input. Before a compaction (`PreCompact`) the session is
 stored, so that it can be recalled, and a text of it is kept. After the compaction (`SessionStart` with the source
@@ -19,7 +19,8 @@ from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
 from everthread.lab.hand_back import write_hand_back
 from everthread.lab.importers.log import Log, text_in
-from everthread.lab.importers.read_logs import import_log, read_log, thread_id
+from everthread.lab.importers.read_logs import read_log
+from everthread.lab.importers.thread_import import import_log, make_thread_id
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 
@@ -42,49 +43,52 @@ _TEXT_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Answers the hooks of one client. `folder`: keeps texts between two hooks."""
+    """Answers the hooks of one client. `folder`: where texts are kept between two hooks."""
 
     client: str
     store: Store
     folder: Path
 
-    async def answer(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a hook; None if there is nothing to say."""
-        event = text_in(given, "hook_event_name")
+    async def answer(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the answer to a hook; None if it needs none."""
+        event = text_in(hook_input, "hook_event_name")
         if event == "PreCompact":
-            await self._keep_context(given)
-        elif event == "SessionStart" and given.get("source") == "compact":
-            return await self._give_back(given)
+            await self._keep_context(hook_input)
+        elif event == "SessionStart" and hook_input.get("source") == "compact":
+            return await self._give_back(hook_input)
         elif event == "PostToolUse" and self.client == "claude-code":
-            return await self._shorten_result(given)
+            return await self._shorten_result(hook_input)
         return None
 
-    async def _keep_context(self, given: Mapping[str, Any]) -> str:
+    async def _keep_context(self, hook_input: Mapping[str, Any]) -> str:
         """Store the session and keep a text of it; return the text."""
-        log = self._read_session(given)
+        log = self._read_session(hook_input)
         thread, _ = await import_log(self.store, log)
-        how = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
-        before = (
+        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+        message_count = (
             log.compactions[-1].before
             if _ends_with_compaction(log)
             else len(log.entries)
         )
-        messages = [entry.message for entry in log.entries[:before]]
+        messages = [entry.message for entry in log.entries[:message_count]]
         text = write_hand_back(
-            messages, max_chars=MAX_HOOK_CHARS, model=log.model or None, how=how
+            messages,
+            max_chars=MAX_HOOK_CHARS,
+            model=log.model or None,
+            recall_hint=recall_hint,
         )
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._file(given)
+        file = self._find_kept_file(hook_input)
         file.touch(mode=0o600)
         file.write_text(text, "utf-8")
         return text
 
-    async def _give_back(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        file = self._file(given)
+    async def _give_back(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
+        file = self._find_kept_file(hook_input)
         text = (
             file.read_text("utf-8")
             if file.exists()
-            else await self._keep_context(given)
+            else await self._keep_context(hook_input)
         )
         file.unlink(missing_ok=True)
         if not text:
@@ -96,50 +100,57 @@ class Hooks:
             }
         }
 
-    async def _shorten_result(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        tool = text_in(given, "tool_name")
-        response = given.get("tool_response")
+    async def _shorten_result(
+        self, hook_input: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        tool = text_in(hook_input, "tool_name")
+        response = hook_input.get("tool_response")
         long_texts = [
-            text for text in _long_texts(tool, response) if len(text) > MAX_RESULT_CHARS
+            text
+            for text in _list_result_texts(tool, response)
+            if len(text) > MAX_RESULT_CHARS
         ]
         if not long_texts:
             return None
-        replaced = {}
+        replacements = {}
         for text in long_texts:
             await store_output(
                 self.store,
-                self._empty_log(given),
+                self._make_empty_log(hook_input),
                 text,
                 tool=tool,
-                call_id=text_in(given, "tool_use_id"),
+                call_id=text_in(hook_input, "tool_use_id"),
             )
-            replaced[text] = replace_reader_name(
+            replacements[text] = replace_reader_name(
                 make_persisted_block(text, preview_chars=PREVIEW_CHARS), RECALL_TOOL
             )
         output = {
             "hookEventName": "PostToolUse",
-            "updatedToolOutput": _replace_texts(response, replaced),
+            "updatedToolOutput": _replace_texts(response, replacements),
         }
         return {"hookSpecificOutput": output}
 
-    def _read_session(self, given: Mapping[str, Any]) -> Log:
-        path = text_in(given, "transcript_path")
+    def _read_session(self, hook_input: Mapping[str, Any]) -> Log:
+        path = text_in(hook_input, "transcript_path")
         if not path:
             raise TranscriptError("the hook names no transcript")
-        return replace(read_log(path), session=_session_of(given))
+        return replace(read_log(path), session=_read_session_id(hook_input))
 
-    def _empty_log(self, given: Mapping[str, Any]) -> Log:
-        return Log("", self.client, [], session=_session_of(given))
+    def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
+        return Log("", self.client, [], session=_read_session_id(hook_input))
 
-    def _file(self, given: Mapping[str, Any]) -> Path:
-        return self.folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', _session_of(given))}.txt"
+    def _find_kept_file(self, hook_input: Mapping[str, Any]) -> Path:
+        return (
+            self.folder
+            / f"{re.sub(r'[^A-Za-z0-9-]', '_', _read_session_id(hook_input))}.txt"
+        )
 
 
 async def store_output(
     store: Store, log: Log, text: str, *, tool: str, call_id: str
 ) -> None:
     """Store the result of a tool in the thread of a session."""
-    thread = thread_id(log)
+    thread = make_thread_id(log)
     await store.create_session(
         NewSession(
             id=thread, platform=log.kind, client=log.kind, client_session=log.session
@@ -148,12 +159,12 @@ async def store_output(
     await store.put_output(thread, text, call_id=call_id, tool=tool)
 
 
-def _session_of(given: Mapping[str, Any]) -> str:
-    return text_in(given, "session_id")
+def _read_session_id(hook_input: Mapping[str, Any]) -> str:
+    return text_in(hook_input, "session_id")
 
 
 def _ends_with_compaction(log: Log) -> bool:
-    """Whether no message of a person or the model comes after the client's last compaction."""
+    """Return whether no answer of the model comes after the client's last compaction."""
     if not log.compactions:
         return False
     return not any(
@@ -162,39 +173,39 @@ def _ends_with_compaction(log: Log) -> bool:
     )
 
 
-def _long_texts(tool: str, response: Any) -> Iterator[str]:
+def _list_result_texts(tool: str, response: Any) -> Iterator[str]:
     """Yield the texts of a result that the model reads and that may be shortened."""
     if tool.startswith("mcp__"):
         if "everthread" in tool:
             return
-        yield from _block_texts(response)
+        yield from _list_block_texts(response)
     elif isinstance(response, Mapping):
         for name in _TEXT_FIELDS.get(tool, ()):
             yield text_in(response, name)
 
 
-def _block_texts(value: Any) -> Iterator[str]:
+def _list_block_texts(value: Any) -> Iterator[str]:
     """Yield the texts of an MCP result: a string, or blocks of text at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
-            yield from _block_texts(item)
+            yield from _list_block_texts(item)
     elif isinstance(value, Mapping):
         if kind_of(value) == "text":
             yield text_in(value, "text")
         else:
-            yield from _block_texts(value.get("content"))
+            yield from _list_block_texts(value.get("content"))
 
 
-def _replace_texts(value: Any, replaced: Mapping[str, str]) -> Any:
+def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
     """Return the same value with each of these texts replaced."""
     if isinstance(value, str):
-        return replaced.get(value, value)
+        return replacements.get(value, value)
     if isinstance(value, Mapping):
-        return {key: _replace_texts(item, replaced) for key, item in value.items()}
+        return {key: _replace_texts(item, replacements) for key, item in value.items()}
     return (
-        [_replace_texts(item, replaced) for item in value]
+        [_replace_texts(item, replacements) for item in value]
         if isinstance(value, list)
         else value
     )

@@ -1,4 +1,4 @@
-"""One line about the context of a running session: size, threshold, cache, dollars."""
+"""Status line of a running session: size of the context, threshold, cache, dollars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from everthread.config import Config
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.prices import compute_cost, format_dollars, prices_for
 from everthread.factory.conversations import make_session_options
-from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
+from everthread.lab.importers.claude_code import (
+    DEFAULT_CLAUDE_WINDOW,
+    LARGE_CLAUDE_WINDOW,
+)
 from everthread.lab.importers.log import (
     Log,
     LoggedMessage,
@@ -51,94 +54,113 @@ class ContextStatus:
         return " · ".join(parts)
 
 
-def status_of_log(log: Log, config: Config) -> ContextStatus:
+def read_log_status(log: Log, config: Config) -> ContextStatus:
     """Return the status at the end of a log."""
-    used = [
+    entries_with_usage = [
         (entry.usage, entry)
         for entry in log.entries
         if entry.usage is not None and entry.usage.prompt_tokens
     ]
-    model = next((entry.model for _, entry in reversed(used) if entry.model), log.model)
-    last = used[-1][0] if used else CanonicalUsage()
-    window = log.window or _usual_window(
-        log.kind, model, max((usage.prompt_tokens for usage, _ in used), default=0)
+    model = next(
+        (entry.model for _, entry in reversed(entries_with_usage) if entry.model),
+        log.model,
     )
-    dollars = [
+    last_usage = entries_with_usage[-1][0] if entries_with_usage else CanonicalUsage()
+    window = log.window or _find_window(
+        log.kind,
+        model,
+        max((usage.prompt_tokens for usage, _ in entries_with_usage), default=0),
+    )
+    amounts = [
         entry.cost
         if entry.cost is not None
-        else _price(entry.model or model, _whole_usage(usage, entry, model), entry.at)
-        for usage, entry in used
+        else _price(
+            entry.model or model,
+            _correct_output_tokens(usage, entry, model),
+            entry.timestamp,
+        )
+        for usage, entry in entries_with_usage
     ]
-    known = [amount for amount in dollars if amount is not None]
+    known_amounts = [amount for amount in amounts if amount is not None]
     return ContextStatus(
-        last.prompt_tokens + last.output_tokens if used else _estimate_context(log),
+        last_usage.prompt_tokens + last_usage.output_tokens
+        if entries_with_usage
+        else _estimate_context(log),
         window,
-        threshold=_threshold(config, model, window),
-        cached=last.cache_read_tokens / last.prompt_tokens
-        if last.prompt_tokens
+        threshold=_find_threshold(config, model, window),
+        cached=last_usage.cache_read_tokens / last_usage.prompt_tokens
+        if last_usage.prompt_tokens
         else None,
-        dollars=sum(known) if known and len(known) == len(dollars) else None,
+        dollars=sum(known_amounts)
+        if known_amounts and len(known_amounts) == len(amounts)
+        else None,
         compactions=len(log.compactions),
     )
 
 
-def status_of_client(given: Mapping[str, Any], config: Config) -> ContextStatus | None:
+def read_client_status(
+    client_input: Mapping[str, Any], config: Config
+) -> ContextStatus | None:
     """Return the status that Claude Code sends to its status line; None if it has no context size."""
-    context = object_in(given, "context_window")
+    context = object_in(client_input, "context_window")
     figures = object_in(context, "current_usage")
     usage = normalize_usage(dict(figures)) if figures else None
     if usage is None or not usage.prompt_tokens:
         return None
-    model = text_in(object_in(given, "model"), "id")
-    window = count_in(context, "context_window_size") or _usual_window(
+    model = text_in(object_in(client_input, "model"), "id")
+    window = count_in(context, "context_window_size") or _find_window(
         "claude-code", model, usage.prompt_tokens
     )
-    spent = object_in(given, "cost").get("total_cost_usd")
+    total_cost = object_in(client_input, "cost").get("total_cost_usd")
     return ContextStatus(
         usage.prompt_tokens + usage.output_tokens,
         window,
-        threshold=_threshold(config, model, window),
+        threshold=_find_threshold(config, model, window),
         cached=usage.cache_read_tokens / usage.prompt_tokens,
-        dollars=float(spent) if isinstance(spent, int | float) else None,
+        dollars=float(total_cost) if isinstance(total_cost, int | float) else None,
     )
 
 
-def _whole_usage(
+def _correct_output_tokens(
     usage: CanonicalUsage, entry: LoggedMessage, model: str
 ) -> CanonicalUsage:
-    """Return the usage with the whole answer, if the log has the figure of its beginning."""
+    """Return the usage with the tokens of the whole answer: a log may state those of its beginning only."""
     counter = TokenCounter(entry.model or model)
-    counted = counter.message(entry.message)
-    counted += counter.text(entry.message.get("reasoning_content") or "")
-    return replace(usage, output_tokens=max(usage.output_tokens, counted))
+    counted_tokens = counter.message(entry.message)
+    counted_tokens += counter.text(entry.message.get("reasoning_content") or "")
+    return replace(usage, output_tokens=max(usage.output_tokens, counted_tokens))
 
 
 def _estimate_context(log: Log) -> int:
     """Return the estimated tokens of the messages since the last compaction, for a log without usage."""
-    since = log.compactions[-1].before if log.compactions else 0
-    messages = [entry.message for entry in log.entries[since:]]
+    first_entry = log.compactions[-1].before if log.compactions else 0
+    messages = [entry.message for entry in log.entries[first_entry:]]
     return estimate_request_tokens(
         messages, system=log.system, tools=log.tools, model=log.model or None
     )
 
 
-def _usual_window(kind: str, model: str, largest: int) -> int:
+def _find_window(kind: str, model: str, largest: int) -> int:
     size = find_catalogue_window(model).tokens
     if (
         kind == "claude-code"
-        and size == LARGE_WINDOW
-        and largest <= USUAL_WINDOW
+        and size == LARGE_CLAUDE_WINDOW
+        and largest <= DEFAULT_CLAUDE_WINDOW
         and not model.endswith("[1m]")
     ):
-        return USUAL_WINDOW
+        return DEFAULT_CLAUDE_WINDOW
     return size
 
 
-def _threshold(config: Config, model: str, window: int) -> int:
+def _find_threshold(config: Config, model: str, window: int) -> int:
     return make_session_options(config).for_model(model).budget(window).threshold
 
 
-def _price(model: str, usage: CanonicalUsage, at: float | None) -> float | None:
-    moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+def _price(model: str, usage: CanonicalUsage, timestamp: float | None) -> float | None:
+    moment = (
+        datetime.now(UTC)
+        if timestamp is None
+        else datetime.fromtimestamp(timestamp, UTC)
+    )
     prices = prices_for(model, time=moment, prompt_tokens=usage.prompt_tokens)
     return None if prices is None else float(compute_cost(usage, prices) or 0)

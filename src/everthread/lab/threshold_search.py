@@ -1,4 +1,4 @@
-"""Finds the threshold to set: replays a person's own sessions at several thresholds, model by model."""
+"""Find the best compaction threshold for each model: replay a user's own sessions at several thresholds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from decimal import Decimal
 
 from everthread.lab.importers.log import Log
 from everthread.lab.replay import Replay, replay
-from everthread.lab.replay.result import total
+from everthread.lab.replay.result import sum_costs
 from everthread.thread.options import SessionOptions
 
-SHARES = (0.2, 0.3, 0.4, 0.5, 0.7)
+TRIED_SHARES = (0.2, 0.3, 0.4, 0.5, 0.7)
 """Thresholds that are tried, as parts of the window."""
-MIN_KEPT = 0.9
-"""A threshold is proposed only if this part of the facts stays in the context that stays at the current one."""
-MAX_RAISED = 1.05
-"""A threshold that system prompt and tools alone reach is raised, and then not that of its share of the window."""
+MIN_KEPT_FACTS_SHARE = 0.9
+"""A proposed threshold keeps at least this share of the facts that the current one keeps in the context."""
+MAX_RAISE_FACTOR = 1.05
+"""A result is dropped if its threshold was raised by more than this factor to clear system prompt and tools."""
 Progress = Callable[[str], None]
 
 
@@ -48,7 +48,7 @@ class Tuning:
 
     @property
     def current(self) -> TriedThreshold:
-        return next(one for one in self.tried if one.is_current)
+        return next(trial for trial in self.tried if trial.is_current)
 
 
 def tune_thresholds(
@@ -59,8 +59,8 @@ def tune_thresholds(
     for log in logs:
         by_model.setdefault(log.model, []).append(log)
     return [
-        _tune_model(model, own, options, progress)
-        for model, own in sorted(by_model.items())
+        _tune_model(model, model_logs, options, progress)
+        for model, model_logs in sorted(by_model.items())
         if model
     ]
 
@@ -68,59 +68,74 @@ def tune_thresholds(
 def _tune_model(
     model: str, logs: Sequence[Log], options: SessionOptions, progress: Progress | None
 ) -> Tuning:
-    played = [_play(log, options, progress) for log in logs]
-    window = max(one.window for one in played)
-    current = _sum_up(played, played[0].threshold / played[0].window, is_current=True)
-    tried = [current]
-    for share in SHARES:
-        if abs(share - current.share) < 0.01:
+    replays = [_replay_log(log, options, progress) for log in logs]
+    window = max(replayed.window for replayed in replays)
+    current_trial = _sum_replays(
+        replays, replays[0].threshold / replays[0].window, is_current=True
+    )
+    tried = [current_trial]
+    for share in TRIED_SHARES:
+        if abs(share - current_trial.share) < 0.01:
             continue
-        changed = replace(options, threshold=share, threshold_tokens=None, models={})
-        at_share = _sum_up([_play(log, changed, progress) for log in logs], share)
-        if at_share.tokens <= share * window * MAX_RAISED:
-            tried.append(at_share)
-    tried.sort(key=lambda one: one.share)
-    calls = sum(len(one.ours.calls) for one in played)
+        trial_options = replace(
+            options, threshold=share, threshold_tokens=None, models={}
+        )
+        trial = _sum_replays(
+            [_replay_log(log, trial_options, progress) for log in logs], share
+        )
+        if trial.tokens <= share * window * MAX_RAISE_FACTOR:
+            tried.append(trial)
+    tried.sort(key=lambda replayed: replayed.share)
+    calls = sum(len(replayed.everthread.calls) for replayed in replays)
     return Tuning(
         model,
         window,
         len(logs),
         calls=calls,
         tried=tried,
-        proposed=_choose(tried, current),
+        proposed=_choose_threshold(tried, current_trial),
     )
 
 
-def _play(log: Log, options: SessionOptions, progress: Progress | None) -> Replay:
+def _replay_log(log: Log, options: SessionOptions, progress: Progress | None) -> Replay:
     if progress is not None:
         progress(log.source)
-    return replay(log, options=options, compared=False, judged=True)
+    return replay(log, options=options, with_baselines=False, with_facts=True)
 
 
-def _sum_up(
-    played: Sequence[Replay], share: float, *, is_current: bool = False
+def _sum_replays(
+    replays: Sequence[Replay], share: float, *, is_current: bool = False
 ) -> TriedThreshold:
-    prompts = [call.use.prompt for one in played for call in one.ours.calls]
-    facts = [one.ours.facts for one in played if one.ours.facts is not None]
-    stated = sum(counts.total for counts in facts)
+    prompts = [
+        call.use.prompt for replayed in replays for call in replayed.everthread.calls
+    ]
+    facts = [
+        replayed.everthread.facts
+        for replayed in replays
+        if replayed.everthread.facts is not None
+    ]
+    fact_count = sum(counts.total for counts in facts)
     return TriedThreshold(
         share,
-        max(one.threshold for one in played),
-        dollars=total(one.ours.cost for one in played),
+        max(replayed.threshold for replayed in replays),
+        dollars=sum_costs(replayed.everthread.cost for replayed in replays),
         mean_context=round(sum(prompts) / max(len(prompts), 1)),
-        compactions=sum(len(one.compactions) for one in played),
-        in_context=sum(counts.retained for counts in facts) / stated if stated else 1.0,
+        compactions=sum(len(replayed.compactions) for replayed in replays),
+        in_context=sum(counts.retained for counts in facts) / fact_count
+        if fact_count
+        else 1.0,
         is_current=is_current,
     )
 
 
-def _choose(
-    tried: Sequence[TriedThreshold], current: TriedThreshold
+def _choose_threshold(
+    tried: Sequence[TriedThreshold], current_trial: TriedThreshold
 ) -> TriedThreshold | None:
     """Return the cheapest threshold that keeps nearly as much in the context as the current one."""
-    priced = [
-        one
-        for one in tried
-        if one.dollars is not None and one.in_context >= MIN_KEPT * current.in_context
+    candidates = [
+        trial
+        for trial in tried
+        if trial.dollars is not None
+        and trial.in_context >= MIN_KEPT_FACTS_SHARE * current_trial.in_context
     ]
-    return min(priced, key=lambda one: one.dollars or Decimal(0), default=None)
+    return min(candidates, key=lambda trial: trial.dollars or Decimal(0), default=None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from everthread.compaction.thread_facts import CHANGED, ThreadState, state_of
 from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
-from everthread.errors import InputError
-from everthread.store.records import Pin, Session, UsageRecord
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.records import Pin, Session, StoredMessage, UsageRecord
 from everthread.store.store import Store
 
 _SEARCHED_MESSAGES = 8
@@ -21,21 +22,46 @@ _MAX_READ_CHARS = 4_000
 async def load_title(store: Store, session: Session) -> str:
     """Return a thread's title; if it has none, the user's first words without secrets and headings.
 
-    A client's side request may contain no words of the user. Its title is the first line of its instructions.
+    A branch with its parent's title is named after the user's first words in the branch. A side request of a client may
+    begin in the middle of a conversation and hold no words of the user; it is named after the first line of its
+    instructions.
     """
+    if session.branched_at is not None and await _has_parents_title(store, session):
+        messages = await store.history(
+            session.id, after=session.branched_at, limit=_SEARCHED_MESSAGES
+        )
+        if title := _title_from_words(messages):
+            return title
     if session.title:
         return redact(session.title)
-    first_messages = await store.history(session.id, limit=_SEARCHED_MESSAGES)
+    messages = await store.history(session.id, limit=_SEARCHED_MESSAGES)
+    if title := _title_from_words(messages):
+        return title
+    instructions = content_text(session.system).strip() if messages else ""
+    return redact(instructions.partition("\n")[0][:_MAX_READ_CHARS]).lstrip("# ")
+
+
+async def _has_parents_title(store: Store, branch: Session) -> bool:
+    """Return whether a branch has the title of the thread it left, or both have none."""
+    if not branch.title:
+        return True
+    try:
+        parent = await store.session(branch.parent or "")
+    except UnknownIdError:
+        return False  # deleted
+    return branch.title == parent.title
+
+
+def _title_from_words(messages: Sequence[StoredMessage]) -> str:
+    """Return the user's first words without secrets and headings; empty if there are none."""
     words = next(
-        (words for message in first_messages if (words := user_text(message.body))), ""
+        (words for message in messages if (words := user_text(message.body))), ""
     )
-    if first_messages and not words:
-        words = content_text(session.system).strip().partition("\n")[0]
     lines = [
         line for line in redact(words[:_MAX_READ_CHARS]).splitlines() if line.strip()
     ]
-    body_lines = [line for line in lines if not line.startswith("#")]
-    return "\n".join(body_lines or [line.lstrip("# ") for line in lines])
+    text_lines = [line for line in lines if not line.startswith("#")]
+    return "\n".join(text_lines or [line.lstrip("# ") for line in lines])
 
 
 async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRecord]]:

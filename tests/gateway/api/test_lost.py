@@ -12,7 +12,7 @@ import pytest
 from everthread import open_store
 from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import Message, text_of
-from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, settle
+from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import ApiSetup
@@ -54,9 +54,9 @@ async def test_what_a_vanished_process_left(
             NewMessage(body, event=f"t1.{place}") for place, body in enumerate(there)
         ]
         await store.append(thread, kept, lease=lease)
-        await settle(store, turn, lease)
+        await repair_lost_turn(store, turn, lease)
         # The one who settled it first vanished too.
-        ended, result = await settle(store, turn, lease)
+        ended, result = await repair_lost_turn(store, turn, lease)
         assert ended == state
         assert result.get("text") == ("Paid." if state == "answered" else None)
         history = [text_of(item.body) for item in await store.history(thread)]

@@ -12,12 +12,8 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.gateway.mcp_server import (
-    LookupReach,
-    LookupTools,
-    make_server,
-    serve_http,
-)
+from everthread.gateway.mcp_server import make_server, serve_http
+from everthread.gateway.mcp_tools import LookupReach, LookupTools
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel

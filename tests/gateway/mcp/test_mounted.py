@@ -19,7 +19,7 @@ from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.access.auth import Caller
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.mcp_server import ALWAYS_LOAD
+from everthread.gateway.mcp_server import ALWAYS_LOAD_KEY
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.gateway.mcp.mcp_client import call_tool, make_thread, open_client
@@ -113,7 +113,7 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
             tools = (await ann.list_tools()).tools
             offered = {tool.name for tool in tools}
             assert {
-                tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD)
+                tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)
             } == {"search", "expand"}
             assert offered == {
                 "search",

@@ -23,7 +23,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
-from everthread.lab.provider.served_models import Shown
+from everthread.lab.provider.served_models import WindowField
 from everthread.thread.facts import load_title
 from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
@@ -131,7 +131,7 @@ WEBSOCKET_REFUSED = 426
 """A client that asks for a WebSocket goes on over HTTP."""
 
 
-def _stated_field(program: Program) -> Shown | None:
+def _stated_field(program: Program) -> WindowField | None:
     if not program.stated:
         return None
     return "inputTokenLimit" if program.api == "gemini" else "max_model_len"

@@ -28,28 +28,28 @@ from everthread.cli.chat.input import (
     Interrupts,
     LineReader,
     StoppedError,
-    at_terminal,
+    is_at_terminal,
 )
-from everthread.cli.chat.presence import Presence
+from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.terminal_view import (
-    DIM,
+    DIM_STYLE,
     WARNING_STYLE,
     Screen,
     Status,
     render_context,
     style_markup,
 )
-from everthread.cli.options import NO_ID, PLATFORM
+from everthread.cli.options import PLATFORM, RESUME_WITHOUT_ID
 from everthread.cli.output import (
     console,
+    escape_controls,
     format_cost,
     format_share,
+    log_unexpected_error,
     print_text,
-    report_unexpected,
     shorten_id,
-    visible,
 )
-from everthread.cli.session_views import short_title
+from everthread.cli.session_views import load_short_title
 from everthread.cli.store_access import find_latest_thread, list_recent_threads
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.cli.times import format_age
@@ -98,20 +98,20 @@ LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for try
 
 def find_model_problem(config: Config, model: str | None) -> str:
     """Return why the model cannot be used, and what to do: none is named, or its key is missing. Empty if it can."""
-    choice, trouble = check_choice(config.model, model)
-    if not trouble:
+    choice, problem = check_choice(config.model, model)
+    if not problem:
         return ""
     if choice is None:
-        return f"{trouble}\n{MODEL_HELP}"
+        return f"{problem}\n{MODEL_HELP}"
     return (
-        f"{choice.model} needs a key, and {trouble}.\n"
+        f"{choice.model} needs a key, and {problem}.\n"
         f"Set it with `export {choice.key_env}=…`, give --base-url http://… for a server of your own, "
         "or run `everthread init` to choose another model."
     )
 
 
 def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
-    """The model to use. Where none can be used, print what to do and offer the local one."""
+    """Return the model to use. If none can be used, print what to do and offer the local one."""
     problem = find_model_problem(config, model)
     if not problem:
         return model
@@ -149,9 +149,9 @@ class StartOptions:
     thread: str | None
     workspace: Path
     ask: bool
-    """A person can be asked."""
-    repeated: str
-    """The option that a later command needs to reach the same server."""
+    """Whether a person can be asked."""
+    resume_options: str
+    """Options that a later command needs to reach the same server."""
 
 
 async def open_terminal_agent(
@@ -172,15 +172,16 @@ async def open_terminal_agent(
     if resume is not None:
         session = await store.resolve(resume)
         tip = await store.session(await store.get_compression_tip(session.id))
-        own = tip.model or session.model
+        thread_model = tip.model or session.model
         if (
             model is None
-            and own
+            and thread_model
             and (
-                not find_model_problem(config, own) or find_model_problem(config, None)
+                not find_model_problem(config, thread_model)
+                or find_model_problem(config, None)
             )
         ):
-            model = own
+            model = thread_model
         model = choose_model(config, model, ask=start.ask)
     return await open_agent(
         config,
@@ -194,8 +195,8 @@ async def open_terminal_agent(
     )
 
 
-def last_exchange(messages: Sequence[Message]) -> Text | None:
-    """The last question of the user and the last answer of the model, in a few lines."""
+def render_last_exchange(messages: Sequence[Message]) -> Text | None:
+    """Render the last question of the user and the last answer of the model, in a few lines."""
     question = next(
         (
             text
@@ -218,17 +219,21 @@ def last_exchange(messages: Sequence[Message]) -> Text | None:
 def render_greeting(
     conversation: Conversation, start: StartOptions, *, resumed: bool
 ) -> Text:
-    """The model, its window, the workspace, prompt caching and the thread."""
+    """Render the model, its window, the workspace, prompt caching and the thread."""
     config = start.config
     route = conversation.route
-    lines = [f"Everthread · {visible(route.name)} · {_describe_size(conversation)}"]
+    lines = [
+        f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
+    ]
     caching = caching_line(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
     is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
-        lines.append(f"no price is known for {visible(route.name)}: cost is not shown")
+        lines.append(
+            f"no price is known for {escape_controls(route.name)}: cost is not shown"
+        )
     choice, _ = check_choice(config.model)
     if (
         not resumed
@@ -238,32 +243,34 @@ def render_greeting(
         and choice.reason
     ):
         lines.append(
-            f"{visible(route.name)}: {choice.reason}; `everthread init` changes it"
+            f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
         )
-    lines.append(f"summaries by {visible(describe_own_writer(config, route.name))}")
+    lines.append(
+        f"summaries by {escape_controls(describe_own_writer(config, route.name))}"
+    )
     thread = f"thread {shorten_id(conversation.id)}"
     count = count_noun(len(conversation.messages), "message")
     lines.append(
         f"continuing {thread}: {count} in context"
         if resumed
-        else f"{thread} · {visible(str(start.workspace))}"
+        else f"{thread} · {escape_controls(str(start.workspace))}"
     )
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 
 
-def _describe_size(conversation: Conversation) -> str:
+def _describe_window(conversation: Conversation) -> str:
     """Return the size of the window, with its source if it was only assumed."""
-    described = describe_window(conversation.window, conversation.route)
-    if "assumed" in described:
-        return f"window {visible(described)}"
+    window_text = describe_window(conversation.window, conversation.route)
+    if "assumed" in window_text:
+        return f"window {escape_controls(window_text)}"
     return f"window {conversation.window:,} tokens"
 
 
 EXIT_COMMAND = ("/exit", "end the chat")
 EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
-STOPPED = "■ Stopped. The transcript records this."
-EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {
+STOPPED_TEXT = "■ Stopped. The transcript records this."
+EVENTS_COVERED_BY_ANSWER: dict[str, tuple[type[Event], ...]] = {
     "compress": (CompactionDone, CompactionProgress, CompactionVoid),
     "undo": (Notice, CompactionVoid),
 }
@@ -279,14 +286,14 @@ class Chat:
         status: Status,
         *,
         reader: InputReader,
-        presence: Presence,
+        presence: TerminalPresence,
     ) -> None:
         self.screen = screen
         self.status = status
         self.reader = reader
         self._presence = presence
         self.interrupts = Interrupts(
-            reader.interrupt, lambda words: screen.print(Text(words, DIM))
+            reader.interrupt, lambda words: screen.print(Text(words, DIM_STYLE))
         )
         self._turn_shows_events = False
         self._hidden_events: tuple[type[Event], ...] = ()
@@ -297,7 +304,7 @@ class Chat:
         if not self._turn_shows_events and not isinstance(event, self._hidden_events):
             self.screen.event(event)
 
-    async def talk(self, agent: Agent) -> None:
+    async def read_and_answer(self, agent: Agent) -> None:
         """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
         is_exit_announced = False
         with self.interrupts.handle_signals(), self._presence:
@@ -311,7 +318,7 @@ class Chat:
                         return
                     is_exit_announced = True
                     self.screen.print(
-                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM)
+                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM_STYLE)
                     )
                     continue
                 except EOFError:
@@ -334,14 +341,18 @@ class Chat:
             with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
-            self.screen.settle()
-            self.screen.print(Text("■ Stopped." if command else STOPPED, WARNING_STYLE))
+            self.screen.flush()
+            self.screen.print(
+                Text("■ Stopped." if command else STOPPED_TEXT, WARNING_STYLE)
+            )
         except EverthreadError as error:
-            self.screen.settle()
-            self.screen.print(Text(f"✗ {visible(str(error))}", "red"))
+            self.screen.flush()
+            self.screen.print(Text(f"✗ {escape_controls(str(error))}", "red"))
         except Exception as error:  # noqa: BLE001 - shown, logged with its traceback, and the chat goes on
-            self.screen.settle()
-            self.screen.print(Text(f"✗ {visible(report_unexpected(error))}", "red"))
+            self.screen.flush()
+            self.screen.print(
+                Text(f"✗ {escape_controls(log_unexpected_error(error))}", "red")
+            )
         finally:
             self._turn_shows_events = False
             self._hidden_events = ()
@@ -361,31 +372,33 @@ class Chat:
                         case StreamDelta(kind="reasoning"):
                             self.screen.show_waiting("thinking …")
                         case StreamDelta(kind="call") if item.name:
-                            self.screen.settle()
-                            self.screen.show_waiting(f"⚙ {visible(item.name)} …")
+                            self.screen.flush()
+                            self.screen.show_waiting(
+                                f"⚙ {escape_controls(item.name)} …"
+                            )
                         case Event():
                             self.screen.event(item, idle="…")
                         case Answer():
                             answer = item
         finally:
             self._turn_shows_events = False
-            self.screen.settle()
+            self.screen.flush()
         return answer
 
     def _on_stop(self) -> None:
-        """From here on the events of the stopped turn come through the listener alone."""
+        """Leave the remaining events of the stopped turn to the listener."""
         self._turn_shows_events = False
-        self.screen.settle()
+        self.screen.flush()
 
     async def _run_command(self, agent: Agent, text: str) -> None:
         name, argument = commands.parse(text) or ("", "")
-        self._hidden_events = EVENTS_IN_ANSWER.get(name, ())
+        self._hidden_events = EVENTS_COVERED_BY_ANSWER.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
         if result.switch:
             await agent.switch(result.switch)
         if result.switch or name == "undo":
             await self.load_status(agent)
-        self.screen.settle()
+        self.screen.flush()
         lists_all = name == "help" and not argument
         if name == "context" and self.screen.rich and not result.failed:
             self.screen.print(render_context(result.data, self.screen.console.width))
@@ -403,7 +416,7 @@ class Chat:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
         store = agent.conversation.store
         thread = agent.conversation.id
-        self.status.restart(
+        self.status.load(
             (await load_thread_usage(store, thread))["all"],
             await store.compactions(thread),
         )
@@ -433,11 +446,15 @@ async def render_farewell(
         window=lambda _model: window,
         ttl=CACHE_SECONDS,
     )
-    beyond = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
-    made = count_noun(row.compactions, "compaction") if row.compactions else ""
-    kept = f"{count_noun(row.messages, 'message')} kept and searchable"
+    beyond_text = (
+        f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
+    )
+    compactions_text = (
+        f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
+    )
+    messages_text = f"{count_noun(row.messages, 'message')} kept and searchable"
     lines = [
-        f"{count_noun(usage.calls, 'call')}{beyond}{made and f', {made}'}; {kept}."
+        f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."
     ]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
@@ -463,23 +480,27 @@ CACHE_SECONDS = 300.0
 MAX_LISTED_THREADS = 10
 
 
-async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) -> None:
+async def run_chat(
+    start: StartOptions, store: Store, *, let_user_pick: bool, yes: bool
+) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
     resume = start.thread
-    starting = contextlib.ExitStack()
+    startup = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = Status()
         reader = _open_reader(screen, status, start.workspace)
-        starting.enter_context(reader.hold_typing(as_one_message=True))
-        if resume == NO_ID:
-            can_pick = pick and reader.interactive
+        startup.enter_context(reader.hold_typing(as_one_message=True))
+        if resume == RESUME_WITHOUT_ID:
+            can_pick = let_user_pick and reader.interactive
             resume = (
                 await _pick_thread(store, reader)
                 if can_pick
                 else await find_latest_thread(store)
             )
-        chat = Chat(screen, status, reader=reader, presence=Presence(home_directory()))
+        chat = Chat(
+            screen, status, reader=reader, presence=TerminalPresence(home_directory())
+        )
         # Without a terminal no person can be asked: calls that need approval are refused.
         ask = (
             ApprovalPrompt(screen, reader, chat.interrupts.interrupt)
@@ -489,7 +510,9 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
 
         def save_rule(rule: Rule) -> None:
             write_rule(home_directory(), rule)
-            screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
+            screen.print(
+                Text(f"written to {RULES_FILE}: {escape_controls(str(rule))}", "dim")
+            )
 
         approve = Approvals(
             read_rules(home_directory()),
@@ -505,37 +528,39 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
                 render_greeting(agent.conversation, start, resumed=resume is not None)
             )
             if resume is not None and (
-                exchange := last_exchange(agent.conversation.messages)
+                exchange := render_last_exchange(agent.conversation.messages)
             ):
                 screen.print(exchange)
-            starting.close()
-            await chat.talk(agent)
+            startup.close()
+            await chat.read_and_answer(agent)
             thread = agent.conversation.id
             window = agent.conversation.window
         farewell = await render_farewell(
-            store, thread, window=window, options=start.repeated
+            store, thread, window=window, options=start.resume_options
         )
         if farewell is not None:
             screen.print(farewell)
         elif resume is None:
             await store.delete_thread(thread)  # the thread is empty
     finally:
-        starting.close()
+        startup.close()
         await store.close()
 
 
 def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
     """Return the editor if the terminal can show one, else a line reader."""
-    if not (screen.rich and at_terminal()):
-        return LineReader(console, interactive=at_terminal())
+    if not (screen.rich and is_at_terminal()):
+        return LineReader(console, interactive=is_at_terminal())
     require_package("prompt_toolkit", extra="models")
-    from everthread.cli.chat.editor import ChatCompleter, Editor, history_file
+    from everthread.cli.chat.editor import ChatCompleter, Editor, prepare_history_file
 
-    slash = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
+    slash_commands = [
+        (f"/{command.name}", command.help) for command in commands.COMMANDS
+    ]
     return Editor(
         screen,
-        ChatCompleter([*slash, EXIT_COMMAND], workspace),
-        history_file(home_directory()),
+        ChatCompleter([*slash_commands, EXIT_COMMAND], workspace),
+        prepare_history_file(home_directory()),
         status.line,
     )
 
@@ -548,14 +573,14 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
     now = time.time()
     for number, row in enumerate(rows, 1):
         facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {count_noun(row.messages, 'message')}  "
-        title = await short_title(store, row.first)
+        title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:
-        typed = (
+        reply = (
             await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")
         ).strip() or "1"
     except (KeyboardInterrupt, EOFError):
         raise typer.Exit(0) from None
-    if typed.isdecimal() and 1 <= int(typed) <= len(rows):
-        return rows[int(typed) - 1].first.id
-    return typed
+    if reply.isdecimal() and 1 <= int(reply) <= len(rows):
+        return rows[int(reply) - 1].first.id
+    return reply

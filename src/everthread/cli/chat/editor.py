@@ -20,14 +20,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.styles import Style
 
-from everthread.cli.chat.input import MORE, PROMPT
+from everthread.cli.chat.input import CONTINUATION_PROMPT, PROMPT
 from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
 from everthread.cli.chat.terminal_view import Screen
 from everthread.cli.chat.type_ahead import TypeAhead
 
 MAX_COMPLETIONS = 200
 """Paths offered at once."""
-_WORD = re.compile(r"[^\s'\"`(<]*$")
+_LAST_WORD = re.compile(r"[^\s'\"`(<]*$")
 
 
 class ChatCompleter(Completer):
@@ -42,20 +42,20 @@ class ChatCompleter(Completer):
     ) -> Iterable[Completion]:
         text = document.text_before_cursor
         if text.startswith("/") and not re.search(r"\s", text):
-            for name, words in self._commands:
+            for name, description in self._commands:
                 if name.startswith(text):
                     yield Completion(
-                        name, start_position=-len(text), display_meta=words
+                        name, start_position=-len(text), display_meta=description
                     )
             if any(name.startswith(text) for name, _ in self._commands):
                 return
-        match = _WORD.search(text)
+        match = _LAST_WORD.search(text)
         word = match[0] if match else ""
         if complete_event.completion_requested or "/" in word:
-            yield from self._paths(word)
+            yield from self._complete_path(word)
 
-    def _paths(self, word: str) -> Iterator[Completion]:
-        folder, slash, start = word.rpartition("/")
+    def _complete_path(self, word: str) -> Iterator[Completion]:
+        folder, slash, name_start = word.rpartition("/")
         try:
             entries = sorted(
                 (self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir()
@@ -65,12 +65,13 @@ class ChatCompleter(Completer):
         matches = [
             entry
             for entry in entries
-            if entry.name.startswith(start) and (start or entry.name[0] != ".")
+            if entry.name.startswith(name_start)
+            and (name_start or entry.name[0] != ".")
         ]
         for entry in matches[:MAX_COMPLETIONS]:
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             if name.isprintable():
-                yield Completion(name, start_position=-len(start))
+                yield Completion(name, start_position=-len(name_start))
 
 
 STYLE = Style.from_dict(
@@ -95,19 +96,19 @@ class Editor:
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("class:prompt", PROMPT)]),
             multiline=True,
-            key_bindings=_keys(self._pastes),
+            key_bindings=_make_key_bindings(self._pastes),
             history=UnfoldingHistory(str(history), self._pastes)
             if history
             else InMemoryHistory(),
             completer=completer,
             complete_in_thread=True,
             complete_while_typing=Condition(self._is_command),
-            prompt_continuation=FormattedText([("class:prompt", MORE)]),
+            prompt_continuation=FormattedText([("class:prompt", CONTINUATION_PROMPT)]),
             bottom_toolbar=lambda: FormattedText([("", status())]),
             style=STYLE,
             enable_open_in_editor=True,
         )
-        self._question: PromptSession[str] = PromptSession(
+        self._question_session: PromptSession[str] = PromptSession(
             history=InMemoryHistory(), style=STYLE
         )
 
@@ -118,7 +119,7 @@ class Editor:
 
     async def ask(self, question: str) -> str:
         with self._type_ahead.pause():
-            return (await self._prompt(self._question, question)).strip()
+            return (await self._prompt(self._question_session, question)).strip()
 
     def hold_typing(
         self, *, as_one_message: bool = False
@@ -126,31 +127,31 @@ class Editor:
         return self._type_ahead.hold(as_one_message=as_one_message)
 
     def interrupt(self) -> None:
-        for session in (self._session, self._question):
+        for session in (self._session, self._question_session):
             if session.app.is_running:
                 session.app.exit(exception=KeyboardInterrupt)
 
     async def _prompt(self, session: PromptSession[str], *message: Any) -> str:
-        self._screen.beside = _print_above
+        self._screen.print_above = _print_above
         try:
             return await session.prompt_async(*message, handle_sigint=False)
         finally:
-            self._screen.beside = None
+            self._screen.print_above = None
 
     def _is_command(self) -> bool:
         return self._session.default_buffer.text.startswith("/")
 
 
-_printing: set[asyncio.Future[Any]] = set()
+_pending_prints: set[asyncio.Future[Any]] = set()
 
 
-def _print_above(show: Callable[[], None]) -> None:
-    future = asyncio.ensure_future(run_in_terminal(show))
-    _printing.add(future)
-    future.add_done_callback(_printing.discard)
+def _print_above(print_output: Callable[[], None]) -> None:
+    future = asyncio.ensure_future(run_in_terminal(print_output))
+    _pending_prints.add(future)
+    future.add_done_callback(_pending_prints.discard)
 
 
-def _keys(pastes: Pastes) -> KeyBindings:
+def _make_key_bindings(pastes: Pastes) -> KeyBindings:
     """Bind Enter to send, Alt-Enter or a backslash before Enter to a new line, Ctrl-C to clear, then interrupt."""
     keys = KeyBindings()
 
@@ -182,7 +183,7 @@ def _keys(pastes: Pastes) -> KeyBindings:
     return keys
 
 
-def history_file(home: Path) -> Path | None:
+def prepare_history_file(home: Path) -> Path | None:
     """Return the file of the input history, readable by the user alone; None if it cannot be written."""
     path = home / "chat_history"
     try:

@@ -19,11 +19,11 @@ from rich.text import Text
 from everthread.agent.approval import ApprovalAnswer, Denial
 from everthread.agent.tool_interface import Permission
 from everthread.cli.chat.terminal_view import Screen
-from everthread.cli.output import visible
+from everthread.cli.output import escape_controls
 
 PROMPT = "› "
-MORE = "… "
-STDIN = 0
+CONTINUATION_PROMPT = "… "
+STDIN_DESCRIPTOR = 0
 
 
 class InputReader(Protocol):
@@ -31,11 +31,11 @@ class InputReader(Protocol):
 
     @property
     def interactive(self) -> bool:
-        """A user can answer questions."""
+        """Return whether a user can answer questions."""
         ...
 
     async def read(self) -> str:
-        """The next message."""
+        """Return the next message."""
         ...
 
     async def ask(self, question: str) -> str:
@@ -43,13 +43,13 @@ class InputReader(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Take a Ctrl-C that came as a signal."""
+        """Handle a Ctrl-C that arrived as a signal."""
         ...
 
     def hold_typing(
         self, *, as_one_message: bool = False
     ) -> contextlib.AbstractContextManager[None]:
-        """Within, keys are not shown; they wait for the next message. `as_one_message`: all lines together."""
+        """Inside the block, keep typed keys for the next message. `as_one_message`: join all lines into one."""
         ...
 
 
@@ -66,14 +66,14 @@ class LineReader:
         text = ""
         prompt = PROMPT
         while True:
-            line = await self._line(prompt)
+            line = await self._read_line(prompt)
             if not line.endswith("\\"):
                 return text + line
             text = f"{text}{line[:-1]}\n"
-            prompt = MORE
+            prompt = CONTINUATION_PROMPT
 
     async def ask(self, question: str) -> str:
-        return (await self._line(question)).strip()
+        return (await self._read_line(question)).strip()
 
     def interrupt(self) -> None:
         self._lines.put_nowait(KeyboardInterrupt)
@@ -81,11 +81,11 @@ class LineReader:
     def hold_typing(
         self,
         *,
-        as_one_message: bool = False,  # noqa: ARG002 - as every reader
+        as_one_message: bool = False,  # noqa: ARG002 - part of the protocol
     ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    async def _line(self, prompt: str) -> str:
+    async def _read_line(self, prompt: str) -> str:
         if not self._started:
             self._started = True
             # A daemon: a read that never returns must not keep the program from ending.
@@ -104,33 +104,33 @@ class LineReader:
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the descriptor itself, in a thread: a lock on the buffered stream would outlive the loop."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest = ""
+        partial_line = ""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the chat is over
             while data := _read_bytes():
-                *lines, rest = (rest + decoder.decode(data)).split("\n")
+                *lines, partial_line = (partial_line + decoder.decode(data)).split("\n")
                 for line in lines:
                     loop.call_soon_threadsafe(
                         self._lines.put_nowait, line.removesuffix("\r")
                     )
-            if rest := rest + decoder.decode(b"", final=True):
-                loop.call_soon_threadsafe(self._lines.put_nowait, rest)
+            if partial_line := partial_line + decoder.decode(b"", final=True):
+                loop.call_soon_threadsafe(self._lines.put_nowait, partial_line)
             loop.call_soon_threadsafe(self._lines.put_nowait, EOFError)
 
 
 def _read_bytes() -> bytes:
     try:
-        return os.read(STDIN, 65_536)
+        return os.read(STDIN_DESCRIPTOR, 65_536)
     except OSError:
         return b""  # the terminal is closed
 
 
-def at_terminal() -> bool:
+def is_at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 T = TypeVar("T")
-FORCING_INTERRUPTS = 3
-"""The first Ctrl-C stops the turn and lets its tools end in order; this one no longer waits for them."""
+FORCED_STOP_INTERRUPTS = 3
+"""The first Ctrl-C stops the turn and waits for its tools to end; the Ctrl-C with this number does not wait."""
 
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -144,43 +144,43 @@ class Interrupts:
     """Sends a Ctrl-C to the work that runs, else to the reader of the keyboard."""
 
     def __init__(
-        self, idle: Callable[[], None], print_notice: Callable[[str], None]
+        self, on_idle: Callable[[], None], print_notice: Callable[[str], None]
     ) -> None:
-        self._idle = idle
+        self._on_idle = on_idle
         self._print_notice = print_notice
         self._task: asyncio.Task[Any] | None = None
-        self._times = 0
-        self._stopping: Callable[[], None] | None = None
+        self._interrupt_count = 0
+        self._on_stop: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Within, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end and are saved."""
+        """Inside the block, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end too."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         # Leave alone a signal that is ignored, as under nohup.
-        ending = [
+        end_signals = [
             number
             for number in END_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         ]
         handlers = {
-            number: signal.getsignal(number) for number in (signal.SIGINT, *ending)
+            number: signal.getsignal(number) for number in (signal.SIGINT, *end_signals)
         }
-        received: list[int] = []
+        received_signals: list[int] = []
 
-        def end(number: int) -> None:
-            received.append(number)
-            if task is not None and len(received) == 1:
+        def on_end_signal(number: int) -> None:
+            received_signals.append(number)
+            if task is not None and len(received_signals) == 1:
                 task.cancel()
 
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
-        for number in ending:
-            loop.add_signal_handler(number, end, number)
+        for number in end_signals:
+            loop.add_signal_handler(number, on_end_signal, number)
         try:
             yield
         except asyncio.CancelledError:
-            if received:
-                raise typer.Exit(128 + received[0]) from None
+            if received_signals:
+                raise typer.Exit(128 + received_signals[0]) from None
             raise
         finally:
             for number, handler in handlers.items():
@@ -188,13 +188,13 @@ class Interrupts:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     async def run(
-        self, work: Coroutine[Any, Any, T], stopping: Callable[[], None] | None = None
+        self, work: Coroutine[Any, Any, T], on_stop: Callable[[], None] | None = None
     ) -> T:
-        """Do the work; `StoppedError` if Ctrl-C stopped it. `stopping` is called at the first Ctrl-C."""
+        """Do the work; raise `StoppedError` if Ctrl-C stopped it. `on_stop` is called at the first Ctrl-C."""
         task: asyncio.Task[T] = asyncio.create_task(work)
         self._task = task
-        self._times = 0
-        self._stopping = stopping
+        self._interrupt_count = 0
+        self._on_stop = on_stop
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -210,19 +210,22 @@ class Interrupts:
     def interrupt(self) -> None:
         """Handle one Ctrl-C."""
         if self._task is None:
-            self._idle()
+            self._on_idle()
             return
-        self._times += 1
-        if self._times == 1 and self._stopping is not None:
-            self._stopping()
-        if self._times == 1 or self._times >= FORCING_INTERRUPTS:
+        self._interrupt_count += 1
+        if self._interrupt_count == 1 and self._on_stop is not None:
+            self._on_stop()
+        if (
+            self._interrupt_count == 1
+            or self._interrupt_count >= FORCED_STOP_INTERRUPTS
+        ):
             self._task.cancel()
         else:
             self._print_notice("stopping; waiting for the running tools to end")
 
 
-QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
-ANSWERS: dict[str, ApprovalAnswer] = {
+APPROVAL_QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
+APPROVAL_ANSWERS: dict[str, ApprovalAnswer] = {
     "y": True,
     "yes": True,
     "n": False,
@@ -232,8 +235,14 @@ ANSWERS: dict[str, ApprovalAnswer] = {
     "always": "always",
 }
 MAX_PREVIEW_LINES = 60
-"""Lines of a change that are shown; the others are counted."""
-_DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
+"""Lines of a change that are shown; the rest is only counted."""
+_DIFF_STYLES = (
+    ("+++", "bold"),
+    ("---", "bold"),
+    ("@@", "cyan"),
+    ("+", "green"),
+    ("-", "red"),
+)
 
 
 class ApprovalPrompt:
@@ -247,23 +256,23 @@ class ApprovalPrompt:
         self._stop = stop
 
     async def __call__(self, permission: Permission) -> ApprovalAnswer:
-        self._screen.settle()
+        self._screen.flush()
         self._screen.print(render_permission(permission))
         while True:
             try:
-                typed = await self._reader.ask(QUESTION)
+                reply_text = await self._reader.ask(APPROVAL_QUESTION)
             except EOFError:
                 return False
             except KeyboardInterrupt:
                 # A KeyboardInterrupt that leaves this task would end the event loop.
                 self._stop()
                 raise asyncio.CancelledError from None
-            first, _, reason = typed.strip().partition(" ")
-            if first.lower() in ("n", "no", "n:", "no:", "no,") and reason.strip():
+            first_word, _, reason = reply_text.strip().partition(" ")
+            if first_word.lower() in ("n", "no", "n:", "no:", "no,") and reason.strip():
                 return Denial(reason.strip())
-            reply = ANSWERS.get(typed.strip().lower())
-            if reply is not None:
-                return reply
+            answer = APPROVAL_ANSWERS.get(reply_text.strip().lower())
+            if answer is not None:
+                return answer
             self._screen.print(Text("Answer y, n or a; Ctrl-C stops the turn.", "dim"))
 
 
@@ -274,22 +283,25 @@ def render_permission(permission: Permission) -> RenderableType:
         "write": "write",
         "cache": "give up the provider's cache",
     }[permission.kind]
-    head = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
+    heading = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
     body = Text(
-        "\n".join(f"  {line}" for line in visible(permission.what).split("\n")), "bold"
+        "\n".join(f"  {line}" for line in escape_controls(permission.what).split("\n")),
+        "bold",
     )
     return (
-        Group(head, body, _render_change(permission.detail))
+        Group(heading, body, _render_change(permission.detail))
         if permission.detail.strip()
-        else Group(head, body)
+        else Group(heading, body)
     )
 
 
 def _render_change(detail: str) -> Text:
-    rows = visible(detail).rstrip("\n").split("\n")
+    rows = escape_controls(detail).rstrip("\n").split("\n")
     text = Text()
     for row in rows[:MAX_PREVIEW_LINES]:
-        style = next((style for start, style in _DIFF if row.startswith(start)), "dim")
+        style = next(
+            (style for start, style in _DIFF_STYLES if row.startswith(start)), "dim"
+        )
         text.append(f"  {row}\n", style)
     if len(rows) > MAX_PREVIEW_LINES:
         text.append(f"  … {len(rows) - MAX_PREVIEW_LINES:,} more lines\n", "dim")

@@ -22,20 +22,22 @@ class Pastes:
         lines = len(text.splitlines())
         if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
-        size = count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"
-        placeholder = f"[paste {len(self._texts) + 1}: {size}]"
+        size_text = (
+            count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"
+        )
+        placeholder = f"[paste {len(self._texts) + 1}: {size_text}]"
         self._texts[placeholder] = text
         return placeholder
 
     def unfold(self, text: str) -> str:
-        """Return what was typed with every placeholder replaced by its text."""
+        """Return the text with every placeholder replaced by the pasted text."""
         for placeholder, pasted in self._texts.items():
             text = text.replace(placeholder, pasted)
         return text
 
 
 class UnfoldingHistory(FileHistory):
-    """An input history whose file holds the pasted texts, since placeholders end with the chat."""
+    """An input history that stores the pasted texts, since placeholders are valid within one chat only."""
 
     def __init__(self, file: str, pastes: Pastes) -> None:
         super().__init__(file)

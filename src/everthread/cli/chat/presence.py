@@ -1,4 +1,4 @@
-"""Notice other terminals on this machine that have the same thread open."""
+"""Detect other terminals on this machine that have the same thread open."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-FOLDER = "terminals"
+LOCK_FOLDER = "terminals"
 
 
-class Presence:
+class TerminalPresence:
     """A lock file of this terminal for each thread it enters; the lock ends with the process."""
 
     def __init__(self, home: Path) -> None:
-        self._folder = home / FOLDER
+        self._folder = home / LOCK_FOLDER
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
         self._thread = ""
-        self._reported: set[str] = set()
+        self._reported_processes: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -30,20 +30,24 @@ class Presence:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leave()
+        self._release_lock()
 
     def enter(self, thread: str) -> str:
         """Move to a thread; return a warning if another terminal has it open that was not reported before."""
         if thread != self._thread:
-            self._leave()
+            self._release_lock()
             self._lock(thread)
-        others = self._find_others()
-        news = [process for process in others if process not in self._reported]
-        self._reported = set(others)
-        if not news:
+        other_processes = self._find_other_processes()
+        new_processes = [
+            process
+            for process in other_processes
+            if process not in self._reported_processes
+        ]
+        self._reported_processes = set(other_processes)
+        if not new_processes:
             return ""
         return (
-            f"This thread is open in another terminal too (process {', '.join(news)}): "
+            f"This thread is open in another terminal too (process {', '.join(new_processes)}): "
             "messages of both go into one history."
         )
 
@@ -54,12 +58,12 @@ class Presence:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("wb")
         except OSError:
-            return  # a home that cannot be written: nothing is noticed
+            return  # the home cannot be written: no terminal is detected
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _find_others(self) -> list[str]:
+    def _find_other_processes(self) -> list[str]:
         """Return the process ids that hold a lock for the thread; remove files without a lock."""
-        others = []
+        other_processes = []
         for path in sorted(self._folder.glob(f"{self._thread}.*")):
             if path == self._path:
                 continue
@@ -68,16 +72,16 @@ class Presence:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink(missing_ok=True)
             except BlockingIOError:
-                others.append(path.suffix[1:])
+                other_processes.append(path.suffix[1:])
             except OSError:
                 continue
-        return others
+        return other_processes
 
-    def _leave(self) -> None:
+    def _release_lock(self) -> None:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         if self._file is not None:
             self._file.close()
         self._file = None
         self._path = None
-        self._reported = set()
+        self._reported_processes = set()

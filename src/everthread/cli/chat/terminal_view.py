@@ -20,7 +20,7 @@ from rich.text import Text
 
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import format_cost, visible
+from everthread.cli.output import escape_controls, format_cost
 from everthread.compaction.journal.journal import name_author
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.core.messages import Call, clip, count_noun
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-DIM = "dim"
+DIM_STYLE = "dim"
 ACCENT_STYLE = "cyan"
 WARNING_STYLE = "yellow"
 
 
 def render_event(event: Event) -> Text | None:
-    """The line for an event; None for events that only change figures."""
+    """Return the line for an event; None for events that only change figures."""
     match event:
         case CompactionDone():
             return _render_compaction(event)
@@ -62,37 +62,39 @@ def render_event(event: Event) -> Text | None:
             inner = render_event(event.event)
             return Text.assemble("  ", inner) if inner else None
     line = _describe_event(event)
-    return None if line is None else Text(f"{line[0]} {visible(line[1])}", line[2])
+    return (
+        None if line is None else Text(f"{line[0]} {escape_controls(line[1])}", line[2])
+    )
 
 
 def _describe_event(event: Event) -> tuple[str, str, str] | None:
-    """The mark, the words and the style."""
+    """Return the mark, the text and the style of an event's line; None if it has none."""
     match event:
         case CompactionProgress():
-            return None if event.is_repeated else ("◇", event.text, DIM)
+            return None if event.is_repeated else ("◇", event.text, DIM_STYLE)
         case CompactionVoid():
-            return "◇", f"Nothing was compacted: {event.why}", DIM
+            return "◇", f"Nothing was compacted: {event.why}", DIM_STYLE
         case CompactionFailed():
             return "✗", f"The compaction failed: {event.error}", WARNING_STYLE
         case Recovery():
             return "↻", _describe_recovery(event), WARNING_STYLE
         case LimitLearnt():
-            unstored = "" if event.stored else ", not stored"
+            storage_note = "" if event.stored else ", not stored"
             return (
                 "↻",
-                f"the window of {event.model} is {event.window:,} tokens: {event.source}{unstored}",
+                f"the window of {event.model} is {event.window:,} tokens: {event.source}{storage_note}",
                 WARNING_STYLE,
             )
         case OutputStored():
             return (
                 "▤",
                 f"{event.tool or 'message'}: {event.chars:,} characters stored as {event.output}",
-                DIM,
+                DIM_STYLE,
             )
         case Recalled():
-            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", DIM
+            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", DIM_STYLE
         case ToolsChanged():
-            return "⚒", _describe_tools(event), DIM
+            return "⚒", _describe_tools(event), DIM_STYLE
         case Notice():
             return "!", event.text, WARNING_STYLE
         case TurnEnded(reason="max_rounds"):
@@ -118,7 +120,7 @@ def _describe_tools(event: ToolsChanged) -> str:
     )
 
 
-PROBLEMS = {
+PROBLEM_TEXTS = {
     "prompt_too_long": "The provider refused the prompt as too long",
     "max_tokens_too_large": "The provider refused the length of answer asked for",
     "payload_too_large": "The provider refused the request: too many bytes",
@@ -126,8 +128,8 @@ PROBLEMS = {
 
 
 def _describe_recovery(event: Recovery) -> str:
-    """Say what the provider refused, and how the next try differs."""
-    problem = PROBLEMS.get(event.problem, event.problem)
+    """Describe what the provider refused, and how the next try differs."""
+    problem = PROBLEM_TEXTS.get(event.problem, event.problem)
     count = "" if event.attempt <= 1 else f" ({event.attempt})"
     return f"{problem}. Trying again{count}: {event.action}"
 
@@ -136,32 +138,32 @@ _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 
 def style_markup(text: str) -> Text:
-    """Style the bullets, code and bold words in the answer of a slash command; its lines stay lines."""
+    """Style the bullets, code and bold words in the answer of a slash command, without rewrapping its lines."""
     styled = Text()
-    at = 0
-    text = re.sub(r"^- ", "• ", visible(text), flags=re.MULTILINE)
+    position = 0
+    text = re.sub(r"^- ", "• ", escape_controls(text), flags=re.MULTILINE)
     for match in _MARKUP.finditer(text):
-        styled.append(text[at : match.start()])
+        styled.append(text[position : match.start()])
         styled.append(match[1] or match[2], ACCENT_STYLE if match[1] else "bold")
-        at = match.end()
-    return styled.append(text[at:])
+        position = match.end()
+    return styled.append(text[position:])
 
 
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
     author = (
-        f"; summary by {visible(name_author(event.author))}" if event.author else ""
+        f"; summary by {escape_controls(name_author(event.author))}"
+        if event.author
+        else ""
     )
     cost = f" for {format_dollars(event.cost)}" if event.cost else ""
+    sizes = f"{format_thousands(event.tokens_before)} → {format_thousands(event.tokens_after)}"
     line = Text.assemble(
-        (
-            f"◆ Compacted {thousands(event.tokens_before)} → {thousands(event.tokens_after)} tokens{author}{cost}.",
-            ACCENT_STYLE,
-        ),
-        (" /why, /undo", DIM),
+        (f"◆ Compacted {sizes} tokens{author}{cost}.", ACCENT_STYLE),
+        (" /why, /undo", DIM_STYLE),
     )
     for warning in event.warnings:
-        line.append(f"\n  ! {visible(warning)}", WARNING_STYLE)
+        line.append(f"\n  ! {escape_controls(warning)}", WARNING_STYLE)
     return line
 
 
@@ -178,29 +180,32 @@ CONTEXT_COLOURS = {
 
 
 def render_context(data: Mapping[str, Any], width: int) -> Text:
-    """Render what `/context` found as a bar in colours with a line for each kind."""
+    """Render the result of `/context` as a coloured bar and a line for each kind of content."""
     window = data["window"]
     sizes: dict[str, int] = data["kinds"]
     threshold = data["threshold"]
-    cells = max(20, min(width - 2, 72))
+    bar_width = max(20, min(width - 2, 72))
     colours: list[str] = []
     for kind, size in sizes.items():
-        colours += [CONTEXT_COLOURS[kind]] * round(size / window * cells)
-    colours = colours[:cells]
+        colours += [CONTEXT_COLOURS[kind]] * round(size / window * bar_width)
+    colours = colours[:bar_width]
     bar = Text()
-    mark = min(cells - 1, round(threshold / window * cells))
-    for at in range(cells):
-        style = colours[at] if at < len(colours) else CONTEXT_COLOURS["free"]
-        cell = "█" if at < len(colours) else "·"
-        bar.append("│" if at == mark else cell, "bold" if at == mark else style)
-    head = f"{data['tokens']:,} of {window:,} tokens ({data['tokens'] / window:.0%})"
-    lines = [Text(head, "bold"), bar]
+    threshold_column = min(bar_width - 1, round(threshold / window * bar_width))
+    for column in range(bar_width):
+        style = colours[column] if column < len(colours) else CONTEXT_COLOURS["free"]
+        cell = "█" if column < len(colours) else "·"
+        bar.append(
+            "│" if column == threshold_column else cell,
+            "bold" if column == threshold_column else style,
+        )
+    heading = f"{data['tokens']:,} of {window:,} tokens ({data['tokens'] / window:.0%})"
+    lines = [Text(heading, "bold"), bar]
     for row in list_context(sizes, window):
         kind = row[:14].strip()
         style = CONTEXT_COLOURS[kind]
-        square = "■ " if kind != "free" else "· "
-        lines.append(Text.assemble((square, style), row))
-    lines.append(Text(f"│ {describe_threshold(data)}", DIM))
+        bullet = "■ " if kind != "free" else "· "
+        lines.append(Text.assemble((bullet, style), row))
+    lines.append(Text(f"│ {describe_threshold(data)}", DIM_STYLE))
     return Text("\n").join(lines)
 
 
@@ -215,7 +220,7 @@ class ToolLines:
         self._running: dict[tuple[str, str], ToolStarted] = {}
 
     def render(self, event: Event, thread: str = "") -> Text | None:
-        """The line for an event of a tool; None for others. `thread`: a subagent's, where call ids repeat."""
+        """Return the line for an event of a tool; None for others. `thread`: the subagent's, since call ids repeat."""
         match event:
             case ToolStarted():
                 self._running[thread, event.call_id] = event
@@ -228,10 +233,11 @@ class ToolLines:
         return None
 
     @property
-    def running(self) -> str:
+    def running_text(self) -> str:
         """Return the running tools in one line; empty if there are none."""
         targets = [
-            _target(event.tool, event.arguments) for event in self._running.values()
+            _describe_call(event.tool, event.arguments)
+            for event in self._running.values()
         ]
         return f"⚙ {'; '.join(targets)} …" if targets else ""
 
@@ -240,30 +246,32 @@ class ToolLines:
 
 
 def render_tool_result(event: ToolFinished) -> Text:
-    """The line of a finished tool: name, target, outcome, seconds, the start of its output."""
-    action = _action(event.tool, event.arguments)
+    """Render the line of a finished tool: name, target, outcome, seconds, the start of its output."""
+    action = _parse_action(event.tool, event.arguments)
     mark, style = ("✗", WARNING_STYLE) if event.failed else ("✓", "green")
-    outcome = "refused" if event.refused else _outcome(event, action)
+    outcome = "refused" if event.refused else _describe_outcome(event, action)
     line = Text.assemble(
         (mark, style),
-        f" {_target(event.tool, event.arguments)}",
-        (f"  {visible(outcome)}", DIM),
+        f" {_describe_call(event.tool, event.arguments)}",
+        (f"  {escape_controls(outcome)}", DIM_STYLE),
     )
     if event.refused:
         return line
     if event.seconds >= 0.05:
-        line.append(f"  {event.seconds:.1f} s", DIM)
-    return line.append_text(_preview(event.text, action.kind))
+        line.append(f"  {event.seconds:.1f} s", DIM_STYLE)
+    return line.append_text(_render_preview(event.text, action.kind))
 
 
 PREVIEW_LINES = 3
 """Lines of a tool's output that are shown."""
 
 
-def _preview(text: str, kind: str) -> Text:
-    """The first lines of the output of a command or a search, and the count of the others."""
-    first, _, output = text.partition("\n")
-    rows = visible(output if first.startswith("exit code:") else text).splitlines()
+def _render_preview(text: str, kind: str) -> Text:
+    """Render the first lines of the output of a command or a search, and the count of the others."""
+    first_line, _, output = text.partition("\n")
+    rows = escape_controls(
+        output if first_line.startswith("exit code:") else text
+    ).splitlines()
     rows = [row for row in rows if row.strip()]
     if kind not in ("shell", "search") or len(rows) < 2:
         return Text()
@@ -271,15 +279,15 @@ def _preview(text: str, kind: str) -> Text:
         f"\n  │ {clip(row.rstrip(), MAX_ARGUMENT_CHARS)}"
         for row in rows[:PREVIEW_LINES]
     ]
-    more = (
+    more_line = (
         f"\n  │ … {len(rows) - PREVIEW_LINES:,} more"
         if len(rows) > PREVIEW_LINES
         else ""
     )
-    return Text("".join(lines) + more, DIM)
+    return Text("".join(lines) + more_line, DIM_STYLE)
 
 
-def _outcome(event: ToolFinished, action: Action) -> str:
+def _describe_outcome(event: ToolFinished, action: Action) -> str:
     """Show a one-line result unchanged; describe a longer one in a few words."""
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
@@ -289,13 +297,13 @@ def _outcome(event: ToolFinished, action: Action) -> str:
     )
 
 
-def _target(tool: str, arguments: Mapping[str, Any]) -> str:
-    action = _action(tool, arguments)
-    words = " ".join(part for part in (action.target, action.detail) if part)
-    return visible(f"{tool} {clip(words, MAX_ARGUMENT_CHARS)}".rstrip())
+def _describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
+    action = _parse_action(tool, arguments)
+    target = " ".join(part for part in (action.target, action.detail) if part)
+    return escape_controls(f"{tool} {clip(target, MAX_ARGUMENT_CHARS)}".rstrip())
 
 
-def _action(tool: str, arguments: Mapping[str, Any]) -> Action:
+def _parse_action(tool: str, arguments: Mapping[str, Any]) -> Action:
     return action_of(
         Call("", tool, json.dumps(dict(arguments), default=str))
     ) or Action(tool)
@@ -305,34 +313,34 @@ _PARSER = MarkdownIt().enable("table")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
-class Blocks:
-    """A Markdown text that grows. `feed` returns the finished blocks; `rest` is the unfinished one."""
+class MarkdownBlocks:
+    """A Markdown text that grows. `feed` returns the finished blocks; `unfinished_text` is the unfinished one."""
 
     def __init__(self) -> None:
-        self.rest = ""
+        self.unfinished_text = ""
         self._fence = ""
 
     def feed(self, text: str) -> list[str]:
         """Take the next piece of text; return the blocks that cannot change any more, in order."""
-        length = len(self.rest)
-        self.rest = self.rest + text
+        length = len(self.unfinished_text)
+        self.unfinished_text = self.unfinished_text + text
         if "\n" not in text or not self._may_finish(length):
             return []
         return self._take_finished()
 
     def finish(self) -> list[str]:
-        """The remaining blocks, at the end of the text."""
+        """Return the remaining blocks, at the end of the text."""
         blocks = self.feed("\n")
-        last = self.rest.removesuffix("\n")
-        self.rest = ""
+        last_block = self.unfinished_text.removesuffix("\n")
+        self.unfinished_text = ""
         self._fence = ""
-        return [*blocks, last]
+        return [*blocks, last_block]
 
     def tail(self, lines: int) -> str:
-        """The last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
-        rows = self.rest.split("\n")
+        """Return the last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
+        rows = self.unfinished_text.split("\n")
         if len(rows) <= lines:
-            return self.rest
+            return self.unfinished_text
         opening = [rows[0]] if _FENCE.match(rows[0]) else []
         return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
 
@@ -340,41 +348,41 @@ class Blocks:
         """Inside a code block only a closing line after `length` can finish it; the rest is not parsed again."""
         if not self._fence:
             return True
-        start = self.rest.rfind("\n", 0, length) + 1
+        start = self.unfinished_text.rfind("\n", 0, length) + 1
         return any(
             line.strip().startswith(self._fence)
-            for line in self.rest[start:].split("\n")
+            for line in self.unfinished_text[start:].split("\n")
         )
 
     def _take_finished(self) -> list[str]:
-        rows = self.rest.split("\n")
-        complete = rows[:-1]  # the last row may still grow into something else
-        tops = [
+        rows = self.unfinished_text.split("\n")
+        complete_rows = rows[:-1]  # the last row may still grow into something else
+        top_tokens = [
             token
-            for token in _PARSER.parse("\n".join(complete))
+            for token in _PARSER.parse("\n".join(complete_rows))
             if token.level == 0 and token.map
         ]
-        starts = [token.map[0] for token in tops if token.map]
-        self._fence = _open_fence(tops[-1]) if tops else ""
-        if len(starts) < 2:
+        block_starts = [token.map[0] for token in top_tokens if token.map]
+        self._fence = _find_open_fence(top_tokens[-1]) if top_tokens else ""
+        if len(block_starts) < 2:
             return []
-        self.rest = "\n".join(rows[starts[-1] :])
+        self.unfinished_text = "\n".join(rows[block_starts[-1] :])
         return [
-            "\n".join(complete[first:last])
-            for first, last in pairwise([0, *starts[1:]])
+            "\n".join(complete_rows[start:end])
+            for start, end in pairwise([0, *block_starts[1:]])
         ]
 
 
-def _open_fence(block: Token) -> str:
+def _find_open_fence(block: Token) -> str:
     """Return the fence that would close this code block; empty if it is closed or not a code block."""
-    first, end = block.map or (0, 0)
-    is_closed = end - first > 1 + block.content.count("\n")
+    start, end = block.map or (0, 0)
+    is_closed = end - start > 1 + block.content.count("\n")
     return block.markup if block.type == "fence" and not is_closed else ""
 
 
 FRAMES_PER_SECOND = 10
-"""How often a second the unfinished block is drawn."""
-CODE = "ansi_dark"
+"""How often the unfinished block is redrawn."""
+CODE_THEME = "ansi_dark"
 """The terminal's own colours."""
 MARGIN_LINES = 3
 """Lines of the terminal left free below the unfinished block."""
@@ -386,15 +394,15 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rich = console.is_terminal and not console.is_dumb_terminal
-        self.beside: Callable[[Callable[[], None]], None] | None = None
+        self.print_above: Callable[[Callable[[], None]], None] | None = None
         """Set while the user types: prints above the line that is being typed."""
         self.tools = ToolLines()
-        self._blocks = Blocks()
+        self._blocks = MarkdownBlocks()
         self._live: Live | None = None
         self._waiting = ""
-        self._since = 0.0
+        self._waiting_since = 0.0
         self._has_text = self._has_block = False
-        self._progress: set[str] = set()
+        self._shown_progress: set[str] = set()
         """Lines of a compaction that were shown; its warnings repeat them."""
 
     def print(self, line: RenderableType) -> None:
@@ -405,55 +413,59 @@ class Screen:
         def show() -> None:
             self.console.print(line, soft_wrap=not self.console.is_terminal)
 
-        if self.beside is not None:
-            self.beside(show)
+        if self.print_above is not None:
+            self.print_above(show)
         else:
             show()
 
-    def text(self, piece: str) -> None:
+    def text(self, text: str) -> None:
         """Show the next piece of an answer."""
         self._has_text = True
         if not self.rich:
-            self.console.out(visible(piece), end="", highlight=False)
+            self.console.out(escape_controls(text), end="", highlight=False)
             return
         self._waiting = ""
-        for block in self._blocks.feed(visible(piece)):
+        for block in self._blocks.feed(escape_controls(text)):
             self._print_block(block)
         self._draw()
 
     def event(self, event: Event, *, idle: str = "") -> None:
-        """Show an event's line, and then what is waited for: the tools that run, or `idle`."""
+        """Show an event's line, and then the current wait: the running tools, or `idle`."""
         if isinstance(event, Notice) and event.passing and self.rich:
-            self.settle()
+            self.flush()
             # One line, replaced by the next one.
-            self.show_waiting(f"! {visible(event.text)}")
+            self.show_waiting(f"! {escape_controls(event.text)}")
             return
         if isinstance(event, CompactionProgress):
-            self._progress.add(event.text)
+            self._shown_progress.add(event.text)
         elif isinstance(event, CompactionDone):
-            fresh = tuple(one for one in event.warnings if one not in self._progress)
-            event = replace(event, warnings=fresh)
-            self._progress.clear()
+            new_warnings = tuple(
+                warning
+                for warning in event.warnings
+                if warning not in self._shown_progress
+            )
+            event = replace(event, warnings=new_warnings)
+            self._shown_progress.clear()
         line = self.tools.render(event) or render_event(event)
         if line is not None:
-            self.settle()
+            self.flush()
             self.print(line)
-        if words := _waiting_for(event):
+        if words := _describe_wait(event):
             self.show_waiting(words)
-        elif words := self.tools.running or (idle if line is not None else ""):
-            self.settle()
+        elif words := self.tools.running_text or (idle if line is not None else ""):
+            self.flush()
             self.show_waiting(words)
 
     def show_waiting(self, words: str) -> None:
-        """Show that something runs, and for how long, until anything else is shown."""
+        """Show the current wait and how long it has lasted, until anything else is shown."""
         if self.rich and not self._has_text:
             if words != self._waiting:
                 self._waiting = words
-                self._since = time.monotonic()
+                self._waiting_since = time.monotonic()
             self._draw()
 
-    def settle(self) -> None:
-        """Print the unfinished block unchanged: the answer is over, or something else follows."""
+    def flush(self) -> None:
+        """Print the unfinished block, because the answer is over or something else follows."""
         blocks = [block for block in self._blocks.finish() if block.strip()]
         self._waiting = ""
         if self._live is not None:
@@ -472,30 +484,30 @@ class Screen:
         self._has_block = True
         self.console.print(self._render_block(block), end="")
 
-    def _render_block(self, block: str, most: int | None = None) -> Segments:
-        """Render a block without the empty lines around it, at most its last `most` lines."""
+    def _render_block(self, block: str, max_lines: int | None = None) -> Segments:
+        """Render a block without the empty lines around it, at most its last `max_lines` lines."""
         lines = self.console.render_lines(
-            Markdown(block, hyperlinks=False, code_theme=CODE), pad=False
+            Markdown(block, hyperlinks=False, code_theme=CODE_THEME), pad=False
         )
-        full = [
-            at
-            for at, line in enumerate(lines)
+        filled_rows = [
+            row
+            for row, line in enumerate(lines)
             if "".join(segment.text for segment in line).strip()
         ]
-        lines = lines[full[0] : full[-1] + 1] if full else []
-        lines = lines if most is None else lines[-most:]
+        lines = lines[filled_rows[0] : filled_rows[-1] + 1] if filled_rows else []
+        lines = lines if max_lines is None else lines[-max_lines:]
         return Segments(
             [segment for line in lines for segment in (*line, Segment.line())]
         )
 
     def _render_unfinished(self) -> RenderableType:
-        """Return the part redrawn with every frame: the end of the unfinished block, or the event being waited for."""
-        room = max(self.console.height - MARGIN_LINES, 4)
-        text = self._blocks.tail(room)
+        """Render the part that is redrawn with every frame: the end of the unfinished block, or the current wait."""
+        max_lines = max(self.console.height - MARGIN_LINES, 4)
+        text = self._blocks.tail(max_lines)
         if text.strip():
-            block = self._render_block(text, room)
+            block = self._render_block(text, max_lines)
             return Group(Text(""), block) if self._has_block else block
-        seconds = time.monotonic() - self._since
+        seconds = time.monotonic() - self._waiting_since
         return Text(
             f"{self._waiting} ({seconds:.0f} s)"
             if self._waiting and seconds >= 1
@@ -504,7 +516,7 @@ class Screen:
         )
 
     def _draw(self) -> None:
-        if self._live is None and self.beside is None:  # else the user types there
+        if self._live is None and self.print_above is None:  # else the user types there
             self._live = Live(
                 console=self.console,
                 refresh_per_second=FRAMES_PER_SECOND,
@@ -522,10 +534,10 @@ class Screen:
             self._has_text = False
 
 
-def _waiting_for(event: Event) -> str:
+def _describe_wait(event: Event) -> str:
     """Return the words to show while a compaction runs; empty for other events."""
     if isinstance(event, CompactionStarted) and not event.background:
-        return f"compacting {thousands(event.tokens)} tokens …"
+        return f"compacting {format_thousands(event.tokens)} tokens …"
     return ""
 
 
@@ -539,13 +551,13 @@ class Status:
     compactions: int = 0
     is_free: bool = False
     """The model runs on this machine and has no price."""
-    used: UsageRow = field(default_factory=lambda: UsageRow("all"))
+    usage: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
-    def restart(
+    def load(
         self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]
     ) -> None:
         """Take the figures of a stored thread."""
-        self.used = sum_usage("all", [*map(usage_row, usage)])
+        self.usage = sum_usage("all", [*map(usage_row, usage)])
         self.compactions = sum(record.reverted is None for record in compactions)
 
     def update(self, event: Event) -> None:
@@ -554,7 +566,7 @@ class Status:
                 self.tokens = event.tokens
                 self.window = event.window
             case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
-                self.used = sum_usage("all", [self.used, usage_row(call)])  # type: ignore[arg-type]  # the same fields
+                self.usage = sum_usage("all", [self.usage, usage_row(call)])  # type: ignore[arg-type]  # the same fields
             case CompactionDone():
                 self.compactions = event.count
                 self.tokens = event.tokens_after
@@ -562,22 +574,22 @@ class Status:
                 self.window = event.window
 
     def line(self) -> str:
-        filled = f"{self.tokens / self.window:.0%}" if self.window else "-"
+        share = f"{self.tokens / self.window:.0%}" if self.window else "-"
         parts = [
-            visible(self.model),
-            f"{thousands(self.tokens)} of {thousands(self.window)} ({filled})",
+            escape_controls(self.model),
+            f"{format_thousands(self.tokens)} of {format_thousands(self.window)} ({share})",
         ]
-        if self.used.prompt:
-            parts.append(f"cache {self.used.cache_read / self.used.prompt:.0%}")
-        if self.used.calls and not self.is_free:
-            price = format_cost(self.used)
-            parts.append(f"cost {price}" if self.used.unpriced else price)
+        if self.usage.prompt:
+            parts.append(f"cache {self.usage.cache_read / self.usage.prompt:.0%}")
+        if self.usage.calls and not self.is_free:
+            price = format_cost(self.usage)
+            parts.append(f"cost {price}" if self.usage.unpriced else price)
         if self.compactions:
             parts.append(count_noun(self.compactions, "compaction"))
         return " · ".join(parts)
 
 
-def thousands(tokens: int) -> str:
+def format_thousands(tokens: int) -> str:
     """Format a number of tokens: `950`, `12.3K`, `200K`, `1M`."""
     for unit, letter in ((1_000_000, "M"), (1_000, "K")):
         if tokens >= unit:

@@ -1,4 +1,4 @@
-"""Keys that are typed while a chat starts or a turn runs: they wait for the next message."""
+"""Keep keys that are typed while a chat starts or a turn runs for the next message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_BRACKETED_PASTE = "\x1b[?2004h"
 END_BRACKETED_PASTE = "\x1b[?2004l"
 MAX_READ_BYTES = 65_536
 QUIET_SECONDS = 0.05
-"""A paste in one burst has ended when no key came for so long."""
+"""A paste has ended when no key came for this long."""
 ENTER_KEYS = (Keys.ControlJ, Keys.ControlM)
 
 
@@ -32,52 +32,55 @@ class TypeAhead:
     question, and a full queue would hold back Ctrl-C.
     """
 
-    def __init__(self, source: Input) -> None:
-        self._source = source
+    def __init__(self, keyboard: Input) -> None:
+        self._keyboard = keyboard
         self._keys: list[KeyPress] = []
         self._parser = Vt100Parser(self._keys.append)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_held = False
+        self._is_holding = False
 
     @contextlib.contextmanager
     def hold(self, *, as_one_message: bool = False) -> Iterator[None]:
-        """Within, keys are read and neither shown nor used; Ctrl-C remains a signal.
+        """Inside the block, read keys without showing or using them; Ctrl-C remains a signal.
 
-        `as_one_message`: several lines are one paste. A terminal marks a paste only if it was asked to before, so
-        the lines of one that began before the program cannot be told from typed ones.
+        `as_one_message`: treat several lines as one paste. A terminal marks a paste only if it was asked to before, so
+        the lines of a paste that began before the program look like typed ones.
         """
-        terminal = self._source.fileno()
+        terminal = self._keyboard.fileno()
         try:
-            before = termios.tcgetattr(terminal)
+            original_settings = termios.tcgetattr(terminal)
         except termios.error:
             yield  # not a terminal
             return
-        quiet = [*before]
-        quiet[0] &= ~termios.ICRNL
-        quiet[3] &= ~(termios.ECHO | termios.ICANON)
-        quiet[3] |= termios.NOFLSH  # Ctrl-C leaves a paste whole
-        termios.tcsetattr(terminal, termios.TCSADRAIN, quiet)
+        quiet_settings = [*original_settings]
+        quiet_settings[0] &= ~termios.ICRNL
+        quiet_settings[3] &= ~(termios.ECHO | termios.ICANON)
+        quiet_settings[3] |= termios.NOFLSH  # Ctrl-C leaves a paste whole
+        termios.tcsetattr(terminal, termios.TCSADRAIN, quiet_settings)
         self._parser.reset()
-        self._is_held = True
+        self._is_holding = True
         self._listen()
         try:
             yield
         finally:
-            self._is_held = False
+            self._is_holding = False
             quiet_seconds = QUIET_SECONDS if as_one_message and self._keys else 0
-            while select.select([terminal], [], [], quiet_seconds)[0] and self._read():
+            while (
+                select.select([terminal], [], [], quiet_seconds)[0]
+                and self._read_keys()
+            ):
                 pass
             self._stop_listening()
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+            termios.tcsetattr(terminal, termios.TCSADRAIN, original_settings)
             self._parser.flush()
             keys = join_lines(self._keys) if as_one_message else [*self._keys]
-            store_typeahead(self._source, keys)
+            store_typeahead(self._keyboard, keys)
             self._keys.clear()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Within, a prompt reads the keyboard."""
-        if not self._is_held:
+        """Inside the block, let a prompt read the keyboard."""
+        if not self._is_holding:
             yield
             return
         self._stop_listening()
@@ -87,28 +90,28 @@ class TypeAhead:
             self._listen()
 
     def _listen(self) -> None:
-        asyncio.get_running_loop().add_reader(self._source.fileno(), self._read)
-        _write(START_BRACKETED_PASTE)
+        asyncio.get_running_loop().add_reader(self._keyboard.fileno(), self._read_keys)
+        _write_to_terminal(START_BRACKETED_PASTE)
 
     def _stop_listening(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._source.fileno())
-        _write(END_BRACKETED_PASTE)
+        asyncio.get_running_loop().remove_reader(self._keyboard.fileno())
+        _write_to_terminal(END_BRACKETED_PASTE)
 
-    def _read(self) -> bool:
-        """Take the keys that are there; False if the terminal is closed."""
+    def _read_keys(self) -> bool:
+        """Read the keys typed so far; return False if the terminal is closed."""
         try:
-            data = os.read(self._source.fileno(), MAX_READ_BYTES)
+            data = os.read(self._keyboard.fileno(), MAX_READ_BYTES)
         except OSError:
             data = b""
         if not data:
-            asyncio.get_running_loop().remove_reader(self._source.fileno())
+            asyncio.get_running_loop().remove_reader(self._keyboard.fileno())
             return False
         self._parser.feed(self._decoder.decode(data))
         return True
 
 
 def join_lines(keys: Sequence[KeyPress]) -> list[KeyPress]:
-    """Return several lines as one paste that is not sent yet; one line as it was typed, with its Enter."""
+    """Join several lines into one paste that is not sent yet; return a single line unchanged, with its Enter."""
     text = "".join(
         "\n" if press.key in ENTER_KEYS else press.data
         for press in keys
@@ -120,6 +123,6 @@ def join_lines(keys: Sequence[KeyPress]) -> list[KeyPress]:
     return [KeyPress(Keys.BracketedPaste, text)]
 
 
-def _write(sequence: str) -> None:
+def _write_to_terminal(sequence: str) -> None:
     sys.stdout.write(sequence)
     sys.stdout.flush()

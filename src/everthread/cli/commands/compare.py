@@ -35,7 +35,10 @@ def compare(
         ),
     ] = None,
     newest: Annotated[
-        int, number_option(least=1, text="Without LOG: this many of the newest logs.")
+        int,
+        number_option(
+            minimum=1, help_text="Without LOG: this many of the newest logs."
+        ),
     ] = 20,
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page here.")
@@ -48,9 +51,10 @@ def compare(
     the client's new context, and which in Everthread's of the same size and of the default size. No model is asked.
     """
     from everthread.lab.hand_offs import compare_log, describe
-    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
-    sources = logs or find_latest(limit=newest)
+    sources = logs or find_latest_logs(limit=newest)
     comparisons = []
     with show_progress(len(sources)) as progress:
         for number, source in enumerate(sources):
@@ -70,22 +74,28 @@ def compare(
         return
     print_text(sentence)
     print_table(
-        "", COLUMNS, [row for comparison in comparisons for row in _rows(comparison)]
+        "",
+        COLUMNS,
+        [row for comparison in comparisons for row in _list_rows(comparison)],
     )
     _print_notes(comparisons)
     if html is not None:
         print_text(f"The page: {html}")
 
 
-def _rows(comparison: Comparison) -> list[list[object]]:
+def _list_rows(comparison: Comparison) -> list[list[object]]:
     """Return three rows for each compaction: the client's context, and Everthread's in two sizes."""
     name = Path(comparison.source).name
     if len(name) > MAX_NAME_CHARS:
         name = f"{name[: MAX_NAME_CHARS - 1]}…"
-    return [row for made in comparison.compactions for row in _make_rows(name, made)]
+    return [
+        row
+        for hand_off in comparison.compactions
+        for row in _list_hand_off_rows(name, hand_off)
+    ]
 
 
-def _make_rows(log: str, made: ComparedHandOff) -> list[list[object]]:
+def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object]]:
     from everthread.lab.hand_offs import DEFAULT_SIZE, OWN, SAME_SIZE
 
     contexts = {
@@ -94,17 +104,17 @@ def _make_rows(log: str, made: ComparedHandOff) -> list[list[object]]:
         DEFAULT_SIZE: "Everthread, default size",
     }
     rows: list[list[object]] = []
-    for way, context in contexts.items():
-        held = made.held[way]
-        names = f"{held.names} of {made.names} ({held.names / made.names:.0%})"
-        is_hidden = way == OWN and not made.is_readable
+    for variant, context in contexts.items():
+        kept_counts = hand_off.held[variant]
+        names = f"{kept_counts.names} of {hand_off.names} ({kept_counts.names / hand_off.names:.0%})"
+        is_hidden = variant == OWN and not hand_off.is_readable
         rows.append(
             [
-                f"{log}, {made.number + 1}" if way == OWN else "",
+                f"{log}, {hand_off.number + 1}" if variant == OWN else "",
                 context,
                 "encrypted" if is_hidden else names,
-                f"{held.user_messages} of {made.user_messages}",
-                held.tokens,
+                f"{kept_counts.user_messages} of {hand_off.user_messages}",
+                kept_counts.tokens,
             ]
         )
     return rows
@@ -117,9 +127,9 @@ def _print_notes(comparisons: list[Comparison]) -> None:
             f"Not measured, because too little came before or after: {skipped:,} of the compactions."
         )
     if any(
-        not made.is_readable
+        not hand_off.is_readable
         for comparison in comparisons
-        for made in comparison.compactions
+        for hand_off in comparison.compactions
     ):
         print_text(
             "Encrypted summaries cannot be read; they do not count in the sentence above."
@@ -131,15 +141,15 @@ def _print_notes(comparisons: list[Comparison]) -> None:
 
 
 def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None:
-    from everthread.lab.replay.report import table_page
+    from everthread.lab.replay.report import render_table_page
 
     rows: list[list[Any]] = [
-        row for comparison in comparisons for row in _rows(comparison)
+        row for comparison in comparisons for row in _list_rows(comparison)
     ]
-    heads = [column.rstrip(">") for column in COLUMNS]
+    headings = [column.rstrip(">") for column in COLUMNS]
     try:
         Path(file).write_text(
-            table_page("Summaries compared", sentence, heads, rows), "utf-8"
+            render_table_page("Summaries compared", sentence, headings, rows), "utf-8"
         )
     except OSError as error:
         raise InputError(

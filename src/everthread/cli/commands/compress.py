@@ -31,7 +31,7 @@ from everthread.core.messages import count_noun, excerpt
 from everthread.core.outputs import replace_reader_name
 from everthread.core.types import Request
 from everthread.errors import ConfigError, InputError
-from everthread.lab.importers.read_logs import (
+from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
     read_conversation,
@@ -44,7 +44,7 @@ CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_response
 FileArgument = Annotated[str, typer.Argument(help=FILE_HELP)]
 WindowOption = Annotated[
     int | None,
-    number_option(least=MIN_WINDOW, text="The model's window, in tokens."),
+    number_option(minimum=MIN_WINDOW, help_text="The model's window, in tokens."),
 ]
 FocusOption = Annotated[
     str | None, typer.Option(help="Keep full detail for this topic.")
@@ -75,7 +75,7 @@ OutOption = Annotated[
     ),
 ]
 TimesOption = Annotated[
-    int, number_option(least=1, most=100, text="Compact N times in a row.")
+    int, number_option(minimum=1, maximum=100, help_text="Compact N times in a row.")
 ]
 ModelOption = Annotated[
     str | None,
@@ -100,16 +100,16 @@ def compress(
     recording = read_conversation(file)
     print_notes(recording.warnings)
     print_unknown_roles(recording.request.messages)
-    size, source = resolve_window_option(window)
+    window_tokens, source = resolve_window_option(window)
     config = load_config()
     if not config.compression.enabled:
         raise ConfigError(
             "compression is disabled (compression.enabled: false); nothing was changed"
         )
-    request, done = _compact_repeatedly(
+    request, results = _compact_repeatedly(
         recording.request,
         times,
-        window=size,
+        window=window_tokens,
         model=model or recording.request.model or None,
         focus=focus,
         summarizer=summarizer,
@@ -118,18 +118,20 @@ def compress(
         config=config,
     )
     if out is not None and not preview:
-        _write(out, dataclasses.replace(recording, request=request), done)
+        _write_conversation(
+            out, dataclasses.replace(recording, request=request), results
+        )
         if out == "-":
             return  # standard output holds the conversation alone
     if as_json:
-        print_json({"compactions": [_result_as_json(result) for result in done]})
+        print_json({"compactions": [_result_as_json(result) for result in results]})
     else:
-        for result in done:
+        for result in results:
             _print_result(recording, result)
             if show and result.summary:
                 print_text(result.summary)
-        where = "" if source == "option" else f" (from the {source})"
-        print_text((f"For a window of {size:,} tokens{where}.", "dim"))
+        window_source = "" if source == "option" else f" (from the {source})"
+        print_text((f"For a window of {window_tokens:,} tokens{window_source}.", "dim"))
         if out is not None and not preview:
             print_text(f"Written: {out}")
 
@@ -140,7 +142,7 @@ def _compact_repeatedly(
     """Compact a request's messages up to N times; return the last request and each result."""
     from everthread.factory import compress as compact
 
-    done: list[Compaction] = []
+    results: list[Compaction] = []
     # On standard error, so that standard output holds the result alone.
     with Console(stderr=True).status("compacting …"):
         for _ in range(times):
@@ -151,45 +153,49 @@ def _compact_repeatedly(
                 force=True,
                 **options,
             )
-            done.append(result)
+            results.append(result)
             if not result.changed:
                 break
             request = dataclasses.replace(request, messages=result.messages)
-    return request, done
+    return request, results
 
 
-def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
-    """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
+def _write_conversation(
+    target: str, recording: ConversationFile, results: Sequence[Compaction]
+) -> None:
+    """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`."""
     # No tool reads these files.
     body = replace_reader_name(
         CODECS[recording.api].encode_request(recording.request), None
     )
-    outputs = {item.id: item.text for result in done for item in result.to_store}
-    outputs |= {node.id: node.body for result in done for node in result.nodes}
+    outputs = {item.id: item.text for result in results for item in result.to_store}
+    outputs |= {node.id: node.body for result in results for node in result.nodes}
     text = (
         json.dumps(
-            body["messages"] if recording.bare else body, ensure_ascii=False, indent=1
+            body["messages"] if recording.is_message_list else body,
+            ensure_ascii=False,
+            indent=1,
         )
         + "\n"
     )
-    if out == "-":
+    if target == "-":
         typer.echo(text, nl=False)
         if outputs:
-            cited = f"{count_noun(len(outputs), 'output')} cited there"
+            cited_outputs = f"{count_noun(len(outputs), 'output')} cited there"
             Console(stderr=True).print(
-                f"{cited} can be read nowhere; `--out FILE` writes them beside it"
+                f"{cited_outputs} can be read nowhere; `--out FILE` writes them beside it"
             )
         return
     try:
-        Path(out).write_text(text, "utf-8")
-        folder = Path(f"{out}.outputs")
+        Path(target).write_text(text, "utf-8")
+        folder = Path(f"{target}.outputs")
         if outputs:
             folder.mkdir(exist_ok=True)
         for name, content in outputs.items():
             (folder / f"{name.rpartition(':')[2]}.txt").write_text(content, "utf-8")
     except OSError as error:
         raise InputError(
-            f"{out}: cannot be written: {error.strerror or error}"
+            f"{target}: cannot be written: {error.strerror or error}"
         ) from error
 
 
@@ -222,17 +228,17 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         (phase.name, phase.before, phase.after, phase.note) for phase in result.phases
     ]
     print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
-    checked = result.verification
-    if checked.facts or checked.checked:
+    verification = result.verification
+    if verification.facts or verification.checked:
         print_table(
             "verification",
             ["what", "figure>"],
             [
-                ("top facts of the sources", checked.facts),
-                ("in the summary as written", checked.present),
-                ("added from the sources", checked.added),
-                ("names looked up", checked.checked),
-                ("marked as unverified", checked.unverified),
+                ("top facts of the sources", verification.facts),
+                ("in the summary as written", verification.present),
+                ("added from the sources", verification.added),
+                ("names looked up", verification.checked),
+                ("marked as unverified", verification.unverified),
             ],
         )
     for line in (
@@ -240,18 +246,26 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         *(f"warning: {warning}" for warning in result.warnings),
     ):
         print_text(f"  {excerpt(line, 200)}")
-    stored = len(result.to_store) + len(result.nodes)
-    if stored:
+    output_count = len(result.to_store) + len(result.nodes)
+    if output_count:
         print_text(
-            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them to FILE.outputs"
+            f"  {count_noun(output_count, 'output')} cited; `--out FILE` writes them to FILE.outputs"
         )
-    covered = len(result.covered)
-    verb = "would be" if result.reason == "preview" else "is" if covered == 1 else "are"
+    covered_count = len(result.covered)
+    verb = (
+        "would be"
+        if result.reason == "preview"
+        else "is"
+        if covered_count == 1
+        else "are"
+    )
     author = f" by {name_author(result.author)}" if result.author else ""
-    how = (
-        f"{count_noun(covered, 'message')} {verb} summarised{author}"
-        if covered
+    change = (
+        f"{count_noun(covered_count, 'message')} {verb} summarised{author}"
+        if covered_count
         else "old outputs made short"
     )
     figures = f"{result.tokens_before:,} → {result.tokens_after:,}"
-    print_text((figures, "bold"), f" tokens; {how} in {result.duration * 1000:.0f} ms")
+    print_text(
+        (figures, "bold"), f" tokens; {change} in {result.duration * 1000:.0f} ms"
+    )

@@ -18,7 +18,7 @@ app = typer.Typer(
     help="The configuration: show, change and check it.", no_args_is_help=True
 )
 
-Source = Annotated[
+FileArgument = Annotated[
     str | None,
     typer.Argument(help="A configuration file. Default: the one in the home."),
 ]
@@ -26,7 +26,7 @@ Source = Annotated[
 
 @app.command()
 def show(
-    file: Source = None,
+    file: FileArgument = None,
     as_json: AsJson = False,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only what differs from the defaults.")
@@ -51,13 +51,13 @@ def get_value(
 ) -> None:
     """Print the value of one key that is in force."""
     value: Any = load_config().model_dump(mode="json")
-    for step in key.split("."):
-        if not isinstance(value, dict) or step not in value:
-            known = (
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            known_keys = (
                 f"; known here: {', '.join(value)}" if isinstance(value, dict) else ""
             )
-            raise InputError(f"{key}: there is no such key{known}")
-        value = value[step]
+            raise InputError(f"{key}: there is no such key{known_keys}")
+        value = value[part]
     if as_json:
         print_json(value)
     else:
@@ -78,22 +78,24 @@ def set_value(
     from everthread.config.file import set_keys
 
     try:
-        parsed = parse_yaml(value)
+        parsed_value = parse_yaml(value)
     except ValueError:
-        parsed = value
-    if key == "context.engine" and isinstance(parsed, str):
-        find_engine(parsed, home=home_directory())
+        parsed_value = value
+    if key == "context.engine" and isinstance(parsed_value, str):
+        find_engine(parsed_value, home=home_directory())
     known_problems = set(find_start_problems(load_config()))
-    changed = set_keys(config_path(), {key: parsed})
-    typer.echo(f"{config_path()}: {key} {'is' if changed else 'was already'} {value}")
+    is_changed = set_keys(config_path(), {key: parsed_value})
+    typer.echo(
+        f"{config_path()}: {key} {'is' if is_changed else 'was already'} {value}"
+    )
     for problem in find_start_problems(load_config()):
         if problem not in known_problems:
             typer.echo(f"Needs attention: {problem}", err=True)
 
 
 @app.command()
-def check(file: Source = None) -> None:
-    """Check a configuration and what would fail at start; exit code 2 and the reasons where something would."""
+def check(file: FileArgument = None) -> None:
+    """Check a configuration; list what would fail at start, and exit with 2 if anything would."""
     problems = list(find_start_problems(load_config(file)))
     path = file or str(config_path())
     if problems:
@@ -101,7 +103,7 @@ def check(file: Source = None) -> None:
             "\n".join(
                 [
                     f"{path}: can be read, but would fail at start:",
-                    *(f"  {one}" for one in problems),
+                    *(f"  {problem}" for problem in problems),
                 ]
             )
         )
@@ -113,7 +115,7 @@ def check(file: Source = None) -> None:
 
 
 def find_start_problems(config: Config) -> Iterator[str]:
-    """What would fail at start: the engine, the auxiliary model, the gateway's address and upstreams."""
+    """Yield each problem that would fail at start: engine, auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
     from everthread.factory.gateways import add_keys, list_upstreams
     from everthread.factory.model_setup import check_choice
@@ -125,10 +127,10 @@ def find_start_problems(config: Config) -> Iterator[str]:
         yield f"context.engine: {error}"
     writer = config.auxiliary.compression
     if writer.model and writer.provider != "main":
-        choice, trouble = check_choice(writer)
-        if trouble:
+        choice, problem = check_choice(writer)
+        if problem:
             needs_key = f"{writer.model} needs a key, and " if choice else ""
-            yield f"auxiliary.compression: {needs_key}{trouble}"
+            yield f"auxiliary.compression: {needs_key}{problem}"
     gateway = config.gateway
     if gateway.auth == "none" and not is_loopback(gateway.host):
         yield (

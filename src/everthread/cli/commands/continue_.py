@@ -33,7 +33,7 @@ def continue_(
     window: Annotated[
         int,
         number_option(
-            least=8_000, text="The window of the other agent's model, in tokens."
+            minimum=8_000, help_text="The window of the other agent's model, in tokens."
         ),
     ] = 200_000,
     as_json: AsJson = False,
@@ -43,23 +43,24 @@ def continue_(
     The log of the first agent is not changed. No model is asked.
     """
     from everthread.lab.handover import hand_over
-    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
-    source = find_latest()[0] if log == "latest" else log
-    made = hand_over(
+    source = find_latest_logs()[0] if log == "latest" else log
+    handover = hand_over(
         read_log(source), client, window=window, folder=Path(folder) if folder else None
     )
     if as_json:
         print_json(
             {
-                "file": str(made.file),
-                "command": made.command,
-                "messages": made.messages,
-                "tokens": made.tokens,
+                "file": str(handover.file),
+                "command": handover.command,
+                "messages": handover.messages,
+                "tokens": handover.tokens,
             }
         )
         return
     print_text(
-        f"Written for {made.client}: {made.messages:,} messages, {made.tokens:,} tokens, {made.file}"
+        f"Written for {handover.client}: {handover.messages:,} messages, {handover.tokens:,} tokens, {handover.file}"
     )
-    print_text(f"Continue with: {made.command}")
+    print_text(f"Continue with: {handover.command}")

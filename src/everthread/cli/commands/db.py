@@ -25,9 +25,9 @@ app = typer.Typer(
 
 
 @app.command()
-def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
+def check(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
     """Check the store; list the problems and exit with 1 if it is damaged."""
-    health = with_store(store, lambda opened: opened.check())
+    health = with_store(store_url, lambda store: store.check())
     if as_json:
         print_json(dataclasses.asdict(health))
     else:
@@ -60,60 +60,66 @@ def migrate(
             help="First copy the store as it is to a new file.",
         ),
     ] = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Update the store's schema, or make the store. Every command that opens a store also updates it."""
     from everthread import factory
 
-    location, before, after = factory.migrate_store(store_address(store), backup=backup)
+    location, old_schema, new_schema = factory.migrate_store(
+        store_address(store_url), backup=backup
+    )
     if as_json:
-        print_json({"location": location, "before": before, "after": after})
-    elif before == after:
-        print_text(f"{location}: schema {after}, nothing to do")
+        print_json({"location": location, "before": old_schema, "after": new_schema})
+    elif old_schema == new_schema:
+        print_text(f"{location}: schema {new_schema}, nothing to do")
     else:
-        print_text(f"{location}: schema {before} -> {after}")
+        print_text(f"{location}: schema {old_schema} -> {new_schema}")
 
 
 @app.command()
 def backup(
     file: Annotated[str, typer.Argument(help="A new file.")],
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy the whole store to a file, while other processes may use it."""
     try:
-        with_store(store, lambda opened: opened.backup(file))
-        written = Path(file).stat().st_size
+        with_store(store_url, lambda store: store.backup(file))
+        size = Path(file).stat().st_size
     except OSError as error:
         raise InputError(
             f"{file}: cannot be written: {error.strerror or error}"
         ) from error
     if as_json:
-        print_json({"file": file, "size": written})
+        print_json({"file": file, "size": size})
     else:
-        print_text(f"{file}: {format_size(written)}")
+        print_text(f"{file}: {format_size(size)}")
 
 
 @app.command()
-def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
+def vacuum(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
     """Free the space of deleted threads and optimise the search index. A damaged store is not changed."""
 
-    async def work(opened: Store) -> tuple[StoreHealth, StoreHealth]:
-        before = await opened.check()
-        if before.problems:
+    async def compact_store(store: Store) -> tuple[StoreHealth, StoreHealth]:
+        health_before = await store.check()
+        if health_before.problems:
             raise StoreError(
-                f"{before.location}: is not sound, `everthread db check` says why; it was not touched"
+                f"{health_before.location}: is not sound, `everthread db check` says why; it was not touched"
             )
-        await opened.vacuum()
-        return before, await opened.check()
+        await store.vacuum()
+        return health_before, await store.check()
 
-    before, after = with_store(store, work)
+    health_before, health_after = with_store(store_url, compact_store)
     if as_json:
         print_json(
-            {"location": after.location, "before": before.size, "after": after.size}
+            {
+                "location": health_after.location,
+                "before": health_before.size,
+                "after": health_after.size,
+            }
         )
     else:
         print_text(
-            f"{after.location}: {format_size(before.size)} -> {format_size(after.size)}"
+            f"{health_after.location}: {format_size(health_before.size)} -> {format_size(health_after.size)}"
         )

@@ -1,33 +1,29 @@
-"""`everthread doctor`: check what works here; `everthread init`: write the first configuration."""
+"""`everthread doctor`: check the setup and suggest fixes."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import httpx2
 import typer
 
 from everthread.cli.commands.models import price_provider
 from everthread.cli.options import AsJson
-from everthread.cli.output import hang, print_json, print_text
+from everthread.cli.output import indent_further_lines, print_json, print_text
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
-from everthread.config.file import set_keys
 from everthread.core.messages import count_noun
 from everthread.core.prices import describe_price_source, prices_for
 from everthread.errors import (
     ConfigError,
     EverthreadError,
-    InputError,
     MissingPackageError,
     NoStoreError,
 )
@@ -36,12 +32,7 @@ from everthread.factory.model_setup import check_choice, load_window
 from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
-from everthread.providers.local import (
-    SMOLLM2,
-    download_model,
-    find_model_file,
-    is_intact,
-)
+from everthread.providers.local import find_model_file
 from everthread.providers.model_choice import (
     ANTHROPIC,
     GEMINI,
@@ -50,7 +41,6 @@ from everthread.providers.model_choice import (
     OTHER_PROVIDERS,
     ModelChoice,
 )
-from everthread.providers.model_choice import ProviderEntry as Served
 from everthread.store.records import StoreHealth
 from everthread.store.store import Store
 
@@ -66,10 +56,18 @@ STATE_MARKS: dict[State, tuple[str, str]] = {
 class CheckResult:
     """The result of one check. A `note` is neither good nor bad; `advice` says what to do."""
 
-    what: str
+    name: str
     state: State
     text: str
     advice: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "what": self.name,
+            "state": self.state,
+            "text": self.text,
+            "advice": self.advice,
+        }
 
 
 PROBE_SECONDS = 5.0
@@ -82,8 +80,8 @@ async def run_checks() -> list[CheckResult]:
         config = load_config()
     except ConfigError as error:
         advice = "correct the file; `everthread config check` looks again"
-        broken = CheckResult("configuration", "broken", str(error), advice)
-        return [*results, broken, check_keys(None), check_local_model(None)]
+        broken_config = CheckResult("configuration", "broken", str(error), advice)
+        return [*results, broken_config, check_keys(None), check_local_model(None)]
     text = f"{config_path()}{'' if config_path().exists() else ' is not there: using defaults'}"
     results += [CheckResult("configuration", "good", text), check_keys(config)]
     choice, model = check_model(config)
@@ -115,16 +113,16 @@ def check_home() -> CheckResult:
 
 def _find_unwritable(folder: Path) -> Path | None:
     """Return the folder, or its nearest parent that exists, if nothing can be created in it."""
-    nearest = next(
+    existing_folder = next(
         path for path in (folder, *folder.absolute().parents) if path.exists()
     )
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+    if existing_folder.is_dir() and os.access(existing_folder, os.W_OK | os.X_OK):
         return None
-    return nearest
+    return existing_folder
 
 
 def check_keys(config: Config | None) -> CheckResult:
-    """Which variables with keys are set: their names, never their values."""
+    """Check which variables with keys are set: their names, never their values."""
     variables = [
         provider.key_env
         for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
@@ -135,30 +133,30 @@ def check_keys(config: Config | None) -> CheckResult:
             config.auxiliary.compression.api_key_env,
         )
         variables += [name for name in configured if name and name not in variables]
-    present = [name for name in variables if os.environ.get(name, "").strip()]
+    present_names = [name for name in variables if os.environ.get(name, "").strip()]
     return CheckResult(
         "keys",
-        "good" if present else "note",
-        ", ".join(present) or "none in the environment",
+        "good" if present_names else "note",
+        ", ".join(present_names) or "none in the environment",
     )
 
 
 def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
-    """Which model would be used, and whether its key is set."""
-    choice, trouble = check_choice(config.model)
+    """Check which model would be used, and whether its key is set."""
+    choice, problem = check_choice(config.model)
     if choice is None:
-        return None, CheckResult("model", "broken", trouble, "everthread init")
+        return None, CheckResult("model", "broken", problem, "everthread init")
     text = f"{choice.model}, {choice.provider}, {choice.api}"
-    if trouble:
+    if problem:
         return choice, CheckResult(
-            "model", "broken", f"{text}: {trouble}", f"export {choice.key_env}=…"
+            "model", "broken", f"{text}: {problem}", f"export {choice.key_env}=…"
         )
-    if missing := find_missing_package(choice):
+    if missing_package := find_missing_package(choice):
         return choice, CheckResult(
             "model",
             "broken",
-            f"{text}: {missing.package} is not installed",
-            missing.command,
+            f"{text}: {missing_package.package} is not installed",
+            missing_package.command,
         )
     return choice, CheckResult(
         "model",
@@ -190,17 +188,19 @@ def check_summaries(config: Config) -> list[CheckResult]:
             return []
         writer = describe_own_writer(config, main.model)
         return [CheckResult("summaries", "good", f"written by {writer}")]
-    choice, trouble = check_choice(options, options.model or config.model.default)
+    choice, problem = check_choice(options, options.model or config.model.default)
     if choice is None:
         advice = "`everthread config set auxiliary.compression.model NAME`; until then others write them"
-        return [CheckResult("summaries", "note", trouble, advice)]
+        return [CheckResult("summaries", "note", problem, advice)]
     text = f"{choice.model}, {choice.provider}"
-    if trouble:
-        text = f"{text}: {trouble}, so others write them"
+    if problem:
+        text = f"{text}: {problem}, so others write them"
         return [CheckResult("summaries", "note", text, f"export {choice.key_env}=…")]
-    if missing := find_missing_package(choice):
-        text = f"{text}: {missing.package} is not installed, so others write them"
-        return [CheckResult("summaries", "note", text, missing.command)]
+    if missing_package := find_missing_package(choice):
+        text = (
+            f"{text}: {missing_package.package} is not installed, so others write them"
+        )
+        return [CheckResult("summaries", "note", text, missing_package.command)]
     text = f"written by {text} ({choice.api}), paid with its own key"
     return [CheckResult("summaries", "good", text)]
 
@@ -215,9 +215,9 @@ async def check_endpoint(choice: ModelChoice) -> CheckResult:
         async with httpx2.AsyncClient(timeout=PROBE_SECONDS) as client:
             status = (await client.get(url, headers=headers)).status_code
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        why = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"
+        problem = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"
         advice = "check the network and the server, or `everthread config set model.base_url URL`"
-        return CheckResult("endpoint", "broken", why, advice)
+        return CheckResult("endpoint", "broken", problem, advice)
     if status in (401, 403):
         advice = "everthread config set model.api_key_env NAME"
         advice = (
@@ -242,7 +242,7 @@ async def check_endpoint(choice: ModelChoice) -> CheckResult:
 
 
 async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckResult]:
-    """The store, and the model's window, which may be one that was learnt and stored."""
+    """Check the store, and the model's window, which may have been learnt and stored there."""
     url = store_url(config)
     store: Store | None = None
     try:
@@ -254,18 +254,20 @@ async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckR
         advice = "free or repair it, or name another place with store.url; `everthread db check` looks again"
         result = CheckResult("store", "broken", str(error), advice)
     try:
-        usable = None if result.state == "broken" else store
-        window = [] if choice is None else [await check_window(config, choice, usable)]
+        usable_store = None if result.state == "broken" else store
+        results = (
+            [] if choice is None else [await check_window(config, choice, usable_store)]
+        )
         if choice is not None and choice.provider != "local":
-            window.append(check_prices(config, choice))
+            results.append(check_prices(config, choice))
     finally:
         if store is not None:
             await store.close()
-    return [*window, result]
+    return [*results, result]
 
 
 def _describe_missing_store(url: str) -> CheckResult:
-    """Say whether the first use can create the store."""
+    """Check whether the first use can create the store."""
     file = store_file(url)
     blocked = None if file is None else _find_unwritable(file.parent)
     if blocked is not None:
@@ -290,15 +292,15 @@ def _describe_health(health: StoreHealth) -> CheckResult:
 
 
 def _hide_password(url: str) -> str:
-    """The URL without its user and password."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url
+    """Return the URL without its user and password."""
+    credentials, separator, address = url.rpartition("@")
+    return f"{credentials.split('://')[0]}://…@{address}" if separator else url
 
 
 async def check_window(
     config: Config, choice: ModelChoice, store: Store | None
 ) -> CheckResult:
-    """The window in tokens and its source."""
+    """Check the window in tokens and its source."""
     window = await load_window(choice, config.model.context_length, store)
     if window.source == "default":
         return CheckResult(
@@ -367,221 +369,24 @@ def doctor(as_json: AsJson = False) -> None:
         print_json(
             {
                 "healthy": healthy,
-                "findings": [dataclasses.asdict(result) for result in results],
+                "findings": [result.as_json() for result in results],
             }
         )
     else:
-        width = max(len(result.what) for result in results)
+        width = max(len(result.name) for result in results)
         for result in results:
-            advice = f"\n  → {hang(result.advice, indent=4)}" if result.advice else ""
-            text = f" {result.what:<{width}}  {hang(result.text, indent=width + 4)}"
+            advice = (
+                f"\n  → {indent_further_lines(result.advice, indent=4)}"
+                if result.advice
+                else ""
+            )
+            text = f" {result.name:<{width}}  {indent_further_lines(result.text, indent=width + 4)}"
             print_text(STATE_MARKS[result.state], text, (advice, "bold"))
-        broken = [result.what for result in results if result.state == "broken"]
+        broken_names = [result.name for result in results if result.state == "broken"]
         print_text(
-            f"\nNeeds attention: {', '.join(broken)}."
-            if broken
+            f"\nNeeds attention: {', '.join(broken_names)}."
+            if broken_names
             else "\nEverything needed is in order."
         )
     if not healthy:
         raise typer.Exit(1)
-
-
-PROVIDERS_BY_NAME = {
-    provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
-}
-MODEL_HINTS = {
-    **{
-        name: f"{entry.default_model}, or another of its models"
-        for name, entry in PROVIDERS_BY_NAME.items()
-    },
-    "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
-    "custom": "a server of your own, such as Ollama, vLLM or llama.cpp",
-}
-NO_KEY = "none"
-
-
-ProviderOption = Annotated[
-    str | None,
-    typer.Option(
-        help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."
-    ),
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="The model's name there.")
-]
-ApiKeyEnvOption = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key-env",
-        metavar="NAME",
-        help="The environment variable that holds the key.",
-    ),
-]
-BaseUrlOption = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")
-]
-GatewayOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--gateway/--no-gateway",
-        help="Also put the gateway (`everthread serve`) in front of it.",
-    ),
-]
-CheckOption = Annotated[
-    bool,
-    typer.Option("--check/--no-check", help="Run `everthread doctor` afterwards."),
-]
-
-
-def init(
-    provider: ProviderOption = None,
-    model: ModelOption = None,
-    api_key_env: ApiKeyEnvOption = None,
-    base_url: BaseUrlOption = None,
-    gateway: GatewayOption = None,
-    check: CheckOption = True,
-) -> None:
-    """Set up the model, its key and the gateway. Missing options are asked for.
-
-    Writes config.yaml, keeping its other settings; the key itself stays in the environment.
-    """
-    ask = sys.stdin.isatty()
-    name = _choose_provider(provider, base_url, ask=ask)
-    served = PROVIDERS_BY_NAME.get(name)
-    if name == "custom" and not base_url:
-        base_url = _ask(
-            "Where is its API (such as http://localhost:8000/v1)?",
-            None,
-            ask=ask,
-            flag="--base-url",
-        )
-    usual_model = (
-        SMOLLM2.name if name == "local" else served.default_model if served else None
-    )
-    model = model or (usual_model if name == "local" else None)
-    model = model or _ask("Which model?", usual_model, ask=ask, flag="--model")
-    if api_key_env is None and ask and name != "local":
-        api_key_env = _ask_key_variable(served.key_env if served else NO_KEY)
-    if gateway is None:
-        gateway = (
-            name != "local"
-            and ask
-            and typer.confirm(
-                "Let other programs use it through `everthread serve`?",
-                prompt_suffix=" ",
-            )
-        )
-    set_keys(
-        config_path(),
-        _make_settings(name, model, base_url, api_key_env, served, gateway=gateway),
-    )
-    writer = describe_own_writer(load_config(), model)
-    routes = {"custom": f"at {base_url}", "local": "on this machine"}
-    route = routes.get(name, f"through {name}")
-    print_text(
-        f"Written: {config_path()}\n{model} is reached {route}.\nSummaries: written by {writer}."
-    )
-    if name == "local" and ask and find_spec("xllamacpp") is not None:
-        _offer_download()
-    if gateway:
-        print_text(
-            "Start the gateway with `everthread serve`; it prints the address to give to other programs."
-        )
-    if check:
-        typer.echo("")
-        doctor()
-        print_text("Next: `everthread chat`.")
-
-
-def _ask_key_variable(usual: str) -> str | None:
-    """Ask for the environment variable that holds the key; None if the provider needs no key."""
-    question = "Which environment variable holds its key?"
-    typed = str(typer.prompt(question, default=usual, prompt_suffix=" ")).strip()
-    return None if typed == NO_KEY else typed
-
-
-def _offer_download() -> None:
-    """Fetch the file of the small model, if it is missing and the person wants it."""
-    home = home_directory()
-    if is_intact(SMOLLM2.path(home)):
-        return
-    question = f"Download it now, about {SMOLLM2.size // 1_000_000} MB?"
-    if typer.confirm(question, default=True, prompt_suffix=" "):
-        download_model(home, report=lambda words: print_text((words, "dim")))
-
-
-def _make_settings(
-    name: str,
-    model: str,
-    base_url: str | None,
-    api_key_env: str | None,
-    served: Served | None,
-    *,
-    gateway: bool,
-) -> dict[str, Any]:
-    """Return the keys to write. Those of another model, such as its address, are cleared."""
-    config = load_config()
-    is_usual_key = served is not None and api_key_env == served.key_env
-    values: dict[str, Any] = {
-        "default": model,
-        "provider": name,
-        "base_url": base_url,
-        "api_key_env": None if is_usual_key else api_key_env,
-    }
-    if (config.model.default, config.model.provider) != (model, name):
-        values |= {"context_length": None, "max_tokens": None}
-    settings = {
-        f"model.{key}": value
-        for key, value in values.items()
-        if value is not None or getattr(config.model, key) is not None
-    }
-    url = base_url or (served.base_url if served else None)
-    upstreams = config.gateway.upstreams
-    if gateway and url and name not in [upstream.name for upstream in upstreams]:
-        written = [
-            upstream.model_dump(mode="json", exclude_defaults=True)
-            for upstream in upstreams
-        ]
-        settings["gateway.upstreams"] = [*written, {"name": name, "url": url}]
-    return settings
-
-
-def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
-    """The provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
-    if option is not None:
-        if option not in MODEL_HINTS:
-            raise InputError(
-                f"--provider {option!r} is unknown; use one of: {', '.join(MODEL_HINTS)}"
-            )
-        return option
-    present = next(
-        (
-            name
-            for name, one in PROVIDERS_BY_NAME.items()
-            if os.environ.get(one.key_env, "").strip()
-        ),
-        None,
-    )
-    likely = "custom" if base_url else present
-    if not ask:
-        if likely is None:
-            raise InputError(
-                f"--provider is needed where nobody can be asked: one of {', '.join(MODEL_HINTS)}"
-            )
-        return likely
-    print_text("Who serves the model?")
-    for name, text in MODEL_HINTS.items():
-        print_text(f"  {name:<12}{hang(text, indent=14)}")
-    while True:
-        typed = str(typer.prompt("Provider", default=likely or "openai")).strip()
-        if typed in MODEL_HINTS:
-            return typed
-        typer.echo(f"Answer with one of {', '.join(MODEL_HINTS)}.")
-
-
-def _ask(question: str, default: str | None, *, ask: bool, flag: str) -> str:
-    if ask:
-        return str(typer.prompt(question, default=default, prompt_suffix=" ")).strip()
-    if default is None:
-        raise InputError(f"{flag} is needed where nobody can be asked")
-    return default

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import StoreUrl
-from everthread.cli.output import visible
+from everthread.cli.output import escape_controls
 from everthread.cli.store_access import with_store
 from everthread.errors import EverthreadError, InputError
 
@@ -24,7 +24,7 @@ def hook(
             help="The program that calls the hook: claude-code, codex, opencode or pi."
         ),
     ],
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Answer a hook of an agent: keep the context over a compaction, shorten large results.
 
@@ -32,36 +32,38 @@ def hook(
     failure exits with 1: to these programs, 2 would mean that the compaction or the result is refused.
     """
     try:
-        answer = _answer_hook(client, store)
+        answer = _answer_hook(client, store_url)
     except EverthreadError as error:
-        typer.echo(visible(f"everthread: {error}"), err=True)
+        typer.echo(escape_controls(f"everthread: {error}"), err=True)
         raise typer.Exit(1) from error
     if answer is not None:
         typer.echo(json.dumps(answer))
 
 
-def _answer_hook(client: str, store: str | None) -> dict[str, Any] | None:
+def _answer_hook(client: str, store_url: str | None) -> dict[str, Any] | None:
     from everthread.config import home_directory
     from everthread.lab.extension_hooks import EXTENSIONS, ExtensionHooks
     from everthread.lab.hooks import CLIENTS, Hooks
 
-    known = (*CLIENTS, *EXTENSIONS)
-    if client not in known:
-        raise InputError(f"{client!r} is unknown; use one of: {', '.join(known)}")
+    known_clients = (*CLIENTS, *EXTENSIONS)
+    if client not in known_clients:
+        raise InputError(
+            f"{client!r} is unknown; use one of: {', '.join(known_clients)}"
+        )
     try:
-        given = json.load(sys.stdin)
+        hook_input = json.load(sys.stdin)
     except ValueError as error:
         raise InputError(
             f"standard input is not the JSON of a hook: {error}"
         ) from error
-    if not isinstance(given, dict):
+    if not isinstance(hook_input, dict):
         raise InputError(
             "standard input is not the JSON of a hook: it is not an object"
         )
 
-    async def run(opened: Store) -> dict[str, Any] | None:
+    async def run(store: Store) -> dict[str, Any] | None:
         if client in EXTENSIONS:
-            return await ExtensionHooks(client, opened).answer(given)
-        return await Hooks(client, opened, home_directory() / "hooks").answer(given)
+            return await ExtensionHooks(client, store).answer(hook_input)
+        return await Hooks(client, store, home_directory() / "hooks").answer(hook_input)
 
-    return with_store(store, run, create=True)
+    return with_store(store_url, run, create=True)

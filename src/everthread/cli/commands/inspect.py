@@ -41,7 +41,7 @@ from everthread.core.transcript import (
     user_text,
 )
 from everthread.core.validation import validate_messages
-from everthread.lab.importers.read_logs import (
+from everthread.lab.importers.conversation_file import (
     FILE_HELP,
     ConversationFile,
     read_conversation,
@@ -50,29 +50,31 @@ from everthread.lab.importers.read_logs import (
 
 def inspect(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    every: Annotated[
+    show_all: Annotated[
         bool, typer.Option("--all", help="Every row, not only the first twenty.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
-    recording = read_conversation(file)
-    print_notes(recording.warnings)
-    report = inspect_conversation(recording)
+    conversation = read_conversation(file)
+    print_notes(conversation.warnings)
+    report = inspect_conversation(conversation)
     if as_json:
         print_json(report)
     else:
-        _print_report(report, None if every else MAX_ROWS)
+        _print_report(report, None if show_all else MAX_ROWS)
 
 
-def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
-    """Turns, tool groups, summaries, problems and repairs of a conversation, as plain values."""
-    messages = recording.request.messages
+def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
+    """Return the turns, tool groups, summaries, problems and repairs of a conversation, as JSON values."""
+    messages = conversation.request.messages
     return {
-        "source": recording.source,
-        "api": recording.api,
+        "source": conversation.source,
+        "api": conversation.api,
         "messages": len(messages),
-        "turns": [_turn(messages, turn) for turn in split_into_turns(messages)],
+        "turns": [
+            _describe_turn(messages, turn) for turn in split_into_turns(messages)
+        ],
         "groups": [
             {
                 "assistant": group.assistant_index,
@@ -93,7 +95,7 @@ def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
     }
 
 
-def _turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
+def _describe_turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
     user = turn.user_index
     return {
         "start": turn.start,
@@ -104,12 +106,12 @@ def _turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
     }
 
 
-def _print_report(report: dict[str, Any], most: int | None) -> None:
-    counts = f"{count_noun(len(report['turns']), 'turn')}, {count_noun(len(report['groups']), 'tool group')}"
+def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
+    counts_text = f"{count_noun(len(report['turns']), 'turn')}, {count_noun(len(report['groups']), 'tool group')}"
     summaries = len(report["summaries"])
     print_text(
         (report["source"], "bold"),
-        f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts}, "
+        f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts_text}, "
         f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
     )
     turn_rows = [
@@ -120,7 +122,7 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         "turns",
         ["from>", "messages>", "tool groups>", "the user…"],
         turn_rows,
-        most=most,
+        max_rows=max_rows,
     )
     by_api = report["problems"]
     if all(problems == by_api["openai"] for problems in by_api.values()):
@@ -129,7 +131,7 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         if problems:
             columns = ["#>", "rule", "times>", "what~"]
             rows = _group_problems(problems)
-            print_table(f"problems for {api}", columns, rows, most=most)
+            print_table(f"problems for {api}", columns, rows, max_rows=max_rows)
         else:
             print_text(f"valid for {api}")
     repairs = len(report["repair"])
@@ -159,10 +161,12 @@ def tokens(
     ] = None,
     window: Annotated[
         int | None,
-        number_option(least=MIN_WINDOW, text="The model's window, for the share."),
+        number_option(
+            minimum=MIN_WINDOW, help_text="The model's window, for the share."
+        ),
     ] = None,
     top: Annotated[
-        int, number_option(text="How many of the biggest messages to show.")
+        int, number_option(help_text="How many of the biggest messages to show.")
     ] = 10,
     messages: Annotated[
         bool, typer.Option("--messages", help="List every message.")
@@ -170,25 +174,27 @@ def tokens(
     as_json: AsJson = False,
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
-    recording = read_conversation(file)
-    print_notes(recording.warnings)
-    model = model or recording.request.model or None
-    size, source = resolve_window_option(window)
-    report = count_tokens(recording, TokenCounter(model)) | {
+    conversation = read_conversation(file)
+    print_notes(conversation.warnings)
+    model = model or conversation.request.model or None
+    window_tokens, source = resolve_window_option(window)
+    report = count_tokens(conversation, TokenCounter(model)) | {
         "model": model,
-        "window": size,
+        "window": window_tokens,
         "window_source": source,
     }
     if as_json:
         rows = report["messages"] if messages else []
         print_json({**report, "biggest": report["biggest"][:top], "messages": rows})
     else:
-        _print_tokens(recording.source, report, top=top, every=messages)
+        _print_tokens(conversation.source, report, top=top, show_all=messages)
 
 
-def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
-    """The tokens of a conversation by role, by tool and by message, as plain values."""
-    request = recording.request
+def count_tokens(
+    conversation: ConversationFile, counter: TokenCounter
+) -> dict[str, Any]:
+    """Return the tokens of a conversation by role, by tool and by message, as JSON values."""
+    request = conversation.request
     names = {
         call.id: call.name for message in request.messages for call in calls_of(message)
     }
@@ -204,8 +210,8 @@ def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str
         role["tokens"] += row["tokens"]
         by_tool.update(_split_by_tool(message, row["tokens"], names))
     return {
-        "source": recording.source,
-        "api": recording.api,
+        "source": conversation.source,
+        "api": conversation.api,
         "total": counter.request(
             request.messages, system=request.system, tools=request.tools
         ),
@@ -257,7 +263,7 @@ def _count_message(
 
 
 def _print_tokens(
-    source: str, report: dict[str, Any], *, top: int, every: bool
+    source: str, report: dict[str, Any], *, top: int, show_all: bool
 ) -> None:
     total = report["total"]
     window = report["window"]
@@ -269,21 +275,21 @@ def _print_tokens(
         (role, entry["messages"], *with_share(entry["tokens"]))
         for role, entry in report["by_role"].items()
     ]
-    rest = (
+    other_parts = (
         ("system prompt", report["system"]),
         ("tool schemas", report["tool_schemas"]),
     )
-    rows += [(name, "", *with_share(tokens)) for name, tokens in rest if tokens]
+    rows += [(name, "", *with_share(tokens)) for name, tokens in other_parts if tokens]
     print_table(source, ["role", "messages>", "tokens>", "share>"], rows)
     if report["by_tool"]:
         tools = [
             (name, *with_share(tokens)) for name, tokens in report["by_tool"].items()
         ]
         print_table("by tool", ["tool", "tokens>", "share>"], tools)
-    messages = report["messages"] if every else report["biggest"][:top]
+    messages = report["messages"] if show_all else report["biggest"][:top]
     if messages:
         print_table(
-            "every message" if every else "the biggest messages",
+            "every message" if show_all else "the biggest messages",
             ["#>", "role", "tool", "tokens>", "share>", "begins…"],
             [
                 (
@@ -296,12 +302,12 @@ def _print_tokens(
                 for row in messages
             ],
         )
-    where = (
+    window_source = (
         ""
         if report["window_source"] == "option"
         else f" (from the {report['window_source']})"
     )
     print_text(
         (f"{total:,}", "bold"),
-        f" tokens, {format_share(total, window)} of a window of {window:,}{where}",
+        f" tokens, {format_share(total, window)} of a window of {window:,}{window_source}",
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, Tenant, number_option
-from everthread.cli.output import print_json, print_table, print_text, visible
+from everthread.cli.output import escape_controls, print_json, print_table, print_text
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.prices import format_dollars
@@ -25,8 +25,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-PerDay = Annotated[
-    int | None, number_option(most=10**15, text="Most in a UTC day. Default: no limit.")
+DailyLimitOption = Annotated[
+    int | None,
+    number_option(maximum=10**15, help_text="Most in a UTC day. Default: no limit."),
 ]
 
 
@@ -63,12 +64,12 @@ NameOption = Annotated[str, typer.Option(help="A name for the list.")]
 def create(
     tenant: TenantOption = "default",
     scope: ScopeOption = None,
-    requests_per_day: PerDay = None,
-    tokens_per_day: PerDay = None,
+    requests_per_day: DailyLimitOption = None,
+    tokens_per_day: DailyLimitOption = None,
     dollars_per_day: DollarsPerDayOption = None,
     mode: ModeOption = None,
     name: NameOption = "",
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
@@ -78,24 +79,24 @@ def create(
     limits = KeyLimits(
         requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day)
     )
-    token, new = issue_key(
+    token, new_key = issue_key(
         tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode
     )
-    with_store(store, lambda opened: opened.create_key(new), create=True)
+    with_store(store_url, lambda store: store.create_key(new_key), create=True)
     if as_json:
         print_json(
             {
-                "id": f"et_{new.id}",
+                "id": f"et_{new_key.id}",
                 "key": token,
-                "tenant": new.tenant,
-                "scopes": sorted(new.scopes),
+                "tenant": new_key.tenant,
+                "scopes": sorted(new_key.scopes),
             }
         )
         return
     typer.echo(token)
     typer.echo(
-        visible(
-            f"Keep it now, it is not shown again. Tenant {new.tenant}; {_describe_scopes(new.scopes)}."
+        escape_controls(
+            f"Keep it now, it is not shown again. Tenant {new_key.tenant}; {_describe_scopes(new_key.scopes)}."
         ),
         err=True,
     )
@@ -107,19 +108,19 @@ def list_keys(
     revoked: Annotated[
         bool, typer.Option("--revoked", help="Revoked ones too.")
     ] = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show keys, their limits and their use today (UTC)."""
     from everthread.gateway.access.quotas import utc_day
 
     now = time.time()
-    stored = with_store(
-        store,
-        lambda opened: opened.list_keys(utc_day(now), tenant=tenant),
-        or_empty=True,
+    stored_keys = with_store(
+        store_url,
+        lambda store: store.list_keys(utc_day(now), tenant=tenant),
+        empty_if_missing=True,
     )
-    keys = [key for key in stored if revoked or key.revoked is None]
+    keys = [key for key in stored_keys if revoked or key.revoked is None]
     if as_json:
         print_json({"keys": [_key_as_json(key) for key in keys]})
         return
@@ -140,7 +141,7 @@ def list_keys(
     print_table(
         "Keys, and today's use of their limits",
         columns,
-        [_key_row(key, now) for key in keys],
+        [_make_row(key, now) for key in keys],
     )
 
 
@@ -149,16 +150,16 @@ def revoke(
     key: Annotated[
         str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")
     ],
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key. Running gateways refuse it within five seconds."""
     from everthread.gateway.access.key_creation import key_id_in
 
     key_id = key_id_in(key)
-    at = with_store(store, lambda opened: opened.revoke_key(key_id))
+    revoked_at = with_store(store_url, lambda store: store.revoke_key(key_id))
     if as_json:
-        print_json({"id": f"et_{key_id}", "revoked": format_iso(at)})
+        print_json({"id": f"et_{key_id}", "revoked": format_iso(revoked_at)})
     else:
         print_text(
             f"et_{key_id} is revoked; running gateways refuse it within five seconds."
@@ -184,35 +185,39 @@ def _describe_scopes(scopes: frozenset[str]) -> str:
     )
 
 
-def _key_row(one: StoredKey, now: float) -> list[object]:
-    key = one.key
-    used = one.today
-    limits = one.key.limits
-    last = "never" if one.last_used is None else format_age(one.last_used, now)
+def _make_row(stored_key: StoredKey, now: float) -> list[object]:
+    key = stored_key.key
+    use_today = stored_key.today
+    limits = stored_key.key.limits
+    last_used = (
+        "never"
+        if stored_key.last_used is None
+        else format_age(stored_key.last_used, now)
+    )
     return [
         f"et_{key.id}",
         key.name,
         key.tenant,
         " ".join(sorted(key.scopes)),
         key.mode or "",
-        _format_use(used.requests, limits.requests),
-        _format_use(used.tokens, limits.tokens),
-        _format_use(used.dollars, limits.dollars),
-        last if one.revoked is None else "revoked",
+        _format_use(use_today.requests, limits.requests),
+        _format_use(use_today.tokens, limits.tokens),
+        _format_use(use_today.dollars, limits.dollars),
+        last_used if stored_key.revoked is None else "revoked",
     ]
 
 
-def _format_use(used: int | Decimal, limit: int | Decimal | None) -> str:
-    values = (used,) if limit is None else (used, limit)
+def _format_use(amount: int | Decimal, limit: int | Decimal | None) -> str:
+    values = (amount,) if limit is None else (amount, limit)
     return " / ".join(
         format_dollars(value) if isinstance(value, Decimal) else f"{value:,}"
         for value in values
     )
 
 
-def _key_as_json(one: StoredKey) -> dict[str, Any]:
-    key = one.key
-    use = dataclasses.asdict(one.today)
+def _key_as_json(stored_key: StoredKey) -> dict[str, Any]:
+    key = stored_key.key
+    use = dataclasses.asdict(stored_key.today)
     limits = dataclasses.asdict(key.limits)
     for figures in (use, limits):
         figures["dollars"] = (
@@ -226,7 +231,7 @@ def _key_as_json(one: StoredKey) -> dict[str, Any]:
         "mode": key.mode,
         "limits_per_day": limits,
         "used_today": use,
-        "created": format_iso(one.created),
-        "last_used": format_iso(one.last_used),
-        "revoked": format_iso(one.revoked),
+        "created": format_iso(stored_key.created),
+        "last_used": format_iso(stored_key.last_used),
+        "revoked": format_iso(stored_key.revoked),
     }

@@ -11,10 +11,10 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.options import number_option
-from everthread.cli.output import json_text, visible
+from everthread.cli.output import encode_json, escape_controls
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
-from everthread.lab.importers.read_logs import read_conversation
+from everthread.lab.importers.conversation_file import read_conversation
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider
@@ -32,7 +32,7 @@ def _lab() -> None:
 
 
 PortOption = Annotated[
-    int, number_option(most=65535, text="Where to listen; 0 finds a free one.")
+    int, number_option(maximum=65535, help_text="Where to listen; 0 finds a free one.")
 ]
 ModelOption = Annotated[
     list[str] | None,
@@ -55,10 +55,10 @@ CompactionOption = Annotated[
 WebsocketOption = Annotated[
     int,
     number_option(
-        least=400,
-        most=499,
+        minimum=400,
+        maximum=499,
         metavar="STATUS",
-        text="The status that refuses a WebSocket.",
+        help_text="The status that refuses a WebSocket.",
     ),
 ]
 ScriptOption = Annotated[
@@ -83,9 +83,9 @@ FaultOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="The same seed, the same faults.")]
 SecondsOption = Annotated[
-    float, number_option(text="For how long such a fault hangs or delays.")
+    float, number_option(help_text="For how long such a fault hangs or delays.")
 ]
-RequestsOption = Annotated[int | None, number_option(text="End after N requests.")]
+RequestsOption = Annotated[int | None, number_option(help_text="End after N requests.")]
 AsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object a line.")
 ]
@@ -118,7 +118,7 @@ def provider(
             "--script, --transcript and --echo exclude each other; give one of them"
         )
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
-    serving = _serve(
+    server_run = _serve(
         _parse_models(model, shows, compacts=compaction),
         _load_answers(script, transcript),
         requests=requests,
@@ -127,22 +127,26 @@ def provider(
         port=port,
         upgrade_status=websocket,
     )
-    asyncio.run(serving)
+    asyncio.run(server_run)
 
 
 def _parse_models(
     texts: list[str] | None, shows: str | None, *, compacts: bool
 ) -> list[ServedModel]:
     """Read `NAME=WINDOW[:DIALECT]` for each model; without any, return the default ones."""
-    from everthread.lab.provider.served_models import DEFAULT_MODELS, Shown, parse_model
+    from everthread.lab.provider.served_models import (
+        DEFAULT_MODELS,
+        WindowField,
+        parse_model,
+    )
 
-    if shows is not None and shows not in get_args(Shown):
+    if shows is not None and shows not in get_args(WindowField):
         raise InputError(
-            f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}"
+            f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(WindowField))}"
         )
     texts = texts or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
     return [
-        parse_model(text, shows=cast("Shown | None", shows), compacts=compacts)
+        parse_model(text, shows=cast("WindowField | None", shows), compacts=compacts)
         for text in texts
     ]
 
@@ -153,43 +157,43 @@ async def _serve(
     *,
     requests: int | None,
     as_json: bool,
-    **arguments: Any,
+    **provider_options: Any,
 ) -> None:
     """Serve until a signal or the last of `requests` requests; print a line for each."""
     from everthread.lab.provider import Provider
 
-    ended = watch_end_signals()
+    stop_event = watch_end_signals()
 
     def print_record(record: Record) -> None:
-        typer.echo(json_text(record.summary()) if as_json else _format_record(record))
+        typer.echo(encode_json(record.summary()) if as_json else _format_record(record))
         if requests is not None and len(server.log) >= requests:
-            ended.set()
+            stop_event.set()
 
-    server = Provider(models, answers, listen=print_record, **arguments)
+    server = Provider(models, answers, listen=print_record, **provider_options)
     async with server:
         _print_start(server, as_json=as_json)
         if requests != 0:
-            await ended.wait()
+            await stop_event.wait()
 
 
 def _print_start(server: Provider, *, as_json: bool) -> None:
     windows = {name: model.window for name, model in server.models.items()}
     if as_json:
-        typer.echo(json_text({"url": server.url, "models": windows}))
+        typer.echo(encode_json({"url": server.url, "models": windows}))
     else:
         models = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
         typer.echo(
-            visible(
+            escape_controls(
                 f"{server.url}/v1 (OpenAI), {server.url} (Anthropic): {models}. Ctrl-C ends it."
             )
         )
 
 
 def _load_answers(script: str | None, transcript: str | None) -> Script | None:
-    from everthread.lab.provider.script import Recorded, read_script
+    from everthread.lab.provider.script import RecordedAnswers, read_script
 
     if transcript:
-        return Recorded(read_conversation(transcript).request.messages)
+        return RecordedAnswers(read_conversation(transcript).request.messages)
     if not script:
         return None
     try:
@@ -211,6 +215,6 @@ def _format_record(record: Record) -> str:
         tokens += f", {record.written_tokens:,} written"
     notes = [note for note in (record.fault, excerpt(record.error, 100)) if note]
     kind = f"{record.api}{' stream' if record.stream else ''}"
-    return visible(
+    return escape_controls(
         f"{record.number}  {status}  {record.model or '?'}  {kind}  {tokens}  {': '.join(notes)}".rstrip()
     )

@@ -10,7 +10,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.options import StoreUrl
-from everthread.cli.output import visible
+from everthread.cli.output import escape_controls
 from everthread.cli.store_access import with_store
 from everthread.core.packages import require_package
 from everthread.errors import InputError
@@ -38,7 +38,7 @@ def mcp(
             help="Serve HTTP there instead of standard input and output.",
         ),
     ] = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Search, read and pin past conversations from any MCP client.
 
@@ -47,30 +47,33 @@ def mcp(
     address = _parse_address(http) if http is not None else None
     require_package("mcp", extra="mcp")
     from everthread.gateway import mcp_server as server
+    from everthread.gateway.mcp_tools import LookupReach, LookupTools
 
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
 
-    async def run(opened: Store) -> None:
-        reach = server.LookupReach(tenant)
+    async def serve(store: Store) -> None:
+        reach = LookupReach(tenant)
         if thread is not None:
-            session = await opened.resolve(thread, tenant=tenant)
-            reach = server.LookupReach(session.tenant, session.thread, confined=True)
-        app = server.make_server(server.LookupTools(opened), reach)
+            session = await store.resolve(thread, tenant=tenant)
+            reach = LookupReach(session.tenant, session.thread, confined=True)
+        app = server.make_server(LookupTools(store), reach)
         if address is None:
             await server.serve_streams(app)
             return
-        ended = watch_end_signals()
+        stop_event = watch_end_signals()
         async with server.serve_http(app, *address) as url:
             typer.echo(
-                visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."),
+                escape_controls(
+                    f"Everthread answers MCP clients at {url}. Ctrl-C ends it."
+                ),
                 err=True,
             )
-            await ended.wait()
+            await stop_event.wait()
 
     with contextlib.suppress(KeyboardInterrupt):
-        with_store(store, run, create=True)
+        with_store(store_url, serve, create=True)
 
 
 def _parse_address(text: str) -> tuple[str, int]:

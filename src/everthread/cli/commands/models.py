@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl
-from everthread.cli.output import hang, print_json, print_table, print_text, visible
+from everthread.cli.output import (
+    escape_controls,
+    indent_further_lines,
+    print_json,
+    print_table,
+    print_text,
+)
 from everthread.cli.store_access import with_store
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
@@ -29,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Name = Annotated[
+ModelNameArgument = Annotated[
     str | None,
     typer.Argument(help="A model's name at its provider. Default: the configured one."),
 ]
@@ -79,11 +85,11 @@ def list_models(
 
 @app.command()
 def show(
-    name: Name = None,
+    name: ModelNameArgument = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the server about its window.")
     ] = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
@@ -96,20 +102,24 @@ def show(
     is_configured = name is None or config.model.default in (None, name)
     setting = config.model.context_length if is_configured else None
 
-    async def work(opened: Store) -> tuple[Window, list[ModelLimit]]:
-        window = await load_window(choice, setting, opened, offline=offline)
+    async def load_limits(store: Store) -> tuple[Window, list[ModelLimit]]:
+        window = await load_window(choice, setting, store, offline=offline)
         return window, [
-            limit for limit in await opened.limits() if limit.model == choice.model
+            limit for limit in await store.limits() if limit.model == choice.model
         ]
 
-    facts = _describe_model(choice, *with_store(store, work, or_empty=True))
+    facts = _describe_model(
+        choice, *with_store(store_url, load_limits, empty_if_missing=True)
+    )
     if as_json:
         print_json(facts)
         return
     facts["window"] = facts.pop("window_source")
     for key, value in facts.items():
         if text := _format_fact(value):
-            print_text(f"{key.replace('_', ' '):<14} {hang(text, indent=15)}")
+            print_text(
+                f"{key.replace('_', ' '):<14} {indent_further_lines(text, indent=15)}"
+            )
 
 
 @app.command()
@@ -119,7 +129,7 @@ def pull() -> None:
 
     fetch(
         home_directory(),
-        report=lambda words: print(visible(words), file=sys.stderr, flush=True),
+        report=lambda words: print(escape_controls(words), file=sys.stderr, flush=True),
     )
 
 
@@ -132,13 +142,13 @@ def forget(
     base_url: Annotated[
         str | None, typer.Option("--base-url", help="Only limits of this address.")
     ] = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
     count = with_store(
-        store,
-        lambda opened: opened.forget_limits(base_url=base_url, model=name),
-        or_empty=True,
+        store_url,
+        lambda store: store.forget_limits(base_url=base_url, model=name),
+        empty_if_missing=True,
     )
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
 
@@ -151,7 +161,7 @@ def _describe_model(
 
     entry = find_known_model(choice.model)
     file = SMOLLM2.path(home_directory())
-    local = (
+    local_path = (
         f"{file}"
         if file.is_file()
         else f"{file} (not there yet: everthread models pull)"
@@ -161,7 +171,7 @@ def _describe_model(
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
-        "address": choice.base_url or local,
+        "address": choice.base_url or local_path,
         "key": f"{choice.key_env} ({'set' if has_key else 'not set'})"
         if choice.key_env
         else "none needed",
@@ -172,7 +182,7 @@ def _describe_model(
         "cache": entry.cache if entry else None,
         "cache_min": entry.cache_min if entry else None,
         "prices": _list_prices(choice),
-        "price_source": _price_source(choice),
+        "price_source": _name_price_source(choice),
         "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
     }
 
@@ -201,7 +211,7 @@ def price_provider(choice: ModelChoice) -> str | None:
     )
 
 
-def _price_source(choice: ModelChoice) -> str:
+def _name_price_source(choice: ModelChoice) -> str:
     """Return which table the prices are from; empty if they are unknown."""
     from everthread.core.prices import describe_price_source
 

@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from everthread.cli.options import AsJson
-from everthread.cli.output import console, hang, print_json, print_text, shorten_path
+from everthread.cli.output import (
+    console,
+    indent_further_lines,
+    print_json,
+    print_text,
+    shorten_path,
+)
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
@@ -30,34 +36,38 @@ def plugins(context: typer.Context, as_json: AsJson = False) -> None:
 def list_engines(as_json: AsJson = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
     home = home_directory()
-    active = load_config().context.engine
-    engines = registry.list_engines(home=home, active=active)
-    problem = _problem(active, home)
+    active_engine = load_config().context.engine
+    engines = registry.list_engines(home=home, active=active_engine)
+    problem = _find_problem(active_engine, home)
     if as_json:
         print_json(
             {
-                "active": active,
+                "active": active_engine,
                 "problem": problem,
                 "engines": [dataclasses.asdict(info) for info in engines],
             }
         )
         return
-    names, sources = (
+    name_width, source_width = (
         max(map(len, column))
-        for column in zip(*((i.name, i.source) for i in engines), strict=True)
+        for column in zip(
+            *((engine.name, engine.source) for engine in engines), strict=True
+        )
     )
     for info in engines:
         mark = "*" if info.active else " "
-        start = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  "
-        line = f"{start}{shorten_path(str(info.location), console.width - len(start))}"
+        line_start = (
+            f"{mark} {info.name:<{name_width}}  {info.source:<{source_width}}  "
+        )
+        line = f"{line_start}{shorten_path(str(info.location), console.width - len(line_start))}"
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
         if note := info.problem or info.description:
-            print_text(f"    {hang(note, indent=4)}")
+            print_text(f"    {indent_further_lines(note, indent=4)}")
     print_text(
-        f"\nActive: {active}"
+        f"\nActive: {active_engine}"
         if not problem
-        else f"\nActive is {active}, which cannot be used: {problem}"
+        else f"\nActive is {active_engine}, which cannot be used: {problem}"
     )
 
 
@@ -70,15 +80,15 @@ def use(
     config = load_config()
     source = registry.find_engine(name, home=home)
     EngineChoice(name, config.engines.get(source.name, {})).check()
-    changed = set_keys(config_path(), {"context.engine": name})
+    is_changed = set_keys(config_path(), {"context.engine": name})
     print_text(
-        f"{source}: {'is used from now on' if changed else 'was in use already'}"
+        f"{source}: {'is used from now on' if is_changed else 'was in use already'}"
     )
 
 
-def _problem(active: str, home: Path) -> str:
+def _find_problem(active_engine: str, home: Path) -> str:
     try:
-        registry.find_engine(active, home=home)
+        registry.find_engine(active_engine, home=home)
     except EngineError as error:
         return str(error)
     return ""

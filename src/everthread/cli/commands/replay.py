@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 
 from everthread.cli.options import number_option
 from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.cli.threshold_comparison import compare_thresholds, parse_thresholds
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
@@ -22,7 +22,7 @@ from everthread.errors import InputError
 if TYPE_CHECKING:
     from everthread.config import Config
     from everthread.lab.importers.log import Log
-    from everthread.lab.replay.result import Replay, ReplayWay
+    from everthread.lab.replay.result import Replay, StrategyResult
     from everthread.thread.options import SessionOptions
 
 
@@ -42,7 +42,7 @@ LatestOption = Annotated[
     ),
 ]
 WindowOption = Annotated[
-    int | None, number_option(least=1_000, text="The model's window, in tokens.")
+    int | None, number_option(minimum=1_000, help_text="The model's window, in tokens.")
 ]
 ModelOption = Annotated[
     str | None, typer.Option(help="The model's name. Default: the one in the log.")
@@ -53,9 +53,9 @@ EngineOption = Annotated[
 ThresholdOption = Annotated[
     float | None,
     number_option(
-        least=0.05,
-        most=0.95,
-        text="Compact from this part of the window on, such as 0.3.",
+        minimum=0.05,
+        maximum=0.95,
+        help_text="Compact from this part of the window on, such as 0.3.",
     ),
 ]
 ThresholdsOption = Annotated[
@@ -81,12 +81,14 @@ TtlOption = Annotated[
 PauseOption = Annotated[
     float,
     number_option(
-        text="Seconds before each message of the user, where the log has no times."
+        help_text="Seconds before each message of the user, where the log has no times."
     ),
 ]
 StepOption = Annotated[
     float,
-    number_option(text="Seconds before each tool result, where the log has no times."),
+    number_option(
+        help_text="Seconds before each tool result, where the log has no times."
+    ),
 ]
 RecallOption = Annotated[
     bool | None,
@@ -147,34 +149,34 @@ def replay(
     options = _override_options(config, threshold, ttl, recall, economics)
     if idle:
         options = replace(options, idle=False)
-    name = engine or config.context.engine
+    engine_name = engine or config.context.engine
     arguments: dict[str, Any] = {
         "model": model,
         "window": window,
-        "engine": name,
-        "engine_options": dict(config.engines.get(name, {})),
+        "engine": engine_name,
+        "engine_options": dict(config.engines.get(engine_name, {})),
         "pause": pause,
         "step": step,
         "ttl": ttl,
     }
-    shares = _parse_thresholds(thresholds) if thresholds is not None else []
+    shares = parse_thresholds(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in sources]
     if all((model or log.model) == config.model.default for log in logs):
         arguments["window"] = window or config.model.context_length
     if shares:
-        is_weighing_tried = economics is None and options.economics
-        weighed = (False, True) if is_weighing_tried else (options.economics,)
-        _compare_thresholds(
-            logs, shares, weighed, options, as_json=as_json, **arguments
+        tries_both = economics is None and options.economics
+        economics_values = (False, True) if tries_both else (options.economics,)
+        compare_thresholds(
+            logs, shares, economics_values, options, as_json=as_json, **arguments
         )
         return
-    played = _play_logs(logs, options, idle=idle, **arguments)
+    played_logs = _play_logs(logs, options, idle=idle, **arguments)
     if html is not None:
-        _write_page(html, played, uncached=uncached)
+        _write_page(html, played_logs, uncached=uncached)
     if as_json:
-        print_json({"replays": [one.as_dict() for one in played]})
+        print_json({"replays": [played_log.as_dict() for played_log in played_logs]})
         return
-    _print_played(played, uncached=uncached)
+    _print_played_logs(played_logs, uncached=uncached)
     if html is not None:
         print_text(f"The page with the charts: {html}")
 
@@ -200,54 +202,64 @@ def _play_logs(
     from everthread.lab.replay import replay as play
 
     idle_options = replace(options, idle=True)
-    played = []
+    played_logs = []
     with show_progress(len(logs)) as progress:
         for number, log in enumerate(logs):
             replayed = play(
                 log, options=options, progress=progress(number, log.source), **arguments
             )
             with_idle = (
-                play(log, options=idle_options, compared=False, **arguments)
+                play(log, options=idle_options, with_baselines=False, **arguments)
                 if idle
                 else None
             )
-            played.append(PlayedLog(replayed, _write_verdict(log, replayed), with_idle))
-    return played
+            played_logs.append(
+                PlayedLog(replayed, _write_verdict(log, replayed), with_idle)
+            )
+    return played_logs
 
 
-def _print_played(played: Sequence[PlayedLog], *, uncached: bool) -> None:
-    for one in played:
-        for line in one.verdict:
+def _print_played_logs(played_logs: Sequence[PlayedLog], *, uncached: bool) -> None:
+    for played_log in played_logs:
+        for line in played_log.verdict:
             print_text(line)
-        _print_replay(one.replay, uncached=uncached)
-    for one in played:
-        if one.with_idle is not None:
-            figures = compare_idle(one.replay, one.with_idle)
-            print_text(_describe_idle(one.replay, figures))
-    if len(played) > 1:
-        _print_sums([one.replay for one in played], uncached=uncached)
+        _print_replay(played_log.replay, uncached=uncached)
+    for played_log in played_logs:
+        if played_log.with_idle is not None:
+            figures = compare_idle(played_log.replay, played_log.with_idle)
+            print_text(_describe_idle(played_log.replay, figures))
+    if len(played_logs) > 1:
+        _print_sums(
+            [played_log.replay for played_log in played_logs], uncached=uncached
+        )
 
 
-def compare_idle(without: Replay, with_idle: Replay) -> dict[str, Any]:
+def compare_idle(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     """Return the figures of a replay with idle compaction beside those without."""
-    costs = [one.ours.cost for one in (without, with_idle)]
-    before, after = (None if cost is None else round(float(cost), 4) for cost in costs)
+    costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
+    cost_without, cost_with = (
+        None if cost is None else round(float(cost), 4) for cost in costs
+    )
     return {
-        "dollars_without": before,
-        "dollars": after,
-        "saved": None if before is None or after is None else round(before - after, 4),
-        "idle_compactions": sum(one.reason == "idle" for one in with_idle.compactions),
-        "mean_context_without": round(without.ours.mean),
-        "mean_context": round(with_idle.ours.mean),
+        "dollars_without": cost_without,
+        "dollars": cost_with,
+        "saved": None
+        if cost_without is None or cost_with is None
+        else round(cost_without - cost_with, 4),
+        "idle_compactions": sum(
+            replayed.reason == "idle" for replayed in with_idle.compactions
+        ),
+        "mean_context_without": round(without_idle.everthread.mean),
+        "mean_context": round(with_idle.everthread.mean),
     }
 
 
 def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
-    made = count_noun(figures["idle_compactions"], "compaction")
+    compactions = count_noun(figures["idle_compactions"], "compaction")
     return (
-        f"{replayed.source}: with idle compaction {format_dollars(figures['dollars'])} "
+        f"{Path(replayed.source).name}: with idle compaction {format_dollars(figures['dollars'])} "
         f"instead of {format_dollars(figures['dollars_without'])} "
-        f"(saves {format_dollars(figures['saved'])}), {made} before the cache expired, "
+        f"(saves {format_dollars(figures['saved'])}), {compactions} before the cache expired, "
         f"mean context {figures['mean_context']:,} instead of "
         f"{figures['mean_context_without']:,} tokens."
     )
@@ -255,7 +267,7 @@ def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
 
 def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
     """Return the files to replay: those given, or the newest session on this machine."""
-    from everthread.lab.importers.read_logs import find_latest
+    from everthread.lab.importers.log_files import find_latest_logs
 
     if latest and files:
         raise InputError("give files or --latest, not both")
@@ -263,7 +275,7 @@ def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
         raise InputError(
             "give a file, or --latest for the newest session on this machine"
         )
-    return files or find_latest()
+    return files or find_latest_logs()
 
 
 def _write_verdict(log: Log, replayed: Replay) -> list[str]:
@@ -274,16 +286,18 @@ def _write_verdict(log: Log, replayed: Replay) -> list[str]:
     return write_verdict(replayed, compare_log(log) if is_readable else None)
 
 
-def _write_page(file: str, played: Sequence[PlayedLog], *, uncached: bool) -> None:
-    from everthread.lab.replay.report import page
+def _write_page(file: str, played_logs: Sequence[PlayedLog], *, uncached: bool) -> None:
+    from everthread.lab.replay.report import render_report
 
-    replays = [one.replay for one in played]
-    verdicts = [one.verdict for one in played]
+    replays = [played_log.replay for played_log in played_logs]
+    verdicts = [played_log.verdict for played_log in played_logs]
     command = f"everthread {shlex.join(sys.argv[1:])}"
     date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     try:
         Path(file).write_text(
-            page(replays, verdicts, command=command, date=date, uncached=uncached),
+            render_report(
+                replays, verdicts, command=command, date=date, uncached=uncached
+            ),
             "utf-8",
         )
     except OSError as error:
@@ -299,7 +313,7 @@ def _override_options(
     recall: bool | None,
     economics: bool | None,
 ) -> SessionOptions:
-    """The configured options, overridden by those of the command line."""
+    """Return the configured options, overridden by those of the command line."""
     from everthread.factory.conversations import make_session_options
 
     options = make_session_options(config)
@@ -320,156 +334,7 @@ def _override_options(
     )
 
 
-def _parse_thresholds(text: str) -> list[float]:
-    """Read shares of the window in per cent: `15,25,30`."""
-    try:
-        shares = sorted({float(part) / 100 for part in text.split(",")})
-    except ValueError:
-        shares = [0.0]
-    if not all(0.05 <= share <= 0.95 for share in shares):
-        raise InputError(
-            f"--thresholds {text!r} is not allowed; give per cent from 5 to 95, such as 15,30,50"
-        )
-    return shares
-
-
-THRESHOLD_COLUMNS = (
-    "threshold",
-    "in tokens>",
-    "dollars>",
-    "mean context>",
-    "peak>",
-    "compactions>",
-    "in context>",
-    "by recall>",
-    "lost>",
-)
-
-
-def _compare_thresholds(
-    logs: Sequence[Log],
-    shares: Sequence[float],
-    weighed: Sequence[bool],
-    options: SessionOptions,
-    *,
-    as_json: bool,
-    **arguments: Any,
-) -> None:
-    """Print a table with a row for each threshold: cost, size of the context, facts kept.
-
-    `weighed`: whether a compaction is weighed in dollars, or done at the threshold; without prices it is never weighed.
-    """
-    replays = _replay_at_thresholds(logs, shares, weighed, options=options, **arguments)
-    rows: list[dict[str, Any]] = [
-        {
-            "threshold": share,
-            "economics": economics,
-            "tokens": sorted({one.threshold for one in played}),
-        }
-        | _sum_figures(played)
-        for (share, economics), played in sorted(
-            replays.items(), key=lambda item: item[0]
-        )
-    ]
-    played = replays[shares[0], weighed[0]]
-    windows = sorted({one.window for one in played})
-    if as_json:
-        print_json({"windows": windows, "thresholds": rows})
-        return
-    models = ", ".join(dict.fromkeys(one.model for one in played))
-    sizes = " and ".join(f"{size:,}" for size in windows)
-    print_table(
-        f"{count_noun(len(logs), 'conversation')}, {models}, window {sizes}",
-        THRESHOLD_COLUMNS,
-        [_format_row(row) for row in rows],
-    )
-    print_text(
-        "Thresholds are in per cent of the window. Fixed: compacted at the threshold. Weighed: when it pays, from half "
-        "the threshold on where the cache is cold, and at the end of a turn where it is warm."
-    )
-    print_text(
-        "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "
-        "search, or lost. Summaries are written without a model here; a model's would cost its own tokens."
-    )
-
-
-def _replay_at_thresholds(
-    logs: Sequence[Log],
-    shares: Sequence[float],
-    weighed: Sequence[bool],
-    *,
-    options: SessionOptions,
-    **arguments: Any,
-) -> dict[tuple[float, bool], list[Replay]]:
-    """Replay the same conversations at each threshold, fixed and weighed."""
-    from everthread.lab.replay import replay as play
-
-    replays: dict[tuple[float, bool], list[Replay]] = {}
-    with show_progress(len(logs) * len(shares) * len(weighed)) as progress:
-        for number, (economics, share, log) in enumerate(
-            product(weighed, shares, logs)
-        ):
-            fixed = replays.get((share, False))
-            if economics and fixed and all(one.ours.cost is None for one in fixed):
-                continue
-            tried = replace(
-                options,
-                threshold=share,
-                threshold_tokens=None,
-                models={},
-                economics=economics,
-            )
-            step = progress(number, f"{log.source} at {_row_name(share, economics)}")
-            done = play(
-                log,
-                options=tried,
-                compared=False,
-                judged=True,
-                progress=step,
-                **arguments,
-            )
-            replays.setdefault((share, economics), []).append(done)
-    return replays
-
-
-def _row_name(share: float, economics: bool) -> str:
-    return f"{share:.0%}, {'weighed' if economics else 'fixed'}"
-
-
-def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
-    from everthread.lab.replay.result import total
-
-    ways = [one.ours for one in replays]
-    cost = total(way.cost for way in ways)
-    prompts = [call.use.prompt for way in ways for call in way.calls]
-    facts = [way.facts for way in ways if way.facts is not None]
-    count = max(sum(one.total for one in facts), 1)
-    shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
-    return {
-        "dollars": None if cost is None else round(float(cost), 4),
-        "mean_context": round(sum(prompts) / max(len(prompts), 1)),
-        "peak": max(prompts, default=0),
-        "compactions": sum(len(one.compactions) for one in replays),
-    } | {
-        name: round(sum(getattr(one, field) for one in facts) / count, 4)
-        for name, field in shares.items()
-    }
-
-
-def _format_row(row: dict[str, Any]) -> list[object]:
-    figures = (row["mean_context"], row["peak"], row["compactions"])
-    shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
-    tokens = ", ".join(f"{size:,}" for size in row["tokens"])
-    return [
-        _row_name(row["threshold"], row["economics"]),
-        tokens,
-        format_dollars(row["dollars"]),
-        *figures,
-        *shares,
-    ]
-
-
-WAY_COLUMNS = (
+STRATEGY_COLUMNS = (
     "way",
     "calls>",
     "peak>",
@@ -484,16 +349,21 @@ WAY_COLUMNS = (
 
 
 def _print_replay(result: Replay, *, uncached: bool) -> None:
-    ours = result.ours
-    ways = [way for way in result.ways if uncached or way.name != "uncached"]
-    calls = count_noun(len(ours.calls), "call")
-    title = f"{result.source}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
+    everthread = result.everthread
+    strategies = [
+        strategy
+        for strategy in result.strategies
+        if uncached or strategy.name != "uncached"
+    ]
+    calls = count_noun(len(everthread.calls), "call")
+    name = Path(result.source).name
+    title = f"{name}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
     print_table(
         f"{title}, {result.engine}",
-        WAY_COLUMNS,
-        [_way_row(result, way) for way in ways],
+        STRATEGY_COLUMNS,
+        [_make_strategy_row(result, strategy) for strategy in strategies],
     )
-    saved = result.caching_saves()
+    saved = result.share_saved_by_caching()
     if uncached and saved is not None:
         print_text(
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
@@ -502,10 +372,11 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         print_text(
             f"The log itself states ${result.recorded_cost:,.2f} for these calls."
         )
-    for way in ways:
-        if way.refused is not None:
+    for strategy in strategies:
+        if strategy.refused_call is not None:
             print_text(
-                f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there."
+                f"{strategy.label}: call {strategy.refused_call + 1:,} did not fit into the window; "
+                "the conversation ended there."
             )
     print_table(
         "Compactions" if result.compactions else "Compactions: none",
@@ -519,19 +390,23 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
         ],
         [
             (
-                one.call + 1,
-                one.reason,
-                one.tokens_before,
-                one.tokens_after,
-                one.messages_before,
-                one.messages_after,
+                compaction.call + 1,
+                compaction.reason,
+                compaction.tokens_before,
+                compaction.tokens_after,
+                compaction.messages_before,
+                compaction.messages_after,
             )
-            for one in result.compactions
+            for compaction in result.compactions
         ],
     )
     misses = [
-        (cause, count, sum(call.missed for call in ours.calls if call.miss == cause))
-        for cause, count in ours.misses.most_common()
+        (
+            cause,
+            count,
+            sum(call.missed_tokens for call in everthread.calls if call.miss == cause),
+        )
+        for cause, count in everthread.misses.most_common()
     ]
     print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
     _print_facts(result)
@@ -541,50 +416,57 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
-def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
-    saved = None if way is result.ours else result.saved(way)
+def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object, ...]:
+    saved = (
+        None if strategy is result.everthread else result.share_saved_against(strategy)
+    )
     return (
-        way.what,
-        f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"),
-        way.peak,
-        round(way.mean),
-        way.read,
-        way.written,
-        way.uncached,
-        format_dollars(way.input_cost),
-        format_dollars(way.cost),
-        "" if saved is None else _format_saving(result, way, saved),
+        strategy.label,
+        f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
+        strategy.peak,
+        round(strategy.mean),
+        strategy.read,
+        strategy.written,
+        strategy.uncached,
+        format_dollars(strategy.input_cost),
+        format_dollars(strategy.cost),
+        "" if saved is None else _format_saving(result, strategy, saved),
     )
 
 
-def _format_saving(result: Replay, way: ReplayWay, saved: float) -> str:
+def _format_saving(result: Replay, strategy: StrategyResult, saved: float) -> str:
     """Return the saving, with the number of calls that it is over if one of the ways ended earlier."""
-    count = result.shared_calls(way)
-    over_all = count == len(way.calls) == len(result.ours.calls)
+    count = result.count_shared_calls(strategy)
+    over_all = count == len(strategy.calls) == len(result.everthread.calls)
     return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"
 
 
 def _print_facts(result: Replay) -> None:
-    facts = result.ours.facts
+    facts = result.everthread.facts
     if facts is None or not facts.total:
         return
-    truncated = result.way("truncated").facts
+    truncated = result.strategy("truncated").facts
     rows = [
-        (kind, sum(counts[:2]), *counts, truncated.kinds[kind][0] if truncated else "")
-        for kind, counts in facts.kinds.items()
+        (
+            kind,
+            sum(kind_counts[:2]),
+            *kind_counts,
+            truncated.kinds[kind][0] if truncated else "",
+        )
+        for kind, kind_counts in facts.kinds.items()
     ]
-    kept = facts.retained + facts.recoverable
+    kept_count = facts.retained + facts.recoverable
     rows.append(
         (
             "in all",
-            kept,
+            kept_count,
             facts.retained,
             facts.recoverable,
             facts.lost,
             truncated.retained if truncated else "",
         )
     )
-    heads = [
+    headings = [
         "what was said",
         "kept>",
         "in the context>",
@@ -592,23 +474,25 @@ def _print_facts(result: Replay) -> None:
         "lost>",
         "kept by truncation>",
     ]
-    print_table("Facts at the end", heads, rows)
+    print_table("Facts at the end", headings, rows)
 
 
 def _print_sums(results: list[Replay], *, uncached: bool) -> None:
-    from everthread.lab.replay.result import total
+    from everthread.lab.replay.result import sum_costs
 
     names = [
-        (way.name, way.what)
-        for way in results[0].ways
-        if uncached or way.name != "uncached"
+        (strategy.name, strategy.label)
+        for strategy in results[0].strategies
+        if uncached or strategy.name != "uncached"
     ]
     rows = [
         (
-            what,
-            sum(len(one.way(name).calls) for one in results),
-            format_dollars(total(one.way(name).cost for one in results)),
+            label,
+            sum(len(replayed.strategy(name).calls) for replayed in results),
+            format_dollars(
+                sum_costs(replayed.strategy(name).cost for replayed in results)
+            ),
         )
-        for name, what in names
+        for name, label in names
     ]
     print_table(f"All {len(results)} conversations", ["way", "calls>", "in all>"], rows)

@@ -28,22 +28,27 @@ from everthread.cli.chat.input import (
     Interrupts,
     LineReader,
     StoppedError,
-    at_terminal,
+    is_at_terminal,
 )
 from everthread.cli.chat.terminal_view import Screen
 from everthread.cli.options import (
-    NO_ID,
+    RESUME_WITHOUT_ID,
     BaseUrl,
-    Continue,
+    ContinueOption,
     Model,
-    Resume,
     ResumeCommand,
+    ResumeOption,
     StoreUrl,
     Workspace,
-    Yes,
+    YesOption,
     with_base_url,
 )
-from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
+from everthread.cli.output import (
+    encode_json,
+    escape_controls,
+    log_unexpected_error,
+    shorten_id,
+)
 from everthread.cli.store_access import find_latest_thread, store_address
 from everthread.config import home_directory, load_config
 from everthread.conversation.answers import Answer
@@ -67,23 +72,23 @@ class TextOutput:
         self._options = options
         self._thread = ""
 
-    def begin(self, conversation: Conversation) -> None:
+    def show_start(self, conversation: Conversation) -> None:
         self._thread = conversation.id
         if not self._quiet:
             self.screen.show_waiting("…")
 
-    def item(self, item: StreamDelta | Event) -> None:
-        if isinstance(item, Event) and not self._quiet:
-            self.screen.event(item, idle="…")
+    def item(self, event: StreamDelta | Event) -> None:
+        if isinstance(event, Event) and not self._quiet:
+            self.screen.event(event, idle="…")
 
-    def end(self, answer: Answer) -> None:
-        self.screen.settle()
-        typer.echo(visible(answer.text))
+    def show_answer(self, answer: Answer) -> None:
+        self.screen.flush()
+        typer.echo(escape_controls(answer.text))
 
-    def fail(self, error: str) -> None:
-        self.screen.settle()
+    def show_error(self, error: str) -> None:
+        self.screen.flush()
         advice = f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
-        typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
+        typer.echo(escape_controls(f"everthread: {error}\n{advice}"), err=True)
 
 
 class JsonOutput:
@@ -93,7 +98,7 @@ class JsonOutput:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
         self._thread = ""
 
-    def begin(self, conversation: Conversation) -> None:
+    def show_start(self, conversation: Conversation) -> None:
         self._thread = conversation.id
         self._print(
             "start",
@@ -106,17 +111,17 @@ class JsonOutput:
 
     def item(self, item: StreamDelta | Event) -> None:
         if isinstance(item, Event):
-            typer.echo(json_text(item.as_dict()))
+            typer.echo(encode_json(item.as_dict()))
         elif item.kind in ("text", "reasoning", "refusal"):
             self._print(item.kind, text=item.text)
 
-    def end(self, answer: Answer) -> None:
-        used = answer.usage
+    def show_answer(self, answer: Answer) -> None:
+        usage = answer.usage
         cost = answer.cost
         tokens = {
-            "prompt": used.prompt_tokens,
-            "cache_read": used.cache_read_tokens,
-            "output": used.output_tokens,
+            "prompt": usage.prompt_tokens,
+            "cache_read": usage.cache_read_tokens,
+            "output": usage.output_tokens,
         }
         self._print(
             "answer",
@@ -127,11 +132,11 @@ class JsonOutput:
             thread=self._thread,
         )
 
-    def fail(self, error: str) -> None:
+    def show_error(self, error: str) -> None:
         self._print("error", error=error, thread=self._thread)
 
     def _print(self, event: str, **values: Any) -> None:
-        typer.echo(json_text({"event": event, **values}))
+        typer.echo(encode_json({"event": event, **values}))
 
 
 Output = TextOutput | JsonOutput
@@ -144,17 +149,17 @@ def run(
     ],
     model: Model = None,
     base_url: BaseUrl = None,
-    resume: Resume = None,
-    continue_: Continue = False,
+    resume: ResumeOption = None,
+    continue_: ContinueOption = False,
     workspace: Workspace = ".",
-    yes: Yes = False,
+    yes: YesOption = False,
     quiet: Annotated[
         bool,
         typer.Option(
             "--quiet", "-q", help="Print nothing about tools and compactions."
         ),
     ] = False,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every event as a line of JSON.")
     ] = False,
@@ -166,10 +171,12 @@ def run(
     text = _read_task(task)
     start = _read_options(workspace, base_url, resume, continue_, model, ask=False)
     output: Output = (
-        JsonOutput() if as_json else TextOutput(quiet=quiet, options=start.repeated)
+        JsonOutput()
+        if as_json
+        else TextOutput(quiet=quiet, options=start.resume_options)
     )
-    opened = open_store(store_address(store))
-    if not asyncio.run(_run(start, opened, output, text, yes=yes)):
+    store = open_store(store_address(store_url))
+    if not asyncio.run(_run(start, store, output, text, yes=yes)):
         raise typer.Exit(1)
 
 
@@ -186,11 +193,16 @@ def _read_options(
     if not directory.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
     config = with_base_url(load_config(), base_url)
-    thread = NO_ID if continue_ and resume is None else resume
+    thread = RESUME_WITHOUT_ID if continue_ and resume is None else resume
     model = model if thread else choose_model(config, model, ask=ask)
-    repeated = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    resume_options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
     return StartOptions(
-        config, model, thread=thread, workspace=directory, ask=ask, repeated=repeated
+        config,
+        model,
+        thread=thread,
+        workspace=directory,
+        ask=ask,
+        resume_options=resume_options,
     )
 
 
@@ -212,7 +224,9 @@ async def _run(
     """Run the task; return whether it was answered."""
     try:
         thread = (
-            await find_latest_thread(store) if start.thread == NO_ID else start.thread
+            await find_latest_thread(store)
+            if start.thread == RESUME_WITHOUT_ID
+            else start.thread
         )
         async with await open_terminal_agent(
             start, store, thread, _open_approvals(output, yes=yes)
@@ -223,7 +237,7 @@ async def _run(
 
 
 def _open_approvals(output: Output, *, yes: bool) -> Approvals:
-    """Questions go to standard error, so that the answer can be redirected."""
+    """Return the approvals of a run. Questions go to standard error, so that the answer can be redirected."""
     has_user = sys.stdin.isatty() and sys.stderr.isatty()
     reader = LineReader(output.screen.console, interactive=True)
     return Approvals(
@@ -237,36 +251,36 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
     interrupts = Interrupts(
         lambda: None, lambda words: output.screen.print(Text(words))
     )
-    output.begin(agent.conversation)
+    output.show_start(agent.conversation)
     try:
         with interrupts.handle_signals():
-            answer, ended = await interrupts.run(_stream_turn(agent, output, task))
+            answer, turn_end = await interrupts.run(_stream_turn(agent, output, task))
     except StoppedError:
-        output.fail("stopped by Ctrl-C")
+        output.show_error("stopped by Ctrl-C")
         return False
     except EverthreadError as error:
-        output.fail(str(error))
+        output.show_error(str(error))
         return False
     except typer.Exit as exit_:
-        output.fail(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
+        output.show_error(f"ended by {signal.Signals(exit_.exit_code - 128).name}")
         raise
     except Exception as error:  # noqa: BLE001 - printed, logged with its traceback, and the exit code is 1
-        output.fail(report_unexpected(error))
+        output.show_error(log_unexpected_error(error))
         return False
-    output.end(answer)
-    return ended is None or ended.reason == "answered"
+    output.show_answer(answer)
+    return turn_end is None or turn_end.reason == "answered"
 
 
 async def _stream_turn(
     agent: Agent, output: Output, task: str
 ) -> tuple[Answer, TurnEnded | None]:
-    ended: TurnEnded | None = None
+    turn_end: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:
         async for item in items:
             if isinstance(item, Answer):
-                return item, ended
+                return item, turn_end
             if isinstance(item, TurnEnded):
-                ended = item
+                turn_end = item
             output.item(item)
     raise AssertionError("a turn ends with its answer or an error")
 
@@ -274,15 +288,15 @@ async def _stream_turn(
 def chat(
     model: Model = None,
     base_url: BaseUrl = None,
-    resume: Resume = None,
-    continue_: Continue = False,
+    resume: ResumeOption = None,
+    continue_: ContinueOption = False,
     workspace: Workspace = ".",
-    yes: Yes = False,
-    store: StoreUrl = None,
+    yes: YesOption = False,
+    store_url: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
     start = _read_options(
-        workspace, base_url, resume, continue_, model, ask=at_terminal()
+        workspace, base_url, resume, continue_, model, ask=is_at_terminal()
     )
-    opened = open_store(store_address(store))
-    asyncio.run(run_chat(start, opened, pick=not continue_, yes=yes))
+    store = open_store(store_address(store_url))
+    asyncio.run(run_chat(start, store, let_user_pick=not continue_, yes=yes))

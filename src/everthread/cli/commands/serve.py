@@ -1,4 +1,4 @@
-"""`everthread serve`: run the gateway until Ctrl-C; `everthread dashboard`: its pages on a store alone."""
+"""`everthread serve`: run the gateway until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
-from everthread.cli.options import StoreUrl, number_option
-from everthread.cli.output import json_text, visible
-from everthread.cli.store_access import with_store
+from everthread.cli.options import number_option
+from everthread.cli.output import encode_json, escape_controls
 from everthread.config import Config, load_config
 from everthread.errors import InputError
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from everthread.gateway.contracts import Auth, Mode
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
-    from everthread.store.store import Store
 
 
 HostOption = Annotated[
@@ -34,7 +32,9 @@ HostOption = Annotated[
 ]
 PortOption = Annotated[
     int | None,
-    number_option(most=65535, text="0 finds a free one. Default: gateway.port."),
+    number_option(
+        maximum=65535, help_text="0 finds a free one. Default: gateway.port."
+    ),
 ]
 UpstreamOption = Annotated[
     list[str] | None,
@@ -61,9 +61,9 @@ AuthOption = Annotated[
 WorkersOption = Annotated[
     int | None,
     number_option(
-        least=1,
-        most=64,
-        text="Processes that answer behind the one port. Default: gateway.workers.",
+        minimum=1,
+        maximum=64,
+        help_text="Processes that answer behind the one port. Default: gateway.workers.",
     ),
 ]
 LogOption = Annotated[
@@ -114,11 +114,12 @@ def serve(
 
     config = load_config()
     _require_auxiliary_sdk(config)
-    named = [
-        named_upstream(text, mode or config.gateway.mode) for text in upstream or []
+    named_upstreams = [
+        parse_upstream(start_message, mode or config.gateway.mode)
+        for start_message in upstream or []
     ]
     auth = auth or config.gateway.auth
-    upstreams = add_keys(named or list_upstreams(config, mode), auth)
+    upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
     task = ServeTask(
         config=config,
         upstreams=upstreams,
@@ -132,11 +133,11 @@ def serve(
     task.set_up_logs()
     port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
-    text = StartText(task, as_json=as_json)
+    start_message = StartMessage(task, as_json=as_json)
     asyncio.run(
-        _serve_alone(task, port, text)
+        _serve_alone(task, port, start_message)
         if count == 1
-        else _serve_with_workers(task, port, count, text)
+        else _serve_with_workers(task, port, count, start_message)
     )
 
 
@@ -173,7 +174,7 @@ class ServeTask:
             self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file
         )
 
-    def open(self, **how: Any) -> AbstractAsyncContextManager[Gateway]:
+    def open_gateway(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
         from everthread.factory.gateways import open_gateway
         from everthread.lab.replay.runner import run_trial
 
@@ -184,35 +185,35 @@ class ServeTask:
             auth=self.auth,
             trial=run_trial,
             is_gateway_process=True,
-            **how,
+            **options,
         )
 
 
-async def _serve_alone(task: ServeTask, port: int, start_text: StartText) -> None:
-    ended = watch_end_signals()
-    async with task.open(port=port, announce=start_text.announce) as gateway:
-        start_text.begin(gateway.url, gateway.page())
-        await ended.wait()
+async def _serve_alone(task: ServeTask, port: int, start_message: StartMessage) -> None:
+    stop_event = watch_end_signals()
+    async with task.open_gateway(port=port, announce=start_message.announce) as gateway:
+        start_message.print_start(gateway.url, gateway.page())
+        await stop_event.wait()
 
 
-_COMMAND = "from everthread.cli.commands.serve import serve_worker; serve_worker()"
+_WORKER_CODE = "from everthread.cli.commands.serve import serve_worker; serve_worker()"
 
 
 async def _serve_with_workers(
-    task: ServeTask, port: int, count: int, start_text: StartText
+    task: ServeTask, port: int, count: int, start_message: StartMessage
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
     from everthread.factory.gateways import start_local_models
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
-    ended = asyncio.Event()
+    stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
     pages: list[str | None] = []
 
     def on_report(report: dict[str, Any]) -> None:
         if "link" in report:
-            start_text.announce(report["link"])
+            start_message.announce(report["link"])
         elif report.get("ready"):
             pages.append(report["page"])
 
@@ -220,33 +221,33 @@ async def _serve_with_workers(
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-"))
         )
-        served = replace(
+        worker_task = replace(
             task, upstreams=await start_local_models(task.upstreams, task.config, stack)
         )
         sockets = PortSockets(task.host, port, count)
         supervisor = Supervisor(
-            [sys.executable, "-c", _COMMAND],
-            lambda index: (served, count, folder / "links", index == 0),
+            [sys.executable, "-c", _WORKER_CODE],
+            lambda index: (worker_task, count, folder / "links", index == 0),
             sockets,
             folder,
             count=count,
             tell=on_report,
         )
 
-        def end() -> None:
-            if ended.is_set():
+        def on_end_signal() -> None:
+            if stop_event.is_set():
                 supervisor.signal(signal.SIGKILL)
-            ended.set()
+            stop_event.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
+            loop.add_signal_handler(number, on_end_signal)
         async with supervisor:
-            start_text.begin(
+            start_message.print_start(
                 http_url(task.host, sockets.port),
                 next(filter(None, pages), None),
                 count,
             )
-            await ended.wait()
+            await stop_event.wait()
 
 
 def serve_worker() -> None:
@@ -261,17 +262,17 @@ async def _serve_in_worker(
 ) -> None:
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
 
-    task, count, links, is_first = arguments
+    task, count, link_folder, is_first = arguments
     task.set_up_logs()
-    place = WorkerPlace(listener, count, links)
-    async with task.open(
-        announce=lambda path: report(link=path), worker=place
+    worker_place = WorkerPlace(listener, count, link_folder)
+    async with task.open_gateway(
+        announce=lambda path: report(link=path), worker=worker_place
     ) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)
         await until_ended()
 
 
-class StartText:
+class StartMessage:
     """Prints the gateway's address at the start, and later links that open its pages."""
 
     def __init__(self, task: ServeTask, *, as_json: bool) -> None:
@@ -279,35 +280,40 @@ class StartText:
         self._as_json = as_json
         self._url = ""
 
-    def begin(self, url: str, page: str | None, workers: int = 1) -> None:
-        is_open = name_loopback(url) != url
+    def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
+        listens_everywhere = name_loopback(url) != url
         upstreams = self._task.upstreams
         self._url = url = name_loopback(url)
         page = None if page is None else name_loopback(page)
         if self._as_json:
-            served = [
-                {"name": one.name, "url": one.root, "mode": one.mode}
-                for one in upstreams
+            upstream_values = [
+                {"name": upstream.name, "url": upstream.root, "mode": upstream.mode}
+                for upstream in upstreams
             ]
             typer.echo(
-                json_text(
-                    {"url": url, "upstreams": served, "page": page, "workers": workers}
+                encode_json(
+                    {
+                        "url": url,
+                        "upstreams": upstream_values,
+                        "page": page,
+                        "workers": workers,
+                    }
                 )
             )
             return
         auth = self._task.auth
-        width = max(len(one.name) for one in upstreams)
-        where = (
+        width = max(len(upstream.name) for upstream in upstreams)
+        address = (
             f"port {urlsplit(url).port} of every address of this machine"
-            if is_open
+            if listens_everywhere
             else url
         )
         lines = [
-            f"Everthread listens on {where}{f' with {workers} workers' if workers > 1 else ''} in front of"
+            f"Everthread listens on {address}{f' with {workers} workers' if workers > 1 else ''} in front of"
         ]
         lines += [
-            f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, auth)}"
-            for one in upstreams
+            f"  {upstream.name:{width}}  {upstream.root} ({upstream.mode}); {_describe_key(upstream, auth)}"
+            for upstream in upstreams
         ]
         variables = {
             "OPENAI_BASE_URL": f"{url}/v1",
@@ -318,7 +324,7 @@ class StartText:
             "Set in a client:",
             *(f"  {name}={value}" for name, value in variables.items()),
         ]
-        if is_open:
+        if listens_everywhere:
             lines.append(
                 f"On another machine, put this one's name or address for {urlsplit(url).hostname}."
             )
@@ -335,7 +341,7 @@ class StartText:
                 f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}"
             )
         lines.append("Ctrl-C ends it.")
-        typer.echo(visible("\n".join(lines)))
+        typer.echo(escape_controls("\n".join(lines)))
 
     def announce(self, path: str) -> None:
         typer.echo(
@@ -345,13 +351,13 @@ class StartText:
 
 
 def name_loopback(url: str) -> str:
-    """The URL with an address that a client can use: 0.0.0.0 and [::] mean every address, and are none."""
+    """Return the URL with an address that a client can use, instead of 0.0.0.0 or [::], which mean every address."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
         "//[::]:", "//[::1]:", 1
     )
 
 
-def named_upstream(text: str, mode: Mode) -> Upstream:
+def parse_upstream(text: str, mode: Mode) -> Upstream:
     """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
     from everthread.factory.gateways import is_local
     from everthread.gateway.router import Upstream
@@ -375,57 +381,9 @@ def named_upstream(text: str, mode: Mode) -> Upstream:
 
 
 def _describe_key(upstream: Upstream, auth: Auth) -> str:
-    """Which key is sent to an upstream."""
+    """Describe which key is sent to an upstream."""
     if upstream.api_key is not None:
         return "its own key goes there, for clients that show one of ours"
     if upstream.serves_logins:
         return "logins with ChatGPT go there"
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
-
-
-def dashboard(
-    store: StoreUrl = None,
-    port: Annotated[int, number_option(most=65535, text="0 finds a free one.")] = 8485,
-    open_browser: Annotated[
-        bool, typer.Option("--open", help="Open the page in a browser.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the address as JSON.")
-    ] = False,
-) -> None:
-    """See your context: threads, windows, calls, compactions and their cost, as pages in a browser.
-
-    It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
-    """
-    leave_on_interrupt()
-    from everthread.factory.gateways import open_dashboard
-    from everthread.lab.replay.runner import run_trial
-
-    config = load_config()
-
-    async def run(opened: Store) -> None:
-        ended = watch_end_signals()
-        address = ""
-
-        def announce(path: str) -> None:
-            typer.echo(f"A link that works once: {address}{path}")
-
-        async with open_dashboard(
-            config, opened, port=port, trial=run_trial, announce=announce
-        ) as (url, pages):
-            address = url
-            link = f"{url}{pages.access.new_link()}"
-            typer.echo(
-                json_text({"url": url, "link": link})
-                if as_json
-                else visible(f"See your context: {link}")
-            )
-            if not as_json:
-                typer.echo("The link works once. Ctrl-C ends it.")
-            if open_browser:
-                import webbrowser
-
-                webbrowser.open(link)
-            await ended.wait()
-
-    with_store(store, run, or_empty=True)

@@ -1,48 +1,37 @@
-"""`everthread sessions …`: list, export, import, undo and delete threads; `session_views` has show, tree and search."""
+"""`everthread sessions …`: list, undo and delete threads; the other subcommands are registered here."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli import session_views
 from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant
 from everthread.cli.output import (
     MAX_ROWS,
-    format_size,
-    json_text,
     print_json,
-    print_lines,
-    print_more,
-    print_notes,
+    print_next_page_hint,
+    print_one_line_rows,
     print_table,
     print_text,
     shorten_id,
 )
-from everthread.cli.session_views import list_thread_ids, short_title, state_of
+from everthread.cli.session_search import search
+from everthread.cli.session_transfer import export_threads, import_files
+from everthread.cli.session_tree import tree
+from everthread.cli.session_views import describe_state, load_short_title, show
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import count_noun, excerpt
 from everthread.errors import (
-    EverthreadError,
     InputError,
-    StoreDamagedError,
-    TranscriptError,
 )
 
 if TYPE_CHECKING:
-    from everthread.lab.importers.log import LogStream
     from everthread.store.records import Session, ThreadRow
     from everthread.store.store import Store
 
@@ -52,251 +41,6 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def export(
-    session_ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ID", help="Sessions' ids or their first characters."),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="A new file. Default: standard output.",
-        ),
-    ] = None,
-    tenant: Tenant = None,
-    store: StoreUrl = None,
-) -> None:
-    """Write threads and their subagents' as JSON lines: everything, word for word, credentials in it included."""
-    if every == bool(session_ids):
-        raise InputError("give the ids of what to export, or --all")
-
-    lost: list[str] = []
-
-    async def work(opened: Store) -> list[str]:
-        threads = await _threads_to_export(opened, session_ids, tenant)
-        for thread in threads:
-            try:
-                lines = await opened.export(thread)
-            except StoreDamagedError:
-                lines, missing = await opened.salvage(thread)
-                lost.extend(missing)
-            write("".join(f"{json_text(line)}\n" for line in lines))
-        return threads
-
-    with _open_target(output) as write:
-        exported = with_store(store, work)
-    if output is not None:
-        print_text(
-            f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {output}"
-        )
-    if lost:
-        print_notes(lost, "cannot be read")
-        summary = f"The store is damaged: {count_noun(len(lost), 'item')} could not be read, all else was written."
-        typer.echo(summary, err=True)
-        raise typer.Exit(1)
-
-
-async def _threads_to_export(
-    store: Store, session_ids: list[str] | None, tenant: str | None
-) -> list[str]:
-    """Each thread once, before its subagents."""
-    if session_ids:
-        roots = [
-            (await store.resolve(prefix, tenant=tenant)).thread
-            for prefix in session_ids
-        ]
-    else:
-        roots = (await list_thread_ids(store, tenant))[::-1]
-    families = [[root, *(await store.subagents(root))] for root in roots]
-    return list(dict.fromkeys(thread for family in families for thread in family))
-
-
-@contextmanager
-def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
-    """Write to standard output, or to a new file readable by the user alone, which is removed after a failure."""
-    if file is None:
-        yield lambda text: sys.stdout.buffer.write(text.encode())
-        sys.stdout.buffer.flush()
-        return
-    path = Path(file)
-    try:
-        target = os.fdopen(
-            os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600),
-            "w",
-            encoding="utf-8",
-        )
-    except FileExistsError as error:
-        raise InputError(
-            f"{file}: exists already; name a file that does not"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
-    try:
-        with target:
-            yield target.write
-    except BaseException as error:
-        path.unlink()
-        if isinstance(error, OSError):
-            raise EverthreadError(
-                f"{file}: cannot be written: {error.strerror or error}"
-            ) from error
-        raise
-
-
-@app.command("import")
-def import_(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Exports, conversations or logs of other programs; `-`: standard input.",
-        ),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="PROGRAM",
-            help="Every session of claude-code, codex, pi or opencode here.",
-        ),
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="The tenant of the imported threads.")
-    ] = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Import exported threads, or conversations of other programs.
-
-    Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
-    refused.
-    """
-    from everthread.lab.importers.read_logs import find_logs
-
-    if bool(files) == (client is not None):
-        raise InputError(
-            "give the files to import, or --from with the name of a program"
-        )
-    sources = find_logs(client) if client else list(files or ())
-    imported, skipped, notes = _import_all(
-        sources, store, tenant, skip_bad=client is not None or len(sources) > 1
-    )
-    if as_json:
-        print_json(
-            {
-                "threads": [thread for thread, _ in imported],
-                "skipped": skipped,
-                "notes": notes,
-            }
-        )
-        return
-    print_notes(skipped, "skipped")
-    print_notes(notes)
-    new = sum(count for _, count in imported)
-    ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (
-        ", …" if len(imported) > 5 else ""
-    )
-    typer.echo(
-        f"{count_noun(len(imported), 'thread')} imported, {count_noun(new, 'message')} new: {ids or 'none'}"
-    )
-
-
-def _import_all(
-    files: Sequence[str], store: str | None, tenant: str | None, *, skip_bad: bool
-) -> tuple[list[tuple[str, int]], list[str], list[str]]:
-    """Import logs; return threads with the count of new messages, reasons for skipped files, and unread parts."""
-    from everthread.lab.importers.read_logs import import_stream
-
-    skipped: list[str] = []
-    notes: list[str] = []
-
-    async def work(opened: Store) -> list[tuple[str, int]]:
-        imported: list[tuple[str, int]] = []
-        for file in files:
-            try:
-                content = _read_import(file)
-                if isinstance(content, list):
-                    threads = await opened.import_lines(content)
-                    imported += [
-                        (thread, (await opened.session(thread)).messages)
-                        for thread in threads
-                    ]
-                else:
-                    imported.append(await import_stream(opened, content, tenant=tenant))
-                    log = content.log
-                    notes.extend(f"{log.source}: {warning}" for warning in log.warnings)
-            except TranscriptError as error:
-                source = "standard input" if file == "-" else file
-                reason = (
-                    str(error) if str(error).startswith(file) else f"{source}: {error}"
-                )
-                if not skip_bad:
-                    raise TranscriptError(f"{reason}; nothing was imported") from error
-                skipped.append(reason)
-        return imported
-
-    return with_store(store, work, create=True), skipped, notes
-
-
-def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
-    """The lines of an export, or the conversation in another program's log."""
-    from everthread.lab.importers.log import LogStream
-    from everthread.lab.importers.read_logs import (
-        EXPORT,
-        open_lines,
-        parse_log,
-        read_text,
-        stream_log,
-    )
-
-    log_lines = open_lines(file)
-    if log_lines is not None and log_lines.first.get("type") != EXPORT:
-        return _check_messages(stream_log(log_lines, file))
-    source, text = read_text(file)
-    if not text.strip():
-        raise TranscriptError(f"{source}: is empty")
-    head = None
-    lines = text.strip().split("\n")
-    # The first line says what it is: a later one may be damaged.
-    with contextlib.suppress(ValueError, RecursionError):
-        head = json.loads(lines[0])
-    if isinstance(head, dict) and head.get("type") == EXPORT:
-        return [
-            _parse_line(source, number, line) for number, line in enumerate(lines, 1)
-        ]
-    log = parse_log(text, source)
-    return _check_messages(LogStream(log, log.entries))
-
-
-def _check_messages(stream: LogStream) -> LogStream:
-    """Return the stream with its first message read; raise `TranscriptError` if there is none."""
-    entries = iter(stream.entries)
-    first = next(entries, None)
-    if first is None:
-        raise TranscriptError(f"{stream.log.source}: holds no message")
-    return replace(stream, entries=itertools.chain([first], entries))
-
-
-def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TranscriptError(
-            f"{source}: line {number} is not JSON: {error}"
-        ) from error
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise TranscriptError(f"{source}: line {number} is not a line of an export")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class ListRow:
     """A row of the list: a thread with its first session, or with `--all` any session."""
@@ -304,7 +48,7 @@ class ListRow:
     session: Session
     state: str
     messages: int
-    last: float
+    last_used: float
     title: str
     tokens: int | None = None
     compactions: int | None = None
@@ -340,13 +84,13 @@ class ListRow:
             "side_calls": self.side_calls,
             "state": self.state,
             "started": format_iso(session.started),
-            "last": format_iso(self.last),
+            "last": format_iso(self.last_used),
         }
 
 
 @app.command("list")
-def listing(
-    every: Annotated[
+def list_sessions_or_threads(
+    show_all: Annotated[
         bool,
         typer.Option(
             "--all", help="Every session, continuations and reverted ones too."
@@ -355,51 +99,51 @@ def listing(
     limit: Limit = 20,
     offset: Offset = 0,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List threads, the last used first, with their messages, tokens and compactions."""
 
-    async def work(opened: Store) -> list[ListRow]:
-        if every:
-            sessions = await opened.list_sessions(
+    async def load_rows(store: Store) -> list[ListRow]:
+        if show_all:
+            sessions = await store.list_sessions(
                 tenant=tenant, limit=limit + 1, offset=offset
             )
-            return [await _session_row(opened, session) for session in sessions]
-        threads = await opened.list_threads(
+            return [await _session_row(store, session) for session in sessions]
+        threads = await store.list_threads(
             tenant=tenant, limit=limit + 1, offset=offset
         )
-        return [await _thread_row(opened, row) for row in threads]
+        return [await _thread_row(store, row) for row in threads]
 
-    rows = with_store(store, work, or_empty=True)
-    more = len(rows) > limit
+    rows = with_store(store_url, load_rows, empty_if_missing=True)
+    has_more = len(rows) > limit
     rows = rows[:limit]
     if as_json:
         print_json(
             {
                 "sessions": [row.as_json() for row in rows],
                 "offset": offset,
-                "more": more,
+                "more": has_more,
             }
         )
         return
     if not rows:
         print_text("no sessions" if offset else "no sessions yet")
         return
-    _print_list(rows, time.time(), every=every)
-    if more:
-        print_more(offset + limit)
+    _print_list(rows, time.time(), show_all=show_all)
+    if has_more:
+        print_next_page_hint(offset + limit)
 
 
-def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
-    """Print one line for each row, in the same form whatever they hold, so that other programs can read it."""
+def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
+    """Print one line for each row, always in the same form, so that other programs can read it."""
     columns: dict[str, Callable[[ListRow], object]] = {
         "title…": lambda row: excerpt(row.title, 70) or "(no title)",
         "id": lambda row: shorten_id(row.session.id),
-        "last used": lambda row: format_age(row.last, now),
+        "last used": lambda row: format_age(row.last_used, now),
         "messages>": lambda row: row.messages,
     }
-    if every:
+    if show_all:
         columns |= {
             "kind": lambda row: row.session.label,
             "state": lambda row: row.state,
@@ -412,16 +156,16 @@ def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
         }
     columns["model"] = lambda row: excerpt(row.session.model, 30)
     values = [[value(row) for value in columns.values()] for row in rows]
-    print_lines("sessions" if every else "threads", list(columns), values)
+    print_one_line_rows("sessions" if show_all else "threads", list(columns), values)
 
 
 async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
-    title = await short_title(store, row.first)
+    title = await load_short_title(store, row.first)
     return ListRow(
         row.first,
-        state_of(row.tip),
+        describe_state(row.tip),
         messages=row.messages,
-        last=row.active,
+        last_used=row.active,
         title=title,
         tokens=row.tokens,
         compactions=row.compactions,
@@ -430,42 +174,42 @@ async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
 
 
 async def _session_row(store: Store, session: Session) -> ListRow:
-    messages = (
+    last_messages = (
         await store.messages(session.id, start=session.messages - 1, limit=1)
         if session.messages
         else []
     )
-    last = messages[0].created if messages else session.started
+    last_used = last_messages[0].created if last_messages else session.started
     return ListRow(
         session,
-        state_of(session),
+        describe_state(session),
         session.messages,
-        last,
-        await short_title(store, session),
+        last_used,
+        await load_short_title(store, session),
     )
 
 
 @app.command()
 def state(
     session_id: SessionId,
-    every: Annotated[
+    show_all: Annotated[
         bool, typer.Option("--all", help="Files that were only read, too; every row.")
     ] = False,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.facts import changed_files, load_thread_state, state_figures
 
-    async def work(opened: Store) -> dict[str, Any]:
-        thread = (await opened.resolve(session_id, tenant=tenant)).thread
+    async def load_state(store: Store) -> dict[str, Any]:
+        thread = (await store.resolve(session_id, tenant=tenant)).thread
         return {
             "thread": thread,
-            **state_figures(await load_thread_state(opened, thread)),
+            **state_figures(await load_thread_state(store, thread)),
         }
 
-    figures = with_store(store, work)
+    figures = with_store(store_url, load_state)
     if as_json:
         print_json(figures)
         return
@@ -479,12 +223,12 @@ def state(
             "bold",
         )
     )
-    files = figures["files"] if every else changed_files(figures)
+    files = figures["files"] if show_all else changed_files(figures)
     errors = [
-        {"of": one["source"], "error": " ".join(one["lines"])}
-        for one in figures["open_errors"]
+        {"of": entry["source"], "error": " ".join(entry["lines"])}
+        for entry in figures["open_errors"]
     ]
-    processes = [{"process": one} for one in figures["processes"]]
+    processes = [{"process": entry} for entry in figures["processes"]]
     tables: list[tuple[str, dict[str, str], list[Any]]] = [
         ("files", {"file…": "path", "last": "last", "turn>": "turn"}, files),
         (
@@ -498,8 +242,10 @@ def state(
     ]
     for name, columns, rows in tables:
         if rows:
-            cells = ([one[key] for key in columns.values()] for one in rows)
-            print_table(name, [*columns], cells, most=None if every else MAX_ROWS)
+            cells = ([entry[key] for key in columns.values()] for entry in rows)
+            print_table(
+                name, [*columns], cells, max_rows=None if show_all else MAX_ROWS
+            )
     if not any(rows for _, _, rows in tables):
         print_text("no tool was called in this thread")
 
@@ -508,15 +254,15 @@ def state(
 def undo(
     session_id: SessionId,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Undo a thread's last compaction: all its messages are back in the context."""
 
-    async def work(opened: Store) -> Session:
-        return await opened.undo((await opened.resolve(session_id, tenant=tenant)).id)
+    async def work(store: Store) -> Session:
+        return await store.undo((await store.resolve(session_id, tenant=tenant)).id)
 
-    session = with_store(store, work)
+    session = with_store(store_url, work)
     if as_json:
         print_json(
             {
@@ -535,21 +281,25 @@ def delete(
     session_id: SessionId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a thread and its subagents' for good. Its costs stay in the accounts; branches keep what they share."""
 
-    async def describe(opened: Store) -> tuple[str, str]:
-        session = await opened.resolve(session_id, tenant=tenant)
-        subagents = len(await opened.subagents(session.thread))
-        also = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
-        title = await short_title(opened, session)
-        return session.thread, f"thread {shorten_id(session.thread)}{also}" + (
-            f" ({title})" if title else ""
+    async def describe(store: Store) -> tuple[str, str]:
+        session = await store.resolve(session_id, tenant=tenant)
+        subagents = len(await store.subagents(session.thread))
+        subagents_text = (
+            f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
+        )
+        title = await load_short_title(store, session)
+        return (
+            session.thread,
+            f"thread {shorten_id(session.thread)}{subagents_text}"
+            + (f" ({title})" if title else ""),
         )
 
-    thread, description = with_store(store, describe)
+    thread, description = with_store(store_url, describe)
     if not yes:
         if not sys.stdin.isatty():
             raise InputError(
@@ -558,12 +308,15 @@ def delete(
         if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)
-    count = with_store(store, lambda opened: opened.delete_thread(thread))
+    count = with_store(store_url, lambda store: store.delete_thread(thread))
     if as_json:
         print_json({"thread": thread, "sessions": count})
     else:
         print_text(f"deleted: {description}, {count_noun(count, 'session')}")
 
 
-for name in ("show", "tree", "search"):
-    app.command(name)(getattr(session_views, name))
+app.command("export")(export_threads)
+app.command("import")(import_files)
+app.command()(show)
+app.command()(tree)
+app.command()(search)

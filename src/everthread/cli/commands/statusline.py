@@ -18,7 +18,7 @@ from everthread.errors import InputError
 if TYPE_CHECKING:
     from everthread.lab.status import ContextStatus
 
-SETTING = {"type": "command", "command": "everthread statusline"}
+STATUS_LINE_SETTING = {"type": "command", "command": "everthread statusline"}
 
 
 def statusline(
@@ -45,7 +45,7 @@ def statusline(
     Claude Code calls it with a JSON object on standard input. Without one, the newest log on this machine is read.
     """
     if install:
-        _install(is_asked=not yes)
+        _install(ask_first=not yes)
         return
     status = _read_status(log)
     if as_json:
@@ -56,18 +56,19 @@ def statusline(
 
 def _read_status(file: str | None) -> ContextStatus:
     from everthread.config import load_config
-    from everthread.lab.importers.read_logs import find_latest, read_log
-    from everthread.lab.status import status_of_client, status_of_log
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
+    from everthread.lab.status import read_client_status, read_log_status
 
     config = load_config()
-    given = _read_input() if file is None else {}
-    told = status_of_client(given, config)
-    if told is not None:
-        return told
-    transcript = given.get("transcript_path")
+    hook_input = _read_input() if file is None else {}
+    client_status = read_client_status(hook_input, config)
+    if client_status is not None:
+        return client_status
+    transcript = hook_input.get("transcript_path")
     if file is None and isinstance(transcript, str) and Path(transcript).is_file():
         file = transcript
-    return status_of_log(read_log(file or find_latest()[0]), config)
+    return read_log_status(read_log(file or find_latest_logs()[0]), config)
 
 
 def _read_input() -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _read_input() -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _install(*, is_asked: bool) -> None:
+def _install(*, ask_first: bool) -> None:
     """Set the status line in Claude Code's settings; everything else in the file stays."""
     file = (
         Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
@@ -93,21 +94,22 @@ def _install(*, is_asked: bool) -> None:
         raise InputError(f"{file}: is not JSON: {error}") from error
     if not isinstance(settings, dict):
         raise InputError(f"{file}: is not an object")
-    if settings.get("statusLine") == SETTING:
+    if settings.get("statusLine") == STATUS_LINE_SETTING:
         print_text(f"{file} has it already.")
         return
-    instead = (
+    replaced_text = (
         f" instead of {json.dumps(settings['statusLine'])}"
         if "statusLine" in settings
         else ""
     )
-    if is_asked and not typer.confirm(
-        f"Set Everthread's status line in {file}{instead}?"
+    if ask_first and not typer.confirm(
+        f"Set Everthread's status line in {file}{replaced_text}?"
     ):
         print_text("Nothing was changed.")
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
-        json.dumps({**settings, "statusLine": SETTING}, indent=2) + "\n", "utf-8"
+        json.dumps({**settings, "statusLine": STATUS_LINE_SETTING}, indent=2) + "\n",
+        "utf-8",
     )
     print_text(f"Set in {file}.")

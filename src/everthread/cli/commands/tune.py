@@ -27,7 +27,7 @@ COLUMNS = (
     "compactions>",
     "facts in the context>",
 )
-SECONDS = {"h": 3_600, "d": 86_400, "w": 604_800}
+UNIT_SECONDS = {"h": 3_600, "d": 86_400, "w": 604_800}
 
 
 LogsArgument = Annotated[
@@ -42,7 +42,9 @@ LastOption = Annotated[
 ]
 MostOption = Annotated[
     int,
-    number_option(least=1, text="Without LOG: at most this many sessions, the newest."),
+    number_option(
+        minimum=1, help_text="Without LOG: at most this many sessions, the newest."
+    ),
 ]
 ApplyOption = Annotated[
     bool,
@@ -66,28 +68,28 @@ def tune(
     """
     from everthread.config import load_config
     from everthread.factory.conversations import make_session_options
-    from everthread.lab.threshold_search import SHARES, tune_thresholds
+    from everthread.lab.threshold_search import TRIED_SHARES, tune_thresholds
 
     recordings = _read_logs(logs, last, most)
-    done = 0
-    with show_progress(len(recordings) * (len(SHARES) + 1)) as progress:
+    finished = 0
+    with show_progress(len(recordings) * (len(TRIED_SHARES) + 1)) as progress:
 
-        def show(source: str) -> None:
-            nonlocal done
-            progress(done, source)(1, 1)
-            done += 1
+        def show_progress_of(source: str) -> None:
+            nonlocal finished
+            progress(finished, source)(1, 1)
+            finished += 1
 
         tunings = tune_thresholds(
-            recordings, make_session_options(load_config()), progress=show
+            recordings, make_session_options(load_config()), progress=show_progress_of
         )
     if as_json:
-        print_json({"models": [_as_json(tuning) for tuning in tunings]})
+        print_json({"models": [_tuning_as_json(tuning) for tuning in tunings]})
     else:
         for tuning in tunings:
             _print_tuning(tuning)
         _print_skipped(recordings)
     if apply:
-        _apply(tunings)
+        _write_thresholds(tunings)
     elif not as_json and any(
         tuning.proposed and not tuning.proposed.is_current for tuning in tunings
     ):
@@ -96,24 +98,27 @@ def tune(
         )
 
 
-def _read_logs(files: list[str] | None, last: str, most: int) -> list[Log]:
-    from everthread.lab.importers.read_logs import find_latest, read_log
+def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
+    from everthread.lab.importers.log_files import find_latest_logs
+    from everthread.lab.importers.read_logs import read_log
 
     if files:
         return [read_log(file) for file in files]
-    match = re.fullmatch(r"(\d{1,5})([hdw])", last)
+    match = re.fullmatch(r"(\d{1,5})([hdw])", max_age)
     if match is None:
         raise InputError(
-            f"--last {last!r} is not allowed; give a number with h, d or w, such as 30d"
+            f"--last {max_age!r} is not allowed; give a number with h, d or w, such as 30d"
         )
-    since = time.time() - int(match[1]) * SECONDS[match[2]]
-    return [read_log(file) for file in find_latest(limit=most, since=since)]
+    start_time = time.time() - int(match[1]) * UNIT_SECONDS[match[2]]
+    return [read_log(file) for file in find_latest_logs(limit=limit, since=start_time)]
 
 
 def _print_tuning(tuning: Tuning) -> None:
     sessions = count_noun(tuning.sessions, "session")
     title = f"{tuning.model}: {sessions}, {count_noun(tuning.calls, 'call')}, window {tuning.window:,}"
-    print_table(title, COLUMNS, [_row(one, tuning) for one in tuning.tried])
+    print_table(
+        title, COLUMNS, [_format_trial(trial, tuning) for trial in tuning.tried]
+    )
     proposed = tuning.proposed
     if proposed is None:
         print_text("The model has no price in the table: nothing is proposed.")
@@ -127,44 +132,44 @@ def _print_tuning(tuning: Tuning) -> None:
 
 
 def _print_skipped(recordings: list[Log]) -> None:
-    unnamed = [log for log in recordings if not log.model]
-    if unnamed:
-        sessions = count_noun(len(unnamed), "session")
+    logs_without_model = [log for log in recordings if not log.model]
+    if logs_without_model:
+        sessions = count_noun(len(logs_without_model), "session")
         print_text(f"Skipped: {sessions} without the name of a model.")
 
 
-def _row(one: TriedThreshold, tuning: Tuning) -> list[object]:
+def _format_trial(trial: TriedThreshold, tuning: Tuning) -> list[object]:
     mark = (
         " (configured)"
-        if one.is_current
+        if trial.is_current
         else " (proposed)"
-        if one is tuning.proposed
+        if trial is tuning.proposed
         else ""
     )
     return [
-        f"{one.share:.0%}{mark}",
-        one.tokens,
-        format_dollars(one.dollars),
-        one.mean_context,
-        one.compactions,
-        f"{one.in_context:.0%}",
+        f"{trial.share:.0%}{mark}",
+        trial.tokens,
+        format_dollars(trial.dollars),
+        trial.mean_context,
+        trial.compactions,
+        f"{trial.in_context:.0%}",
     ]
 
 
-def _as_json(tuning: Tuning) -> dict[str, Any]:
+def _tuning_as_json(tuning: Tuning) -> dict[str, Any]:
     values = asdict(tuning)
-    for one in (*values["tried"], values["proposed"]):
-        if one is not None and one["dollars"] is not None:
-            one["dollars"] = round(float(one["dollars"]), 4)
+    for trial in (*values["tried"], values["proposed"]):
+        if trial is not None and trial["dollars"] is not None:
+            trial["dollars"] = round(float(trial["dollars"]), 4)
     return values
 
 
-def _apply(tunings: list[Tuning]) -> None:
+def _write_thresholds(tunings: list[Tuning]) -> None:
     """Write the proposed thresholds; everything else in the file stays."""
     from everthread.config import config_path, load_config
     from everthread.config.file import set_keys
 
-    configured = (
+    configured_models = (
         load_config()
         .model_dump(exclude_unset=True)
         .get("compression", {})
@@ -173,13 +178,13 @@ def _apply(tunings: list[Tuning]) -> None:
     values: dict[tuple[str, ...], Any] = {}
     for tuning in tunings:
         if tuning.proposed is not None and not tuning.proposed.is_current:
-            chosen = {
+            thresholds = {
                 "threshold": round(tuning.proposed.share, 2),
                 "threshold_tokens": tuning.proposed.tokens,
             }
             values["compression", "models", tuning.model] = {
-                **configured.get(tuning.model, {}),
-                **chosen,
+                **configured_models.get(tuning.model, {}),
+                **thresholds,
             }
     if not values or not set_keys(config_path(), values):
         print_text("The configuration is unchanged.")

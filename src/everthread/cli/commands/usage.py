@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, Since, StoreUrl, Tenant, Until, number_option
+from everthread.cli.options import (
+    AsJson,
+    SinceOption,
+    StoreUrl,
+    Tenant,
+    UntilOption,
+    number_option,
+)
 from everthread.cli.output import (
     format_cost,
     format_share,
@@ -48,57 +55,61 @@ CallsOption = Annotated[
 def usage(
     session_id: SessionIdArgument = None,
     calls: CallsOption = False,
-    since: Since = None,
-    until: Until = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens and the cost of a thread, or of all."""
     if calls and session_id is None:
         raise InputError("--calls lists the calls of one thread: give its id")
     now = time.time()
-    first = parse_time(since, now) or 0.0
-    last = parse_time(until, now) or now + 1
+    start_time = parse_time(since, now) or 0.0
+    end_time = parse_time(until, now) or now + 1
 
-    async def work(
-        opened: Store,
+    async def load_usage(
+        store: Store,
     ) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
         if session_id is None:
-            insights = await opened.insights(since=first, until=last, tenant=tenant)
+            insights = await store.insights(
+                since=start_time, until=end_time, tenant=tenant
+            )
             by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(insights.total, key="all")], []
-        thread = (await opened.resolve(session_id, tenant=tenant)).thread
-        usage_by_part = await load_thread_usage(opened, thread)
-        parts = {
-            key: [one for one in part if first <= one.created < last]
-            for key, part in usage_by_part.items()
+        thread = (await store.resolve(session_id, tenant=tenant)).thread
+        usage_by_part = await load_thread_usage(store, thread)
+        records_by_part = {
+            key: [call for call in records if start_time <= call.created < end_time]
+            for key, records in usage_by_part.items()
         }
-        own = [record for record in parts["all"] if record.thread == thread]
+        own_records = [
+            record for record in records_by_part["all"] if record.thread == thread
+        ]
         return (
             thread,
             [
-                sum_usage(key, list(map(usage_row, part)))
-                for key, part in parts.items()
-                if part
+                sum_usage(key, list(map(usage_row, records)))
+                for key, records in records_by_part.items()
+                if records
             ],
-            own,
+            own_records,
         )
 
-    thread, rows, records = with_store(store, work, or_empty=True)
+    thread, rows, records = with_store(store_url, load_usage, empty_if_missing=True)
     if as_json:
-        extra = (
+        calls_json = (
             {"calls": [_call_as_json(record) for record in records]} if calls else {}
         )
         sums = {row.key: usage_figures(row) for row in rows}
         print_json(
             {
                 "thread": thread,
-                "since": format_iso(first),
-                "until": format_iso(last),
+                "since": format_iso(start_time),
+                "until": format_iso(end_time),
                 "sums": sums,
             }
-            | extra
+            | calls_json
         )
     else:
         _print_usage(thread, rows, records if calls else [], now)
@@ -115,7 +126,7 @@ COLUMN_VALUES: dict[str, Callable[[UsageRow], object]] = {
     "cache hits": lambda row: format_share(row.cache_read, row.prompt),
     "cost": format_cost,
 }
-BUCKETS = (
+DETAIL_COLUMNS = (
     "input",
     "cache read",
     "cache write",
@@ -124,10 +135,10 @@ BUCKETS = (
     "cache hits",
     "cost",
 )
-COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
+INSIGHT_COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
 
 
-def _cells(row: UsageRow, names: Sequence[str]) -> list[object]:
+def _row_values(row: UsageRow, names: Sequence[str]) -> list[object]:
     return [COLUMN_VALUES[name](row) for name in names]
 
 
@@ -150,7 +161,7 @@ def _print_usage(
     title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
     lines = [
         (name, *(COLUMN_VALUES[name](row) for row in rows))
-        for name in ("calls", *BUCKETS)
+        for name in ("calls", *DETAIL_COLUMNS)
     ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
@@ -164,13 +175,13 @@ def _print_usage(
                 format_age(record.created, now),
                 record.model,
                 record.task,
-                *_cells(usage_row(record), BUCKETS),
+                *_row_values(usage_row(record), DETAIL_COLUMNS),
             )
             for record in records
         ]
         print_table(
             "calls",
-            ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)],
+            ["when", "model…", "task", *(f"{name}>" for name in DETAIL_COLUMNS)],
             table,
         )
         estimated = sum(record.estimated for record in records)
@@ -183,37 +194,53 @@ def _print_usage(
 MAX_DAYS = 62
 MAX_WEEKS = 400
 """Up to 62 days a bar is a day, up to 400 days a week, beyond that a month."""
-COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
+COUNT_FIELDS = (
+    "threads",
+    "sessions",
+    "messages",
+    "compactions",
+    "tokens_saved",
+    "lookups",
+)
 
 
 def insights(
     days: Annotated[
-        int, number_option(least=1, most=3_660, text="So many days, today included.")
+        int,
+        number_option(
+            minimum=1, maximum=3_660, help_text="Number of days, today included."
+        ),
     ] = 30,
     platform: Annotated[
         str | None, typer.Option(help="Only sessions of this platform.")
     ] = None,
     tenant: Tenant = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
-    until = time.time() + 1
-    since = (until // DAY - days + 1) * DAY
+    end_time = time.time() + 1
+    start_time = (end_time // DAY - days + 1) * DAY
     figures = with_store(
-        store,
-        lambda opened: opened.insights(
-            since=since, until=until, tenant=tenant, platform=platform
+        store_url,
+        lambda store: store.insights(
+            since=start_time, until=end_time, tenant=tenant, platform=platform
         ),
-        or_empty=True,
+        empty_if_missing=True,
     )
     if as_json:
         print_json(
             _insights_as_json(figures)
-            | {"days": days, "since": format_iso(since), "until": format_iso(until)}
+            | {
+                "days": days,
+                "since": format_iso(start_time),
+                "until": format_iso(end_time),
+            }
         )
     else:
-        _print_insights(figures, datetime.fromtimestamp(since, tz=UTC).date(), days)
+        _print_insights(
+            figures, datetime.fromtimestamp(start_time, tz=UTC).date(), days
+        )
 
 
 def _insights_as_json(figures: Insights) -> dict[str, Any]:
@@ -225,18 +252,23 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
         row.tool: {"results": row.results, "tokens": row.tokens}
         for row in figures.by_tool
     }
-    counts = {name: getattr(figures, name) for name in COUNTS}
-    return {"total": usage_figures(figures.total), **counts, **tables, "by_tool": tools}
+    counts_json = {name: getattr(figures, name) for name in COUNT_FIELDS}
+    return {
+        "total": usage_figures(figures.total),
+        **counts_json,
+        **tables,
+        "by_tool": tools,
+    }
 
 
-def _print_insights(figures: Insights, first: date, days: int) -> None:
-    print_text((f"{count_noun(days, 'day')} from {first} on", "bold"), " (UTC)")
-    counts = [
+def _print_insights(figures: Insights, first_day: date, days: int) -> None:
+    print_text((f"{count_noun(days, 'day')} from {first_day} on", "bold"), " (UTC)")
+    counts_texts = [
         count_noun(getattr(figures, f"{noun}s"), noun)
         for noun in ("thread", "session", "message", "compaction")
     ]
     print_text(
-        f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved"
+        f"{', '.join(counts_texts)}, {count_noun(figures.tokens_saved, 'token')} saved"
     )
     if figures.lookups:
         print_text(
@@ -248,7 +280,7 @@ def _print_insights(figures: Insights, first: date, days: int) -> None:
             f"{count_noun(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
             f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n"
         )
-        unit, rows = group_by_period(figures.by_day, first, days)
+        unit, rows = group_by_period(figures.by_day, first_day, days)
         print_bars(
             f"tokens by {unit}",
             [(row.key, row.prompt + row.output, format_cost(row)) for row in rows],
@@ -256,12 +288,16 @@ def _print_insights(figures: Insights, first: date, days: int) -> None:
     else:
         print_text("no calls to a model are recorded")
     for name in ("model", "platform", "task"):
-        lines: list[UsageRow] = getattr(figures, f"by_{name}")
-        if lines:
-            by_size = sorted(lines, key=lambda row: -(row.prompt + row.output))
-            table = [(row.key or "-", *_cells(row, COLUMNS)) for row in by_size]
+        group_rows: list[UsageRow] = getattr(figures, f"by_{name}")
+        if group_rows:
+            by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
+            table = [
+                (row.key or "-", *_row_values(row, INSIGHT_COLUMNS)) for row in by_size
+            ]
             print_table(
-                f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table
+                f"by {name}",
+                [f"{name}…", *(f"{column}>" for column in INSIGHT_COLUMNS)],
+                table,
             )
     if figures.by_tool:
         rows_of_tools = [(row.tool, row.results, row.tokens) for row in figures.by_tool]
@@ -269,19 +305,21 @@ def _print_insights(figures: Insights, first: date, days: int) -> None:
 
 
 def group_by_period(
-    by_day: Sequence[UsageRow], first: date, days: int
+    by_day: Sequence[UsageRow], first_day: date, days: int
 ) -> tuple[str, list[UsageRow]]:
-    """Usage by day, or by week or month for many days; without gaps, from the first use on."""
+    """Sum usage by day, or by week or month for many days, without gaps from the first use on."""
     unit, label = _choose_period(days)
     rows_by_day = {date.fromisoformat(row.key): row for row in by_day}
-    end = first + timedelta(days)
-    day = min(rows_by_day, default=first)
-    parts: dict[str, list[UsageRow]] = {}
+    end = first_day + timedelta(days)
+    day = min(rows_by_day, default=first_day)
+    rows_by_period: dict[str, list[UsageRow]] = {}
     while day < end:
-        part = parts.setdefault(label(day), [])
-        part += [rows_by_day[day]] if day in rows_by_day else []
+        period_rows = rows_by_period.setdefault(label(day), [])
+        period_rows += [rows_by_day[day]] if day in rows_by_day else []
         day += timedelta(1)
-    return unit, [sum_usage(key, part) for key, part in parts.items()]
+    return unit, [
+        sum_usage(key, period_rows) for key, period_rows in rows_by_period.items()
+    ]
 
 
 def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:

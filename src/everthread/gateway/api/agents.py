@@ -1,4 +1,4 @@
-"""The agents of threads: made when needed, kept for a while, each writing under its lease."""
+"""Keep the agents of threads: open one when needed, close it when unused. Each writes under its thread's lease."""
 
 from __future__ import annotations
 
@@ -47,17 +47,19 @@ class LeasedStore:
         return getattr(self._store, name)
 
     async def append(
-        self, session_id: str, new: Sequence[NewMessage], **_lease: Any
+        self, session_id: str, messages: Sequence[NewMessage], **_lease: Any
     ) -> list[StoredMessage]:
         return await self._store.append(
-            session_id, new, lease=await self._find_lease(session_id)
+            session_id, messages, lease=await self._find_lease(session_id)
         )
 
     async def continue_session(
-        self, session_id: str, *entries: Any, **more: Any
+        self, session_id: str, *entries: Any, **options: Any
     ) -> Continuation:
         return await self._store.continue_session(
-            session_id, *entries, **more | {"lease": await self._find_lease(session_id)}
+            session_id,
+            *entries,
+            **options | {"lease": await self._find_lease(session_id)},
         )
 
     async def undo(self, session_id: str, **_lease: Any) -> Session:
@@ -92,14 +94,14 @@ class LeasedStore:
 
 
 _LOG = logging.getLogger("everthread.gateway")
-SETTINGS = "native"
-"""The state of a thread that holds its model and its owner's notes."""
+SETTINGS_STATE = "native"
+"""Key of the stored state with a thread's model and its owner's notes."""
 
 
 class OpenAgent(Protocol):
     """Opens an agent for a new or an existing thread."""
 
-    async def __call__(  # noqa: PLR0913 - what an agent is opened with, each by its name
+    async def __call__(  # noqa: PLR0913 - each by its name
         self,
         *,
         store: Store,
@@ -126,7 +128,7 @@ class NewThread:
 
     title: str = ""
     model: str | None = None
-    """None: as configured."""
+    """None: the configured model."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     platform: str = "api"
@@ -144,8 +146,8 @@ class AgentSlot:
     agent: Agent | None = None
     on_event: Callable[[Event], None] | None = None
     """Receives the agent's events during a turn."""
-    used: float = 0.0
-    busy: bool = False
+    last_used: float = 0.0
+    is_busy: bool = False
 
     def forward_event(self, event: Event) -> None:
         if self.on_event is not None:
@@ -181,65 +183,72 @@ class AgentPool:
                 f"The model {name[:100]!r} cannot be chosen here.",
             )
 
-    async def create(self, tenant: str, new: NewThread, *, tools: bool) -> Session:
+    async def create(
+        self, tenant: str, new_thread: NewThread, *, tools: bool
+    ) -> Session:
         """Create a thread with its first session and its owner's settings."""
-        self.check_model(new.model)
-        first = NewSession(
+        self.check_model(new_thread.model)
+        first_session = NewSession(
             id=new_id(),
             tenant=tenant,
-            title=new.title,
-            user=new.user,
-            platform=new.platform,
+            title=new_thread.title,
+            user=new_thread.user,
+            platform=new_thread.platform,
         )
         slot = AgentSlot(
-            LeasedStore(self._store, first.id), tools, new.model, next_fence=1
+            LeasedStore(self._store, first_session.id),
+            tools,
+            new_thread.model,
+            next_fence=1,
         )
-        await self._open(slot, tenant, session=first)
+        await self._open_slot(slot, tenant, session=first_session)
         await self._store.put_state(
-            first.id, SETTINGS, {"model": new.model, "metadata": dict(new.metadata)}
+            first_session.id,
+            SETTINGS_STATE,
+            {"model": new_thread.model, "metadata": dict(new_thread.metadata)},
         )
-        self._slots[first.id] = slot
-        await self.shrink()
-        return await self._store.session(first.id)
+        self._slots[first_session.id] = slot
+        await self.close_unused()
+        return await self._store.session(first_session.id)
 
-    async def settings(self, thread: str) -> dict[str, Any]:
+    async def load_settings(self, thread: str) -> dict[str, Any]:
         """Return the owner's settings of a thread: `model`, `metadata`."""
-        state = await self._store.get_state(thread, SETTINGS)
+        state = await self._store.get_state(thread, SETTINGS_STATE)
         return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
         """Set the model of a thread, for every process that continues it."""
         await self._store.put_state(
-            thread, SETTINGS, await self.settings(thread) | {"model": name}
+            thread, SETTINGS_STATE, await self.load_settings(thread) | {"model": name}
         )
 
-    async def inherit(self, parent: str, thread: str) -> None:
+    async def inherit_model(self, parent: str, thread: str) -> None:
         """Give a thread that began in another one its model, unless it has its own."""
-        if thread != parent and not await self.settings(thread):
-            model = (await self.settings(parent)).get("model")
+        if thread != parent and not await self.load_settings(thread):
+            model = (await self.load_settings(parent)).get("model")
             await self._store.put_state(
-                thread, SETTINGS, {"model": model, "metadata": {}}
+                thread, SETTINGS_STATE, {"model": model, "metadata": {}}
             )
 
-    async def take(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
+    async def take_slot(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
         thread = turn.thread
         tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
         if slot is None or slot.tools != tools or lease.fence != slot.next_fence:
-            await self.drop(thread)
-            model = (await self.settings(thread)).get("model")
+            await self.close_agent(thread)
+            model = (await self.load_settings(thread)).get("model")
             slot = AgentSlot(
                 LeasedStore(self._store, thread), tools, model, next_fence=lease.fence
             )
-            await self._open(slot, turn.tenant, resume=thread)
+            await self._open_slot(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
         slot.store.lease = lease
         slot.next_fence = lease.fence
-        slot.busy = True
-        slot.used = self._clock()
+        slot.is_busy = True
+        slot.last_used = self._clock()
         self._slots.move_to_end(thread)
-        await self.shrink()
+        await self.close_unused()
         return slot
 
     def release(self, lease: Lease) -> None:
@@ -248,10 +257,10 @@ class AgentPool:
         if slot is not None:
             slot.store.lease = None
             slot.next_fence = lease.fence + 2
-            slot.busy = False
+            slot.is_busy = False
             slot.on_event = None
 
-    async def drop(self, thread: str) -> None:
+    async def close_agent(self, thread: str) -> None:
         slot = self._slots.pop(thread, None)
         if slot is None or slot.agent is None:
             return
@@ -264,32 +273,37 @@ class AgentPool:
 
     async def close(self) -> None:
         for thread in list(self._slots):
-            await self.drop(thread)
+            await self.close_agent(thread)
 
-    async def _open(self, slot: AgentSlot, tenant: str, **which: Any) -> None:
-        slot.used = self._clock()
+    async def _open_slot(
+        self, slot: AgentSlot, tenant: str, **thread_options: Any
+    ) -> None:
+        slot.last_used = self._clock()
         slot.agent = await self._open_agent(
             store=cast("Store", slot.store),
             tenant=tenant,
             tools=slot.tools,
             model=slot.model,
             listener=slot.forward_event,
-            **which,
+            **thread_options,
         )
 
-    async def shrink(self) -> None:
+    async def close_unused(self) -> None:
         """Close agents that were idle for too long, and those above the limit."""
-        oldest = self._clock() - self._options.idle_seconds
-        idle = [key for key, slot in self._slots.items() if not slot.busy]
-        spare = idle[: max(0, len(self._slots) - self._options.agents)]
+        oldest_use = self._clock() - self._options.idle_seconds
+        idle_threads = [key for key, slot in self._slots.items() if not slot.is_busy]
+        surplus_threads = idle_threads[
+            : max(0, len(self._slots) - self._options.agents)
+        ]
         for thread in [
-            *spare,
+            *surplus_threads,
             *(
                 key
-                for key in idle
-                if self._slots[key].used < oldest and key not in spare
+                for key in idle_threads
+                if self._slots[key].last_used < oldest_use
+                and key not in surplus_threads
             ),
         ]:
             # While another agent was closed, this one may have been taken for a turn.
-            if thread in self._slots and not self._slots[thread].busy:
-                await self.drop(thread)
+            if thread in self._slots and not self._slots[thread].is_busy:
+                await self.close_agent(thread)

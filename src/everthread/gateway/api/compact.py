@@ -1,6 +1,6 @@
-"""`POST /v1/compact`: a conversation of any of the three protocols in, the compacted one and a receipt out.
+"""`POST /v1/compact`: compact a conversation of any of the protocols, and return it with a receipt.
 
-Nothing is asked of a provider. What plug-ins of other agents call instead of their own compaction.
+No provider is called. Plug-ins of other agents use this instead of their own compaction.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class CompactApp:
         self._limits = limits
         self._upstream = upstream
         """Returns the window of a model, for requests that name only the model."""
-        self._places = Admission(limits.concurrent)
+        self._admission = Admission(limits.concurrent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: RequestHead = scope["state"]["head"]
         try:
-            await _check(call)
-            with self._places.enter(call.caller.share):
+            await _check_access(call)
+            with self._admission.enter(call.caller.share):
                 body = await self._compact(
                     call, await read_body(receive, call, self._limits)
                 )
@@ -57,19 +57,19 @@ class CompactApp:
         await answer(scope, receive, send)
 
     async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
-        read = await read_request(
+        request_body = await read_request(
             raw, call.headers.get("content-encoding", ""), self._limits.body_bytes
         )
-        if read.excess:
+        if request_body.excess:
             raise Refused(
                 413,
                 "request_too_large",
-                f"The request is not looked into: {read.excess}.",
+                f"The request is not looked into: {request_body.excess}.",
             )
-        if read.model is None:
-            words = "The body is no object with `model` and `messages`, `input` or `contents`."
-            raise Refused(400, "invalid_request", words)
-        field = read.outer.find("window")
+        if request_body.model is None:
+            message = "The body is no object with `model` and `messages`, `input` or `contents`."
+            raise Refused(400, "invalid_request", message)
+        field = request_body.outer.find("window")
         window = None if field is None else field.value
         if window is not None and (
             not isinstance(window, int)
@@ -81,8 +81,8 @@ class CompactApp:
                 "invalid_request",
                 f"`window` is a number of tokens from {_MIN_WINDOW:,} on.",
             )
-        api = _api(read, call)
-        body = read.plain or b""
+        api = _find_api(request_body, call)
+        body = request_body.plain or b""
         caller = call.caller
         incoming = Incoming(
             api=api,
@@ -109,17 +109,19 @@ class CompactApp:
         return {LIST_FIELD[api]: messages, **compacted}
 
 
-async def _check(call: RequestHead) -> None:
+async def _check_access(call: RequestHead) -> None:
     """Raise `Refused` for a wrong method, and for a client that may not spend the operator's own key."""
     if call.method != "POST":
         raise Refused(405, "method_not_allowed", "Only POST is answered here.")
     await call.caller.authorize(CanonicalUsage(), "")
 
 
-def _api(read: RequestBody, call: RequestHead) -> Api:
-    if read.outer.has("input"):
+def _find_api(request_body: RequestBody, call: RequestHead) -> Api:
+    if request_body.outer.has("input"):
         return "openai_responses"
-    if read.outer.has("contents"):
+    if request_body.outer.has("contents"):
         return "gemini"
-    is_anthropic = read.outer.has("system") or "anthropic-version" in call.headers
+    is_anthropic = (
+        request_body.outer.has("system") or "anthropic-version" in call.headers
+    )
     return "anthropic" if is_anthropic else "openai_chat"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.access.auth import Caller
-from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
+from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_turn_view
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
@@ -35,25 +35,25 @@ class JsonAnswer:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def data(self) -> bytes:
+    def encode_body(self) -> bytes:
         if isinstance(self.body, BaseModel):
             return self.body.model_dump_json().encode("utf-8", "replace")
         return json.dumps(self.body).encode()
 
 
-def error_answer(refused: Refused) -> JsonAnswer:
-    headers = {"x-everthread-error": refused.code}
-    if refused.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(refused.retry_after)))
+def make_error_answer(refusal: Refused) -> JsonAnswer:
+    headers = {"x-everthread-error": refusal.code}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
     return JsonAnswer(
-        {"error": {"code": refused.code, "message": refused.message}},
-        refused.status,
+        {"error": {"code": refusal.code, "message": refusal.message}},
+        refusal.status,
         headers,
     )
 
 
 class Sender:
-    """Sends an answer to one client. `ClientGone` when the client takes too long to read a piece."""
+    """Sends an answer to one client; raises `ClientGone` if the client takes too long to read a part of it."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
@@ -62,16 +62,16 @@ class Sender:
         """Whether an answer has begun, so that no other can be sent."""
 
     async def answer(self, answer: JsonAnswer) -> None:
-        data = answer.data()
+        data = answer.encode_body()
         headers = {
             "content-type": "application/json",
             "content-length": str(len(data)),
             **answer.headers,
         }
-        await self.start(answer.status, headers)
-        await self.body(data, more=False)
+        await self.send_start(answer.status, headers)
+        await self.send_body(data, has_more=False)
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+    async def send_start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
         raw = [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
@@ -81,9 +81,9 @@ class Sender:
             {"type": "http.response.start", "status": status, "headers": raw}
         )
 
-    async def body(self, data: bytes, *, more: bool) -> None:
+    async def send_body(self, data: bytes, *, has_more: bool) -> None:
         await self._send_message(
-            {"type": "http.response.body", "body": data, "more_body": more}
+            {"type": "http.response.body", "body": data, "more_body": has_more}
         )
 
     async def _send_message(self, message: dict[str, object]) -> None:
@@ -97,16 +97,16 @@ class Sender:
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 _MAX_LISTED_PROBLEMS = 5
-"""The most problems of one body that an error lists."""
+"""Number of problems of one body that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request that was let in and read."""
+    """A request that was authenticated and read."""
 
     caller: Caller
     tools: bool
-    """It may use commands and files."""
+    """Whether it may use commands and files."""
     path_values: Mapping[str, str]
     """The values of the path's parameters."""
     query: Any
@@ -144,9 +144,9 @@ class Endpoint:
     query: type[Query] = NoQuery
     status: int = 200
     errors: tuple[int, ...] = ()
-    """Beside those that every path can answer with."""
+    """Error statuses besides those of every path."""
     streams: bool = False
-    """It can answer with events."""
+    """Whether it can answer with events."""
 
     @property
     def summary(self) -> str:
@@ -154,18 +154,20 @@ class Endpoint:
 
 
 def endpoint(
-    method: str, path: str, answer: type[BaseModel], **more: Any
+    method: str, path: str, answer: type[BaseModel], **options: Any
 ) -> Callable[[Handler], Handler]:
     """Mark a method as the handler of a path. Its docstring becomes the OpenAPI summary."""
 
-    def mark(handler: Handler) -> Handler:
-        handler.__dict__["endpoint"] = Endpoint(handler, method, path, answer, **more)
+    def mark_handler(handler: Handler) -> Handler:
+        handler.__dict__["endpoint"] = Endpoint(
+            handler, method, path, answer, **options
+        )
         return handler
 
-    return mark
+    return mark_handler
 
 
-def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
+def list_endpoints(routes: type) -> tuple[Endpoint, ...]:
     """Return the marked methods of a class, in their order."""
     return tuple(
         method.endpoint
@@ -206,7 +208,9 @@ async def read_request(
         )
     raw = await read_body(receive, call, limits) or b"{}"
     return query, _validate(
-        endpoint.body, "invalid_body", lambda schema: schema.model_validate_json(raw)
+        endpoint.body,
+        "invalid_body",
+        lambda schema: schema.model_validate_json(raw),
     )
 
 
@@ -226,11 +230,11 @@ def _describe_problems(error: ValidationError) -> str:
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
         for detail in details[:_MAX_LISTED_PROBLEMS]
     ]
-    more = len(details) - len(lines)
-    return "; ".join(lines) + (f"; and {more} more" if more else "")
+    more_count = len(details) - len(lines)
+    return "; ".join(lines) + (f"; and {more_count} more" if more_count else "")
 
 
-HEARTBEAT = b": still here\n\n"
+HEARTBEAT_COMMENT = b": still here\n\n"
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -242,29 +246,32 @@ def encode_event(event: TurnEvent) -> bytes:
     data = (
         event.data
         if event.turn is None
-        else turn_view(event.turn).model_dump(mode="json")
+        else make_turn_view(event.turn).model_dump(mode="json")
     )
     return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-async def stream(
-    sender: Sender, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float
+async def send_events(
+    sender: Sender,
+    turn: QueuedTurn,
+    events: AsyncIterator[TurnEvent],
+    heartbeat_seconds: float,
 ) -> None:
     """Send the events until the turn is over or the gateway closes."""
-    await sender.start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
-    upcoming = asyncio.ensure_future(anext(events, None))
+    await sender.send_start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
+    next_event = asyncio.ensure_future(anext(events, None))
     try:
         while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=heartbeat)
-            if not done:
-                await sender.body(HEARTBEAT, more=True)
+            finished, _ = await asyncio.wait({next_event}, timeout=heartbeat_seconds)
+            if not finished:
+                await sender.send_body(HEARTBEAT_COMMENT, has_more=True)
                 continue
-            event = upcoming.result()
+            event = next_event.result()
             if event is None:
                 break
-            await sender.body(encode_event(event), more=True)
-            upcoming = asyncio.ensure_future(anext(events, None))
-        await sender.body(b"", more=False)
+            await sender.send_body(encode_event(event), has_more=True)
+            next_event = asyncio.ensure_future(anext(events, None))
+        await sender.send_body(b"", has_more=False)
     finally:
-        upcoming.cancel()
-        await asyncio.gather(upcoming, return_exceptions=True)
+        next_event.cancel()
+        await asyncio.gather(next_event, return_exceptions=True)

@@ -25,7 +25,7 @@ PROCESS_ENDED = (
 )
 
 
-async def settle(
+async def repair_lost_turn(
     store: Store, turn: QueuedTurn, lease: Lease
 ) -> tuple[TurnState, dict[str, Any]]:
     """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
@@ -33,24 +33,26 @@ async def settle(
     interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
     if isinstance(content, str) and commands.parse(content):
         return "interrupted", interrupted
-    own = f"{turn.id}.0"  # as a conversation names the message of this event
+    message_event = f"{turn.id}.0"  # as a conversation names the message of this event
     tip = await store.get_compression_tip(turn.thread)
-    stored = await store.messages(tip)
-    is_new = not any(item.event == own for item in stored)
+    stored_messages = await store.messages(tip)
+    is_new = not any(item.event == message_event for item in stored_messages)
     if is_new:  # in view; a compaction may have covered it since
-        is_new = not any(item.event == own for item in await store.history(tip))
-    last = stored[-1] if stored and not is_new else None
+        is_new = not any(
+            item.event == message_event for item in await store.history(tip)
+        )
+    last_message = stored_messages[-1] if stored_messages and not is_new else None
     if (
-        last is not None
-        and last.body["role"] == "assistant"
-        and not calls_of(last.body)
+        last_message is not None
+        and last_message.body["role"] == "assistant"
+        and not calls_of(last_message.body)
     ):
-        text = text_of(last.body)
+        text = text_of(last_message.body)
         if text.endswith(INTERRUPTED):  # the interruption is stored already
             return "interrupted", interrupted
         return "answered", {
             "text": text,
-            "message_id": last.id,
+            "message_id": last_message.id,
             "session": tip,
             "stop": None,
         }
@@ -60,21 +62,23 @@ async def settle(
             {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
             event=f"{turn.id}/unknown/{call}",
         )
-        for call in _open_calls(stored)
+        for call in _list_open_calls(stored_messages)
     ]
-    end: Message = {"role": "assistant", "content": INTERRUPTED}
+    end_message: Message = {"role": "assistant", "content": INTERRUPTED}
     # Calls that are open came before a message that is new, and after one that was stored.
-    message = NewMessage(body, event=own)
-    new = [*results, message] if is_new else [message, *results]
+    message = NewMessage(body, event=message_event)
+    new_messages = [*results, message] if is_new else [message, *results]
     await store.append(
-        tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease
+        tip,
+        [*new_messages, NewMessage(end_message, event=f"{turn.id}/interrupted")],
+        lease=lease,
     )
     return "interrupted", interrupted
 
 
-def _open_calls(stored: list[StoredMessage]) -> list[str]:
+def _list_open_calls(stored_messages: list[StoredMessage]) -> list[str]:
     calls: dict[str, None] = {}
-    for item in stored:
+    for item in stored_messages:
         for result in results_of(item.body):
             calls.pop(result.call_id, None)
         calls |= dict.fromkeys(call.id for call in calls_of(item.body))

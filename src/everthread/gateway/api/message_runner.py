@@ -27,29 +27,29 @@ TEXT_DELTAS = ("text", "reasoning", "refusal")
 class TurnUsage:
     """Usage of the calls of a turn."""
 
-    used: CanonicalUsage = field(default_factory=CanonicalUsage)
+    usage: CanonicalUsage = field(default_factory=CanonicalUsage)
     calls: int = 0
-    unpriced: int = 0
+    unpriced_calls: int = 0
     dollars: Decimal = Decimal(0)
 
     def add(self, event: UsageRecorded) -> None:
-        self.used += event.usage
+        self.usage += event.usage
         self.calls += 1
         if event.cost is None:
-            self.unpriced += 1
+            self.unpriced_calls += 1
         else:
             self.dollars += event.cost
 
-    def figures(self) -> dict[str, Any]:
-        used = self.used
+    def as_json(self) -> dict[str, Any]:
+        usage = self.usage
         return {
             "calls": self.calls,
-            "input": used.input_tokens,
-            "output": used.output_tokens,
-            "cache_read": used.cache_read_tokens,
-            "cache_write": used.cache_write_tokens,
-            "reasoning": used.reasoning_tokens,
-            "cost": None if self.unpriced else float(self.dollars),
+            "input": usage.input_tokens,
+            "output": usage.output_tokens,
+            "cache_read": usage.cache_read_tokens,
+            "cache_write": usage.cache_write_tokens,
+            "reasoning": usage.reasoning_tokens,
+            "cost": None if self.unpriced_calls else float(self.dollars),
         }
 
 
@@ -57,16 +57,16 @@ class MessageRunner:
     """Answers one message and writes its events to the log."""
 
     def __init__(
-        self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage
+        self, pool: AgentPool, slot: AgentSlot, log: TurnLog, turn_usage: TurnUsage
     ) -> None:
         if slot.agent is None:
             raise AssertionError("a slot that was taken has an agent")
         self._pool = pool
         self._slot = slot
         self._log = log
-        self._spent = spent
+        self._turn_usage = turn_usage
         self._agent: Agent = slot.agent
-        self._reading = False
+        self._is_streaming = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
         """Answer the message and return the result as JSON values."""
@@ -74,9 +74,9 @@ class MessageRunner:
         try:
             content = turn.message.get("content")
             if isinstance(content, str) and commands.parse(content):
-                return await self._command(turn, content)
+                return await self._run_command(turn, content)
             await self._run_hygiene()
-            answer = await self._turn(turn)
+            answer = await self._run_turn(turn)
         finally:
             self._slot.on_event = None
         return {
@@ -84,12 +84,10 @@ class MessageRunner:
             "message_id": answer.id,
             "session": self._agent.conversation.session.id,
             "stop": answer.stop,
-            "usage": self._spent.figures(),
+            "usage": self._turn_usage.as_json(),
         }
 
-    # A command
-
-    async def _command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
+    async def _run_command(self, turn: QueuedTurn, line: str) -> dict[str, Any]:
         name, argument = commands.parse(line) or ("", "")
         agent = self._agent
         try:
@@ -105,36 +103,34 @@ class MessageRunner:
         thread = turn.thread
         if result.switch is not None:
             thread = (await agent.conversation.store.session(result.switch)).thread
-            await self._pool.inherit(turn.thread, thread)
+            await self._pool.inherit_model(turn.thread, thread)
         return {
             "text": result.text,
             "command": name,
             "data": dict(result.data),
             "failed": result.failed,
             "thread": thread,
-            "usage": self._spent.figures(),
+            "usage": self._turn_usage.as_json(),
         }
-
-    # A message
 
     async def _run_hygiene(self) -> None:
         """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
-        talk = self._agent.conversation
+        conversation = self._agent.conversation
         try:
-            await talk.compact_for_hygiene()
-        except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
+            await conversation.compact_for_hygiene()
+        except Exception as error:  # noqa: BLE001 - reported; the message is still answered
             self._on_event(
                 CompactionFailed(
-                    talk.session.id, redact(f"{type(error).__name__}: {error}")
+                    conversation.session.id, redact(f"{type(error).__name__}: {error}")
                 )
             )
 
-    async def _turn(self, turn: QueuedTurn) -> Answer:
+    async def _run_turn(self, turn: QueuedTurn) -> Answer:
         async with contextlib.aclosing(
             self._agent.turn(dict(turn.message), event=turn.id)
         ) as items:
             try:
-                self._reading = True
+                self._is_streaming = True
                 async for item in items:
                     if isinstance(item, Answer):
                         return item
@@ -146,15 +142,15 @@ class MessageRunner:
                             {"event": "delta", "kind": item.kind, "text": item.text},
                         )
             finally:
-                self._reading = False  # later events are reported by `_on_event`
+                self._is_streaming = False  # later events are reported by `_on_event`
         raise AssertionError("a turn ends with its answer or an error")
 
     def _on_event(self, event: Event) -> None:
         """Report an event outside a turn; within one, events come in order with the deltas."""
-        if not self._reading:
+        if not self._is_streaming:
             self._report(event)
 
     def _report(self, event: Event) -> None:
         if isinstance(event, UsageRecorded):
-            self._spent.add(event)
+            self._turn_usage.add(event)
         self._log.append(event.kind, event.as_dict())

@@ -22,9 +22,9 @@ from everthread.errors import (
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agents import AgentPool, NewThread, OpenAgent
-from everthread.gateway.api.lost_turns import PROCESS_ENDED, settle
+from everthread.gateway.api.lost_turns import PROCESS_ENDED, repair_lost_turn
 from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
-from everthread.gateway.api.turn_failures import failure
+from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import (
@@ -40,9 +40,9 @@ from everthread.store.store import Store
 
 _LOG = logging.getLogger("everthread.gateway")
 StopReason = Literal["cancelled", "interrupted", "lost"]
-STOP_WAIT_SECONDS = 10.0
-"""Seconds for turns interrupted at the end to store that."""
-FULL_SECONDS = 5.0
+MAX_STOP_SECONDS = 10.0
+"""Seconds that interrupted turns have to store the interruption."""
+RETRY_SECONDS = 5.0
 """Seconds after which a client may retry when the queue is full."""
 
 
@@ -51,12 +51,12 @@ class RunningTurn:
     """A turn that runs in this process."""
 
     work: asyncio.Task[dict[str, Any]]
-    why: StopReason | None = None
-    """Why it was stopped."""
+    stop_reason: StopReason | None = None
+    """Why it was stopped; None while it runs."""
 
-    def stop(self, why: StopReason) -> None:
-        if self.why is None:
-            self.why = why
+    def stop(self, reason: StopReason) -> None:
+        if self.stop_reason is None:
+            self.stop_reason = reason
             self.work.cancel()
 
 
@@ -70,30 +70,30 @@ class TurnQueue:
         self.options = options or QueueOptions()
         self.agents = AgentPool(store, open_agent, self.options)
         self._logs = TurnLogs()
-        self._holder = new_id()
+        self._holder_id = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """A task for each thread with open turns, and the event that wakes it."""
         self._wake_events: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
         """Leases of the threads that this process answers; renewed regularly."""
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweep_task: asyncio.Task[None] | None = None
         self._closing = False
 
     async def start(self) -> None:
         """Start to answer messages whose process has ended."""
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._sweep_task = asyncio.create_task(self._sweep())
         self.store.listen(self._wake_waiters)
 
     async def close(self, patience: float = 0.0) -> None:
-        """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
+        """Accept no more turns; let running ones end within `patience` seconds, then interrupt them."""
         self._closing = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
-        for bell in self._wake_events.values():
-            bell.set()
-        for seconds in (patience, STOP_WAIT_SECONDS):
+        if self._sweep_task is not None:
+            self._sweep_task.cancel()
+            await asyncio.wait([self._sweep_task])
+        for wake_event in self._wake_events.values():
+            wake_event.set()
+        for seconds in (patience, MAX_STOP_SECONDS):
             if tasks := list(self._tasks.values()):
                 await asyncio.wait(tasks, timeout=seconds)
             for run in self._runs.values():
@@ -106,7 +106,7 @@ class TurnQueue:
 
     # Threads
 
-    async def thread(self, tenant: str, thread: str) -> Session:
+    async def load_thread(self, tenant: str, thread: str) -> Session:
         """Return the first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
         try:
             session = await self.store.session(thread)
@@ -121,16 +121,16 @@ class TurnQueue:
         raise Refused(404, "not_found", "There is no such thread.")
 
     async def create(
-        self, tenant: str, new: NewThread | None = None, *, tools: bool = False
+        self, tenant: str, new_thread: NewThread | None = None, *, tools: bool = False
     ) -> Session:
         """Create a thread. `tools`: as for a message; an agent is made ready for them."""
         if self._closing:
             raise _shutdown_error()
-        return await self.agents.create(tenant, new or NewThread(), tools=tools)
+        return await self.agents.create(tenant, new_thread or NewThread(), tools=tools)
 
     # Turns
 
-    async def submit(  # noqa: PLR0913 - whose, where, what, and three choices by their names
+    async def submit(  # noqa: PLR0913 - the options by their names
         self,
         tenant: str,
         thread: str,
@@ -148,30 +148,30 @@ class TurnQueue:
         """
         if self._closing:
             raise _shutdown_error()
-        first = await self.thread(tenant, thread)
+        first_session = await self.load_thread(tenant, thread)
         (body,) = [dict(item) for item in as_messages(message)] or [{}]
         if body.get("role") != "user":
             raise Refused(
                 400, "invalid_message", "Only a message of the user can be sent."
             )
-        fresh = new_id()
-        new = NewQueuedTurn(
-            fresh,
-            first.id,
+        new_turn_id = new_id()
+        new_turn = NewQueuedTurn(
+            new_turn_id,
+            first_session.id,
             tenant=tenant,
             message=body,
-            key=key or fresh,
+            key=key or new_turn_id,
             options={"tools": tools, "payer": payer},
         )
-        turn = await self.store.queue_turn(new, most=self.options.queue)
+        turn = await self.store.queue_turn(new_turn, most=self.options.queue)
         if turn is None:
-            words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
-            raise Refused(429, "queue_full", words, retry_after=FULL_SECONDS)
-        if turn.id != fresh and turn.message != body:
+            text = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
+            raise Refused(429, "queue_full", text, retry_after=RETRY_SECONDS)
+        if turn.id != new_turn_id and turn.message != body:
             raise Refused(
                 409, "key_reused", "Another message was sent with this Idempotency-Key."
             )
-        self._follow(turn)
+        self._follow_turn(turn)
         return turn
 
     async def turn(self, tenant: str, turn_id: str) -> QueuedTurn:
@@ -182,40 +182,40 @@ class TurnQueue:
             raise Refused(404, "not_found", "There is no such turn.") from None
 
     async def events(
-        self, turn: QueuedTurn, *, after: int = 0
+        self, turn: QueuedTurn, *, after_number: int = 0
     ) -> AsyncGenerator[TurnEvent, None]:
         """Yield the events of a turn after this number; the last one is its end.
 
         For a turn that runs in another process, yield only its end. A reader that stops affects neither the turn nor
         other readers. The end event is missing if the queue is closed first.
         """
-        log = self._follow(turn)
-        async for event in log.read(after):
+        log = self._follow_turn(turn)
+        async for event in log.read(after_number):
             yield event
 
     async def wait(
         self, turn: QueuedTurn, *, seconds: float | None = None
     ) -> QueuedTurn:
         """Return the turn when it is over, after these seconds, or when the queue closes."""
-        log = self._follow(turn)
+        log = self._follow_turn(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await log.over.wait()
+                await log.ended.wait()
         return await self.store.turn(turn.id, tenant=turn.tenant)
 
     async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Stop the turn, or remove it from the queue. A finished turn is not changed."""
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
-        # Another process finds out by its own look at the store.
+        # Another process notices when it polls the store.
         if turn.open and (run := self._runs.get(turn.id)):
             run.stop("cancelled")
-        self._follow(turn)
+        self._follow_turn(turn)
         return turn
 
     # Who answers
 
-    def _follow(self, turn: QueuedTurn) -> TurnLog:
+    def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
         """Return the log of a turn; a worker answers the turn from now on."""
         log = self._logs.get_or_create(turn)
         if not turn.open:
@@ -232,13 +232,13 @@ class TurnQueue:
             self._wake_events[thread].set()
         elif not self._closing:
             self._wake_events[thread] = asyncio.Event()
-            self._tasks[thread] = asyncio.create_task(self._work(thread))
+            self._tasks[thread] = asyncio.create_task(self._work_on_thread(thread))
 
     def _wake_waiters(self, thread: str) -> None:
         """Wake the waiters of a queue that another process changed; of all queues if the name is empty."""
         for name in (thread,) if thread else tuple(self._wake_events):
-            if bell := self._wake_events.get(name):
-                bell.set()
+            if wake_event := self._wake_events.get(name):
+                wake_event.set()
 
     async def _sweep(self) -> None:
         """Wake the threads whose messages wait and whose process has ended."""
@@ -246,22 +246,22 @@ class TurnQueue:
             try:
                 for thread in await self.store.idle_queues():
                     self._wake(thread)
-                await self.agents.shrink()
+                await self.agents.close_unused()
             except EverthreadError as error:
                 _LOG.warning(
                     "waiting messages could not be looked for: %s", redact(str(error))
                 )
             await asyncio.sleep(self.options.sweep_seconds)
 
-    async def _work(self, thread: str) -> None:
-        bell = self._wake_events[thread]
+    async def _work_on_thread(self, thread: str) -> None:
+        wake_event = self._wake_events[thread]
         try:
             while not self._closing:
-                bell.clear()
-                if await self._serve_thread(thread) and not bell.is_set():
+                wake_event.clear()
+                if await self._serve_thread(thread) and not wake_event.is_set():
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), self.options.poll_seconds)
+                    await asyncio.wait_for(wake_event.wait(), self.options.poll_seconds)
         finally:
             del self._tasks[thread], self._wake_events[thread]
 
@@ -276,19 +276,19 @@ class TurnQueue:
                     thread, only_open=True, limit=self.options.queue + 1
                 )
             }
-            for log in self._logs.unfinished(thread):
+            for log in self._logs.list_unfinished(thread):
                 if log.turn_id not in still_open:
                     turn = await self.store.turn(log.turn_id, tenant=log.tenant)
                     if not turn.open:
                         log.end(turn)
         except UnknownIdError:  # the thread was deleted
-            for log in self._logs.unfinished(thread):
+            for log in self._logs.list_unfinished(thread):
                 log.close()
             return True
         except StoreError as error:
             _LOG.warning("the queue of %s waits: %s", thread, redact(str(error)))
             return False
-        except Exception:  # noqa: BLE001 - logged; whoever sweeps comes back to it, and not at once
+        except Exception:  # noqa: BLE001 - logged; the next sweep tries again
             _LOG.exception("the queue of %s could not be worked off", thread)
             return True
         return not still_open
@@ -297,21 +297,24 @@ class TurnQueue:
         if len(self._runs) >= self.options.running:
             return
         lease = await self.store.acquire(
-            thread, self._holder, self.options.lease_seconds
+            thread, self._holder_id, self.options.lease_seconds
         )
         if lease is None:
             return
         self._leases[thread] = lease
         try:
             while not self._closing:
-                begun = await self.store.begin_turn(self._leases[thread])
-                for lost in begun.lost:
-                    await self._end(
-                        lost, *await settle(self.store, lost, self._leases[thread])
+                begin_result = await self.store.begin_turn(self._leases[thread])
+                for lost_turn in begin_result.lost:
+                    await self._end_turn(
+                        lost_turn,
+                        *await repair_lost_turn(
+                            self.store, lost_turn, self._leases[thread]
+                        ),
                     )
-                if begun.turn is not None:
-                    await self._run(begun.turn)
-                elif not begun.lost:
+                if begin_result.turn is not None:
+                    await self._run_turn(begin_result.turn)
+                elif not begin_result.lost:
                     break
         finally:
             await finish_despite_cancellation(
@@ -331,17 +334,17 @@ class TurnQueue:
 
     # One turn
 
-    async def _run(self, turn: QueuedTurn) -> None:
+    async def _run_turn(self, turn: QueuedTurn) -> None:
         log = self._logs.get_or_create(turn)
         log.append(
             "turn_started",
             {"event": "turn_started", "turn": turn.id, "thread": turn.thread},
         )
-        spent = TurnUsage()
+        turn_usage = TurnUsage()
         run = self._runs[turn.id] = RunningTurn(
-            asyncio.create_task(self._answer_turn(turn, log, spent))
+            asyncio.create_task(self._answer_turn(turn, log, turn_usage))
         )
-        watch = asyncio.create_task(self._watch(turn, run))
+        watch = asyncio.create_task(self._watch_turn(turn, run))
         try:
             await asyncio.wait([run.work])
         finally:
@@ -349,27 +352,27 @@ class TurnQueue:
             watch.cancel()
             await asyncio.wait([run.work, watch])
             del self._runs[turn.id]
-        state, result = self._outcome(turn, run)
+        state, result = self._find_outcome(turn, run)
         if state != "answered":
-            await self.agents.drop(turn.thread)
-        await self._charge(turn, spent)
-        if run.why == "lost":
+            await self.agents.close_agent(turn.thread)
+        await self._charge_turn(turn, turn_usage)
+        if run.stop_reason == "lost":
             raise LeaseLostError(
                 f"the thread {turn.thread} was taken over by another process"
             )
-        await self._end(turn, state, result)
+        await self._end_turn(turn, state, result)
 
     async def _answer_turn(
-        self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage
+        self, turn: QueuedTurn, log: TurnLog, turn_usage: TurnUsage
     ) -> dict[str, Any]:
-        slot = await self.agents.take(turn, self._leases[turn.thread])
-        return await MessageRunner(self.agents, slot, log, spent).answer(turn)
+        slot = await self.agents.take_slot(turn, self._leases[turn.thread])
+        return await MessageRunner(self.agents, slot, log, turn_usage).answer(turn)
 
-    async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
+    async def _charge_turn(self, turn: QueuedTurn, turn_usage: TurnUsage) -> None:
         """Charge a turn, delegated work included, to the account of its key, which all processes share."""
         payer = turn.options.get("payer")
-        if isinstance(payer, str) and spent.calls:
-            use = KeyUse(0, spent.used.total_tokens, spent.dollars)
+        if isinstance(payer, str) and turn_usage.calls:
+            use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
             try:
                 await self.store.count_use(utc_day(time.time()), {payer: use})
             except StoreError as error:
@@ -379,11 +382,11 @@ class TurnQueue:
                     redact(str(error)),
                 )
 
-    def _outcome(
+    def _find_outcome(
         self, turn: QueuedTurn, run: RunningTurn
     ) -> tuple[TurnState, dict[str, Any]]:
         if run.work.cancelled():
-            if run.why == "cancelled":
+            if run.stop_reason == "cancelled":
                 return "cancelled", {
                     "code": "cancelled",
                     "message": "It was cancelled.",
@@ -395,31 +398,31 @@ class TurnQueue:
         if not isinstance(error, EverthreadError):
             _LOG.error("turn %s of %s failed", turn.id, turn.thread, exc_info=error)
         if isinstance(error, LeaseLostError):
-            run.why = "lost"
-        return "failed", failure(error)
+            run.stop_reason = "lost"
+        return "failed", describe_failure(error)
 
-    async def _end(
+    async def _end_turn(
         self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]
     ) -> None:
-        ended = await self.store.end_turn(
+        ended_turn = await self.store.end_turn(
             turn.id, state, result, lease=self._leases[turn.thread]
         )
-        self._logs.get_or_create(ended).end(ended)
+        self._logs.get_or_create(ended_turn).end(ended_turn)
 
-    async def _watch(self, turn: QueuedTurn, run: RunningTurn) -> None:
+    async def _watch_turn(self, turn: QueuedTurn, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
         options = self.options
         now = asyncio.get_running_loop().time
-        renewed = now()
+        renewed_at = now()
         while True:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
-                if now() - renewed >= options.lease_seconds / 4:
+                if now() - renewed_at >= options.lease_seconds / 4:
                     lease = await self.store.renew(
                         self._leases[turn.thread], options.lease_seconds
                     )
                     self._leases[turn.thread] = lease
-                    renewed = now()
+                    renewed_at = now()
                 if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel:
                     run.stop("cancelled")
             except (LeaseLostError, UnknownIdError):

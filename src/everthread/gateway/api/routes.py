@@ -13,7 +13,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread, PreviewThread
-from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, stream
+from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, send_events
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.schemas import (
     Branch,
@@ -41,11 +41,11 @@ from everthread.gateway.api.schemas import (
     TurnView,
     UsageView,
     Wait,
-    compaction_view,
-    message_view,
-    thread_item,
-    thread_view,
-    turn_view,
+    make_compaction_view,
+    make_message_view,
+    make_thread_fields,
+    make_thread_item,
+    make_turn_view,
 )
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
@@ -58,11 +58,11 @@ from everthread.thread.facts import (
     state_figures,
 )
 
-_DAY = 86_400
-_COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
-_TABLES = ("by_day", "by_model", "by_platform", "by_task")
-_THREAD = "/api/threads/{thread}"
-_TURN = f"{_THREAD}/turns/{{turn}}"
+_DAY_SECONDS = 86_400
+_COUNT_FIELDS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
+_TABLE_FIELDS = ("by_day", "by_model", "by_platform", "by_task")
+_THREAD_PATH = "/api/threads/{thread}"
+_TURN_PATH = f"{_THREAD_PATH}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
 """Error codes of a path that waits for a turn."""
 _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
@@ -90,61 +90,73 @@ class ThreadRoutes:
     )
     async def create(self, request: ApiRequest) -> JsonAnswer:
         """Begin a thread."""
-        new = NewThread(
+        new_thread = NewThread(
             title=request.body.title,
             model=request.body.model,
             metadata=request.body.metadata,
         )
         try:
-            session = await self._queue.create(request.tenant, new, tools=request.tools)
+            session = await self._queue.create(
+                request.tenant, new_thread, tools=request.tools
+            )
         except InputError as error:
             if request.body.model is not None:
                 raise Refused(400, "invalid_model", redact(str(error))) from error
             raise Refused(503, "misconfigured", redact(str(error))) from error
         return JsonAnswer(
-            await self._detail(session), 201, {"location": f"/api/threads/{session.id}"}
+            await self._load_detail(session),
+            201,
+            {"location": f"/api/threads/{session.id}"},
         )
 
     @endpoint("GET", "/api/threads", Threads, query=Page)
     async def list_threads(self, request: ApiRequest) -> JsonAnswer:
         """Return the threads, the last active first."""
         page = request.query
-        rows, following = page.split(
+        rows, next_offset = page.split(
             await self._store.list_threads(
                 tenant=request.tenant, limit=page.limit + 1, offset=page.offset
             )
         )
         settings = await asyncio.gather(
-            *(self._queue.agents.settings(row.first.id) for row in rows)
+            *(self._queue.agents.load_settings(row.first.id) for row in rows)
         )
-        titles = await asyncio.gather(*(self._title(row.first) for row in rows))
+        titles = await asyncio.gather(*(self._load_title(row.first) for row in rows))
         items = [
-            thread_item(row, own, title)
-            for row, own, title in zip(rows, settings, titles, strict=True)
+            make_thread_item(row, thread_settings, title)
+            for row, thread_settings, title in zip(rows, settings, titles, strict=True)
         ]
-        return JsonAnswer(Threads(items=items, next=following))
+        return JsonAnswer(Threads(items=items, next=next_offset))
 
-    @endpoint("GET", _THREAD, ThreadDetail, errors=(404,))
+    @endpoint("GET", _THREAD_PATH, ThreadDetail, errors=(404,))
     async def get(self, request: ApiRequest) -> JsonAnswer:
         """Return one thread and its open turns."""
-        return JsonAnswer(await self._detail(await self._first(request)))
+        return JsonAnswer(
+            await self._load_detail(await self._load_first_session(request))
+        )
 
-    @endpoint("GET", f"{_THREAD}/history", Messages, query=HistoryQuery, errors=(404,))
+    @endpoint(
+        "GET", f"{_THREAD_PATH}/history", Messages, query=HistoryQuery, errors=(404,)
+    )
     async def history(self, request: ApiRequest) -> JsonAnswer:
         """Return the whole conversation, or the context the model sees."""
-        tip = await self._store.get_compression_tip((await self._first(request)).id)
+        tip = await self._store.get_compression_tip(
+            (await self._load_first_session(request)).id
+        )
         page = request.query
-        read = self._store.history if page.view == "whole" else self._store.messages
-        rows, following = page.split(
-            await read(tip, start=page.offset, limit=page.limit + 1)
+        load_messages = (
+            self._store.history if page.view == "whole" else self._store.messages
+        )
+        rows, next_offset = page.split(
+            await load_messages(tip, start=page.offset, limit=page.limit + 1)
         )
         return JsonAnswer(
-            Messages(items=[message_view(row) for row in rows], next=following)
+            Messages(items=[make_message_view(row) for row in rows], next=next_offset)
         )
 
     @endpoint(
         "POST",
-        f"{_THREAD}/messages",
+        f"{_THREAD_PATH}/messages",
         TurnView,
         body=SendMessage,
         query=Wait,
@@ -158,97 +170,111 @@ class ThreadRoutes:
         if request.wants_events:
             await self._stream_events(request, turn, 0)
             return None
-        return _turn_answer(await self._wait_for_end(request, turn, request.query.wait))
+        return _make_turn_answer(
+            await self._wait_for_end(request, turn, request.query.wait)
+        )
 
-    @endpoint("GET", f"{_THREAD}/turns", Turns, query=Page, errors=(404,))
+    @endpoint("GET", f"{_THREAD_PATH}/turns", Turns, query=Page, errors=(404,))
     async def list_turns(self, request: ApiRequest) -> JsonAnswer:
         """Return the turns, the newest first."""
-        first = await self._first(request)
+        first_session = await self._load_first_session(request)
         page = request.query
-        rows, following = page.split(
-            await self._store.turns(first.id, limit=page.limit + 1, offset=page.offset)
+        rows, next_offset = page.split(
+            await self._store.turns(
+                first_session.id, limit=page.limit + 1, offset=page.offset
+            )
         )
-        return JsonAnswer(Turns(items=[turn_view(row) for row in rows], next=following))
+        return JsonAnswer(
+            Turns(items=[make_turn_view(row) for row in rows], next=next_offset)
+        )
 
-    @endpoint("GET", _TURN, TurnView, errors=(404,))
+    @endpoint("GET", _TURN_PATH, TurnView, errors=(404,))
     async def get_turn(self, request: ApiRequest) -> JsonAnswer:
         """Return the state of a turn."""
-        return JsonAnswer(turn_view(await self._turn(request)))
+        return JsonAnswer(make_turn_view(await self._load_turn(request)))
 
-    @endpoint("GET", f"{_TURN}/events", TurnView, errors=(404,), streams=True)
+    @endpoint("GET", f"{_TURN_PATH}/events", TurnView, errors=(404,), streams=True)
     async def events(self, request: ApiRequest) -> None:
         """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
-        last = request.headers.get("last-event-id", "")
-        after = int(last) if re.fullmatch(r"[0-9]{1,15}", last) else 0
-        await self._stream_events(request, await self._turn(request), after)
+        last_event_id = request.headers.get("last-event-id", "")
+        after_number = (
+            int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else 0
+        )
+        await self._stream_events(request, await self._load_turn(request), after_number)
 
-    @endpoint("POST", f"{_THREAD}/cancel", Cancelled, body=Cancel, errors=(404,))
+    @endpoint("POST", f"{_THREAD_PATH}/cancel", Cancelled, body=Cancel, errors=(404,))
     async def cancel(self, request: ApiRequest) -> JsonAnswer:
         """Stop the turn that runs."""
-        first = await self._first(request)
+        first_session = await self._load_first_session(request)
         if request.body.turn is not None:
-            turn = await self._turn(request, request.body.turn)
-            chosen = [turn] if turn.open else []
+            turn = await self._load_turn(request, request.body.turn)
+            chosen_turns = [turn] if turn.open else []
         else:
-            open_turns = await self._store.turns(first.id, only_open=True, limit=1_000)
-            chosen = [
+            open_turns = await self._store.turns(
+                first_session.id, only_open=True, limit=1_000
+            )
+            chosen_turns = [
                 turn
                 for turn in open_turns
                 if turn.state == "running" or request.body.queued
             ]
-        stopped = [
+        stopped_turns = [
             await self._queue.cancel(request.tenant, turn.id)
-            for turn in reversed(chosen)
+            for turn in reversed(chosen_turns)
         ]
         return JsonAnswer(
-            Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)])
+            Cancelled(turns=[make_turn_view(turn) for turn in reversed(stopped_turns)])
         )
 
     @endpoint(
-        "POST", f"{_THREAD}/compress", CommandView, body=Compress, errors=_TURN_ERRORS
+        "POST",
+        f"{_THREAD_PATH}/compress",
+        CommandView,
+        body=Compress,
+        errors=_TURN_ERRORS,
     )
     async def compress(self, request: ApiRequest) -> JsonAnswer:
         """Compact the history now, or preview that."""
-        first = await self._first(request)
-        if await self._is_sent_whole(first):
-            return await self._preview_sent(request, first)
-        words = [
+        first_session = await self._load_first_session(request)
+        if await self._is_kept_by_client(first_session):
+            return await self._preview_client_thread(request, first_session)
+        command_words = [
             "/compress",
             *(["--preview"] if request.body.preview else []),
             *(request.body.focus or "").split(),
         ]
-        return await self._command(request, " ".join(words))
+        return await self._run_command(request, " ".join(command_words))
 
-    @endpoint("GET", f"{_THREAD}/compactions", Compactions, errors=(404,))
+    @endpoint("GET", f"{_THREAD_PATH}/compactions", Compactions, errors=(404,))
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
         """Return the compactions, the newest first."""
-        first = await self._first(request)
+        first_session = await self._load_first_session(request)
         items = [
-            compaction_view(record)
-            for record in reversed(await self._store.compactions(first.id))
+            make_compaction_view(record)
+            for record in reversed(await self._store.compactions(first_session.id))
         ]
         return JsonAnswer(Compactions(items=items))
 
-    @endpoint("POST", f"{_THREAD}/undo", CommandView, errors=_TURN_ERRORS)
+    @endpoint("POST", f"{_THREAD_PATH}/undo", CommandView, errors=_TURN_ERRORS)
     async def undo(self, request: ApiRequest) -> JsonAnswer:
         """Take the last compaction back."""
-        first = await self._first(request)
-        if not await self._is_sent_whole(first):
-            return await self._command(request, "/undo")
+        first_session = await self._load_first_session(request)
+        if not await self._is_kept_by_client(first_session):
+            return await self._run_command(request, "/undo")
         try:
-            await self._store.undo(first.id)
+            await self._store.undo(first_session.id)
         except NothingToUndoError as error:
             raise Refused(
                 STATUS_BY_CODE["command_failed"], "command_failed", str(error)
             ) from error
-        words = (
+        text = (
             "The last compaction was taken back: the next request goes on without it."
         )
-        return JsonAnswer(CommandView(text=words, data={"thread": first.id}))
+        return JsonAnswer(CommandView(text=text, data={"thread": first_session.id}))
 
     @endpoint(
         "POST",
-        f"{_THREAD}/branch",
+        f"{_THREAD_PATH}/branch",
         ThreadDetail,
         body=Branch,
         status=201,
@@ -256,61 +282,63 @@ class ThreadRoutes:
     )
     async def branch(self, request: ApiRequest) -> JsonAnswer:
         """Continue in a copy of the thread."""
-        first = await self._first(request)
-        tip = await self._tip(first)
-        at = request.body.at_message
-        if at is None:
-            last = (await self._store.messages(tip.id, start=max(0, tip.messages - 1)))[
-                -1:
-            ]
-            if not last:
+        first_session = await self._load_first_session(request)
+        tip = await self._load_last_session(first_session)
+        message_id = request.body.at_message
+        if message_id is None:
+            last_messages = (
+                await self._store.messages(tip.id, start=max(0, tip.messages - 1))
+            )[-1:]
+            if not last_messages:
                 raise Refused(
                     409,
                     "nothing_said",
                     "There is nothing to branch from: the thread has no message yet.",
                 )
-            at = last[0].id
-        new = NewSession(
+            message_id = last_messages[0].id
+        new_session = NewSession(
             kind="branch",
             title=request.body.title or tip.title,
             model=tip.model,
             system=tip.system,
-            platform=first.platform,
-            user=first.user,
+            platform=first_session.platform,
+            user=first_session.user,
         )
         try:
-            session = await self._store.branch(tip.id, at, new=new)
+            session = await self._store.branch(tip.id, message_id, new=new_session)
         except InputError:
             raise Refused(
                 404, "not_found", "The thread has no such message to branch at."
             ) from None
-        await self._queue.agents.inherit(first.id, session.id)
+        await self._queue.agents.inherit_model(first_session.id, session.id)
         return JsonAnswer(
-            await self._detail(session), 201, {"location": f"/api/threads/{session.id}"}
+            await self._load_detail(session),
+            201,
+            {"location": f"/api/threads/{session.id}"},
         )
 
-    @endpoint("GET", f"{_THREAD}/state", StateView, errors=(404,))
+    @endpoint("GET", f"{_THREAD_PATH}/state", StateView, errors=(404,))
     async def state(self, request: ApiRequest) -> JsonAnswer:
         """Return the current state of the work: files, commands, open errors, to-do list."""
-        first = await self._first(request)
-        figures = state_figures(await load_thread_state(self._store, first.id))
-        return JsonAnswer(StateView(thread=first.id, **figures))
+        first_session = await self._load_first_session(request)
+        figures = state_figures(await load_thread_state(self._store, first_session.id))
+        return JsonAnswer(StateView(thread=first_session.id, **figures))
 
-    @endpoint("GET", f"{_THREAD}/usage", UsageView, errors=(404,))
+    @endpoint("GET", f"{_THREAD_PATH}/usage", UsageView, errors=(404,))
     async def usage(self, request: ApiRequest) -> JsonAnswer:
         """Return the tokens and the cost of a thread."""
-        first = await self._first(request)
-        parts = await load_thread_usage(self._store, first.id)
+        first_session = await self._load_first_session(request)
+        records_by_part = await load_thread_usage(self._store, first_session.id)
         sums = {
-            key: usage_figures(sum_usage(key, [*map(usage_row, part)]))
-            for key, part in parts.items()
+            key: usage_figures(sum_usage(key, [*map(usage_row, records)]))
+            for key, records in records_by_part.items()
         }
-        return JsonAnswer(UsageView(thread=first.id, sums=sums))
+        return JsonAnswer(UsageView(thread=first_session.id, sums=sums))
 
-    @endpoint("GET", f"{_THREAD}/search", Hits, query=Find, errors=(404,))
+    @endpoint("GET", f"{_THREAD_PATH}/search", Hits, query=Find, errors=(404,))
     async def search_thread(self, request: ApiRequest) -> JsonAnswer:
         """Search one thread."""
-        return await self._search(request, (await self._first(request)).id)
+        return await self._search(request, (await self._load_first_session(request)).id)
 
     @endpoint("GET", "/api/search", Hits, query=Find)
     async def search(self, request: ApiRequest) -> JsonAnswer:
@@ -321,13 +349,15 @@ class ThreadRoutes:
     async def insights(self, request: ApiRequest) -> JsonAnswer:
         """Return the usage and the cost over all threads."""
         days = request.query.days
-        until = time.time() + 1
-        since = (until // _DAY - days + 1) * _DAY
+        end_time = time.time() + 1
+        start_time = (end_time // _DAY_SECONDS - days + 1) * _DAY_SECONDS
         insights = await self._store.insights(
-            since=since, until=until, tenant=request.tenant
+            since=start_time, until=end_time, tenant=request.tenant
         )
-        figures: dict[str, Any] = {name: getattr(insights, name) for name in _COUNTS}
-        for name in _TABLES:
+        figures: dict[str, Any] = {
+            name: getattr(insights, name) for name in _COUNT_FIELDS
+        }
+        for name in _TABLE_FIELDS:
             figures[name] = {
                 row.key: usage_figures(row) for row in getattr(insights, name)
             }
@@ -341,17 +371,19 @@ class ThreadRoutes:
             )
         )
 
-    # Threads
+    async def _load_first_session(self, request: ApiRequest) -> Session:
+        """Return the first session of the thread that the path names."""
+        return await self._queue.load_thread(
+            request.tenant, request.path_values["thread"]
+        )
 
-    async def _first(self, request: ApiRequest) -> Session:
-        """Return the first session of the thread that is named."""
-        return await self._queue.thread(request.tenant, request.path_values["thread"])
-
-    async def _is_sent_whole(self, first: Session) -> bool:
+    async def _is_kept_by_client(self, first_session: Session) -> bool:
         """Return whether a client or a framework keeps the thread's history and sends it with every call."""
-        return await self._store.last_link(first.id) is not None
+        return await self._store.last_link(first_session.id) is not None
 
-    async def _preview_sent(self, request: ApiRequest, first: Session) -> JsonAnswer:
+    async def _preview_client_thread(
+        self, request: ApiRequest, first_session: Session
+    ) -> JsonAnswer:
         """Preview the compaction of a thread whose client keeps the history; it cannot be compacted from here."""
         if not request.body.preview:
             raise Refused(
@@ -360,37 +392,40 @@ class ThreadRoutes:
                 "The client keeps this thread's history: its requests are compacted when that is due. "
                 "To compact a list of messages now, use POST /v1/compact.",
             )
-        made = await self._preview(self._store, first.id, request.body.focus)
-        return JsonAnswer(CommandView(text=made.text, data=dict(made.data)))
+        preview = await self._preview(self._store, first_session.id, request.body.focus)
+        return JsonAnswer(CommandView(text=preview.text, data=dict(preview.data)))
 
-    async def _tip(self, first: Session) -> Session:
+    async def _load_last_session(self, first_session: Session) -> Session:
         return await self._store.session(
-            await self._store.get_compression_tip(first.id)
+            await self._store.get_compression_tip(first_session.id)
         )
 
-    async def _title(self, first: Session) -> str:
+    async def _load_title(self, first_session: Session) -> str:
         """Return the title; without one, the user's first words."""
-        return first.title or (await load_title(self._store, first))[:MAX_TITLE_CHARS]
+        return (
+            first_session.title
+            or (await load_title(self._store, first_session))[:MAX_TITLE_CHARS]
+        )
 
-    async def _detail(self, first: Session) -> ThreadDetail:
+    async def _load_detail(self, first_session: Session) -> ThreadDetail:
         tip, title, settings, started, records, turns = await asyncio.gather(
-            self._tip(first),
-            self._title(first),
-            self._queue.agents.settings(first.id),
-            self._store.started_by(first.id),
-            self._store.compactions(first.id),
-            self._store.turns(first.id, only_open=True, limit=100),
+            self._load_last_session(first_session),
+            self._load_title(first_session),
+            self._queue.agents.load_settings(first_session.id),
+            self._store.started_by(first_session.id),
+            self._store.compactions(first_session.id),
+            self._store.turns(first_session.id, only_open=True, limit=100),
         )
         return ThreadDetail(
-            **thread_view(first, tip, settings, title),
+            **make_thread_fields(first_session, tip, settings, title),
             side_calls=[child.id for child in started if child.kind == "side"],
             compactions=sum(record.reverted is None for record in records),
-            turns=[turn_view(turn) for turn in turns],
+            turns=[make_turn_view(turn) for turn in turns],
         )
 
     async def _search(self, request: ApiRequest, thread: str | None) -> JsonAnswer:
         query = request.query
-        wanted = SearchQuery(
+        search_query = SearchQuery(
             query.q,
             tenant=request.tenant,
             thread=thread,
@@ -400,7 +435,7 @@ class ThreadRoutes:
             limit=query.limit,
             offset=query.offset,
         )
-        page = await self._store.find(wanted)
+        page = await self._store.find(search_query)
         items = [HitView.model_validate(hit) for hit in page.hits]
         return JsonAnswer(
             Hits(
@@ -410,15 +445,13 @@ class ThreadRoutes:
             )
         )
 
-    # Turns
-
-    async def _command(self, request: ApiRequest, line: str) -> JsonAnswer:
+    async def _run_command(self, request: ApiRequest, line: str) -> JsonAnswer:
         turn = await self._wait_for_end(
             request, await self._submit(request, line), WAIT_SECONDS
         )
         result = turn.result or {}
         if turn.state != "answered":
-            return _turn_answer(turn)
+            return _make_turn_answer(turn)
         if result.get("failed"):
             raise Refused(
                 STATUS_BY_CODE["command_failed"],
@@ -459,31 +492,33 @@ class ThreadRoutes:
             self._queue.wait(turn, seconds=seconds)
         )
 
-    async def _turn(
+    async def _load_turn(
         self, request: ApiRequest, turn_id: str | None = None
     ) -> QueuedTurn:
-        """Return a turn of the thread that is named."""
-        first = await self._first(request)
+        """Return a turn of the thread that the path names."""
+        first_session = await self._load_first_session(request)
         turn = await self._queue.turn(
             request.tenant, turn_id or request.path_values["turn"]
         )
-        if turn.thread != first.id:
+        if turn.thread != first_session.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
     async def _stream_events(
-        self, request: ApiRequest, turn: QueuedTurn, after: int
+        self, request: ApiRequest, turn: QueuedTurn, after_number: int
     ) -> None:
-        async with contextlib.aclosing(self._queue.events(turn, after=after)) as events:
+        async with contextlib.aclosing(
+            self._queue.events(turn, after_number=after_number)
+        ) as events:
             await request.run_while_connected(
-                stream(request.sender, turn, events, self._heartbeat)
+                send_events(request.sender, turn, events, self._heartbeat)
             )
 
 
-def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
+def _make_turn_answer(turn: QueuedTurn) -> JsonAnswer:
     """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
-    view = turn_view(turn)
+    view = make_turn_view(turn)
     if turn.open:
         return JsonAnswer(
             view,

@@ -29,7 +29,7 @@ Title = Annotated[str, StringConstraints(max_length=200)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-def _address(url: str) -> str:
+def _check_address(url: str) -> str:
     if not url.startswith(("data:", "https://", "http://")):
         raise ValueError("an image is a data: or http(s): address")
     return url
@@ -71,7 +71,7 @@ class CreateThread(Body):
     ] = Field(
         default_factory=dict,
         max_length=16,
-        description="Notes of yours; given back as they are.",
+        description="Your own notes, returned unchanged.",
     )
 
 
@@ -81,7 +81,7 @@ class TextPart(Body):
 
 
 class ImageAddress(Body):
-    url: Annotated[str, AfterValidator(_address)]
+    url: Annotated[str, AfterValidator(_check_address)]
     detail: Literal["auto", "low", "high"] = "auto"
 
 
@@ -100,7 +100,7 @@ class SendMessage(Body):
 
     @field_validator("content")
     @classmethod
-    def _says_something(cls, value: object) -> object:
+    def _reject_empty(cls, value: object) -> object:
         if not value or (isinstance(value, str) and not value.strip()):
             raise ValueError("the message is empty")
         return value
@@ -121,13 +121,15 @@ class Compress(Body):
         json_schema_extra={"examples": [{"focus": "open invoices"}, {"preview": True}]}
     )
     focus: Annotated[str, StringConstraints(max_length=500)] | None = Field(
-        None, description="What must survive above all."
+        None, description="The topic to keep in most detail."
     )
-    preview: bool = Field(default=False, description="Only tell what would go.")
+    preview: bool = Field(
+        default=False, description="Only describe what would be removed."
+    )
 
     @field_validator("focus")
     @classmethod
-    def _no_option(cls, value: str | None) -> str | None:
+    def _reject_option(cls, value: str | None) -> str | None:
         if value is not None and "--preview" in value.split():
             raise ValueError("say `preview: true` instead of --preview")
         return value
@@ -173,7 +175,7 @@ class Find(Page):
 
 class Days(Query):
     days: Annotated[int, Field(ge=1, le=3_660)] = Field(
-        30, description="So many days, today (UTC) included."
+        30, description="Number of days, today (UTC) included."
     )
 
 
@@ -215,7 +217,7 @@ class TurnAnswer(View):
         None, description="What a command answers, for programs."
     )
     failed: bool = Field(
-        default=False, description="The command could not be done; the text tells why."
+        default=False, description="Whether the command failed; the text says why."
     )
     thread: str | None = Field(
         None, description="Where a command such as /new or /branch leads."
@@ -226,14 +228,18 @@ class TurnView(View):
     id: str
     thread: str
     state: TurnState
-    place: int = Field(description="Among the messages of its thread, from 1 on.")
+    place: int = Field(
+        description="Its number among the messages of its thread, from 1 on."
+    )
     content: str | list[dict[str, Any]] = Field(description="What was sent.")
     created: float = Field(description="Times are seconds since 1970.")
     started: float | None = None
     ended: float | None = None
-    answer: TurnAnswer | None = Field(None, description="Of a turn that was answered.")
+    answer: TurnAnswer | None = Field(
+        None, description="Present if the turn was answered."
+    )
     error: ErrorDetail | None = Field(
-        None, description="Of a turn that is over without an answer."
+        None, description="Present if the turn ended without an answer."
     )
 
 
@@ -256,34 +262,36 @@ class ThreadView(View):
         description="`main`, `branch`, `subagent` for one that works for another thread, or `side` for a title, a "
         "count or a subagent of a proxied client."
     )
-    model: str = Field(description="Which it began with.")
+    model: str = Field(description="The model that it began with.")
     platform: str
-    client: str = Field(description="The program that talks, where it gave its name.")
+    client: str = Field(description="The client program, if it gave its name.")
     parent: str | None = Field(
         description="The session it began in, for branches, subagents and side calls."
     )
     created: float
     session: str = Field(
-        description="Where it goes on now; each compaction begins a new one."
+        description="The current session; each compaction begins a new one."
     )
     in_view: int = Field(description="Messages the model sees.")
     metadata: dict[str, str]
 
 
 class ThreadItem(ThreadView):
-    messages: int = Field(description="That were said, through all compactions.")
+    messages: int = Field(
+        description="Messages of the thread, through all compactions."
+    )
     tokens: int
     active: float
     compactions: int
     side_calls: int = Field(
-        description="Titles, counts and subagents of its client: they stand under it."
+        description="Number of its side threads: titles, counts and subagents of its client."
     )
 
 
 class ThreadDetail(ThreadView):
     compactions: int
     turns: list[TurnView] = Field(
-        description="That are open: the one that runs, and what waits."
+        description="Open turns: the running one, and those that wait."
     )
     side_calls: list[str] = Field(description="Ids of the side threads it started.")
 
@@ -293,11 +301,11 @@ class CompactionView(View):
 
     id: int
     created: float
-    reverted: float | None = Field(description="When it was taken back.")
+    reverted: float | None = Field(description="When it was undone.")
     tokens_before: int
     tokens_after: int
     messages: int = Field(
-        description="That left view: replaced by the summary, or made smaller."
+        description="Messages that were replaced by the summary or shortened."
     )
     author: str
     reason: str
@@ -306,7 +314,7 @@ class CompactionView(View):
     duration: float
     warnings: list[str]
     recall: str = Field(
-        description="Where what left is searched; `undo` brings it all back."
+        description="Path to search the removed messages; `undo` brings them all back."
     )
 
 
@@ -367,12 +375,14 @@ class Hits(View):
     next: int | None
     near: bool = Field(
         default=False,
-        description="Nothing holds every word; these hold the most telling ones.",
+        description="No message holds every word; these hold the rarest ones.",
     )
 
 
 class Cancelled(View):
-    turns: list[TurnView] = Field(description="What was stopped, or is asked to stop.")
+    turns: list[TurnView] = Field(
+        description="The turns that were stopped or are being stopped."
+    )
 
 
 class StateView(View):
@@ -424,8 +434,8 @@ class CommandView(View):
     data: dict[str, Any]
 
 
-def turn_view(turn: QueuedTurn) -> TurnView:
-    answered = turn.state == "answered"
+def make_turn_view(turn: QueuedTurn) -> TurnView:
+    is_answered = turn.state == "answered"
     result: Mapping[str, Any] = turn.result or {}
     return TurnView(
         id=turn.id,
@@ -436,34 +446,39 @@ def turn_view(turn: QueuedTurn) -> TurnView:
         created=turn.created,
         started=turn.started,
         ended=turn.ended,
-        answer=TurnAnswer.model_validate(result) if answered else None,
-        error=None if answered or turn.open else ErrorDetail.model_validate(result),
+        answer=TurnAnswer.model_validate(result) if is_answered else None,
+        error=None if is_answered or turn.open else ErrorDetail.model_validate(result),
     )
 
 
-def thread_view(
-    first: Session, tip: Session, settings: Mapping[str, Any], title: str = ""
+def make_thread_fields(
+    first_session: Session,
+    last_session: Session,
+    settings: Mapping[str, Any],
+    title: str = "",
 ) -> dict[str, Any]:
     """Return the fields that every view of a thread has. `title` is used if the thread has none."""
     metadata = settings.get("metadata")
     return {
-        "id": first.id,
-        "title": tip.title or first.title or title,
-        "kind": first.label,
-        "model": settings.get("model") or tip.model,
-        "platform": first.platform,
-        "client": first.client,
-        "parent": first.parent,
-        "created": first.started,
-        "session": tip.id,
-        "in_view": tip.messages,
+        "id": first_session.id,
+        "title": last_session.title or first_session.title or title,
+        "kind": first_session.label,
+        "model": settings.get("model") or last_session.model,
+        "platform": first_session.platform,
+        "client": first_session.client,
+        "parent": first_session.parent,
+        "created": first_session.started,
+        "session": last_session.id,
+        "in_view": last_session.messages,
         "metadata": metadata if isinstance(metadata, dict) else {},
     }
 
 
-def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
+def make_thread_item(
+    row: ThreadRow, settings: Mapping[str, Any], title: str
+) -> ThreadItem:
     return ThreadItem(
-        **thread_view(row.first, row.tip, settings, title),
+        **make_thread_fields(row.first, row.tip, settings, title),
         messages=row.messages,
         tokens=row.tokens,
         active=row.active,
@@ -472,12 +487,12 @@ def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> Thre
     )
 
 
-def compaction_view(stored: CompactionRecord) -> CompactionView:
-    record = stored.record
+def make_compaction_view(compaction: CompactionRecord) -> CompactionView:
+    record = compaction.record
     return CompactionView(
-        id=stored.id,
-        created=stored.created,
-        reverted=stored.reverted,
+        id=compaction.id,
+        created=compaction.created,
+        reverted=compaction.reverted,
         tokens_before=record.tokens_before,
         tokens_after=record.tokens_after,
         messages=len(record.covered),
@@ -487,19 +502,19 @@ def compaction_view(stored: CompactionRecord) -> CompactionView:
         cost=None if record.cost is None else float(record.cost),
         duration=record.duration,
         warnings=[redact(words) for words in record.warnings],
-        recall=f"/api/threads/{stored.thread}/search",
+        recall=f"/api/threads/{compaction.thread}/search",
     )
 
 
-def message_view(stored: StoredMessage) -> MessageView:
+def make_message_view(message: StoredMessage) -> MessageView:
     body: dict[str, Any] = {
-        key: value for key, value in stored.body.items() if key != "_native"
+        key: value for key, value in message.body.items() if key != "_native"
     }
     return MessageView(
-        id=stored.id,
-        kind=stored.kind,
+        id=message.id,
+        kind=message.kind,
         role=str(body["role"]),
         body=body,
-        tokens=stored.tokens,
-        created=stored.created,
+        tokens=message.tokens,
+        created=message.created,
     )

@@ -24,8 +24,8 @@ from everthread.gateway.api.http import (
     Endpoint,
     JsonAnswer,
     Sender,
-    endpoints_of,
-    error_answer,
+    list_endpoints,
+    make_error_answer,
     read_request,
 )
 from everthread.gateway.api.queue import TurnQueue
@@ -36,37 +36,37 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import Admission
 from everthread.gateway.request.request_head import ClientGone, RequestHead
 
-_REF = "#/components/schemas/{model}"
+_SCHEMA_REFERENCE = "#/components/schemas/{model}"
 _ERROR_TEXTS = {
     400: "The request cannot be used.",
     401: "No key, or one that is not known.",
     403: "The key may not do this.",
     408: "The body came too slowly.",
     413: "The body is too large.",
-    415: "Only JSON is taken, as it is.",
-    404: "There is none of this id, or it is another tenant's.",
-    409: "Not possible as things stand.",
-    429: "Too much at once; `retry-after` tells when to come again.",
+    415: "Only JSON without a content-encoding is accepted.",
+    404: "Nothing has this id, or it belongs to another tenant.",
+    409: "Not possible in the current state.",
+    429: "Too many requests; `retry-after` says when to try again.",
     502: "The model failed.",
-    503: "Not now: the turn was interrupted, or the gateway is not able.",
+    503: "The turn was interrupted, or the gateway is not ready.",
 }
 _KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
     "schema": {"type": "string", "maxLength": 255},
-    "description": "The same request sent again under it is done once, and gets the same answer.",
+    "description": "A request repeated with the same key is done once and gets the same answer.",
 }
 _LAST_EVENT_HEADER = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
     "schema": {"type": "string"},
-    "description": "Read on after this event.",
+    "description": "Continue after this event.",
 }
 
 
-def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def make_openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
     bodies: set[type[BaseModel]] = {
         endpoint.body for endpoint in endpoints if endpoint.method == "POST"
@@ -79,11 +79,11 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     by_name = attrgetter("__name__")
     models = [(model, "validation") for model in sorted(bodies, key=by_name)]
     models += [(model, "serialization") for model in sorted(answers, key=by_name)]
-    _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]  # the modes are literals
+    _, schemas = models_json_schema(models, ref_template=_SCHEMA_REFERENCE)  # type: ignore[arg-type]  # the modes are literals
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
-            endpoint
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = (
+            _describe_operation(endpoint)
         )
     return {
         "openapi": "3.1.0",
@@ -101,36 +101,41 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _describe_operation(endpoint: Endpoint) -> dict[str, Any]:
     is_post = endpoint.method == "POST"
-    done = _json_content(endpoint.answer)
+    success_content = _describe_json_content(endpoint.answer)
     if endpoint.streams:
-        done["text/event-stream"] = {
+        success_content["text/event-stream"] = {
             "schema": {"type": "string"},
             "example": _EVENTS_EXAMPLE,
         }
     answers: dict[str, Any] = {
-        str(endpoint.status): {"description": "Done.", "content": done}
+        str(endpoint.status): {"description": "Done.", "content": success_content}
     }
     if endpoint.streams and is_post:
-        words = "It is queued or runs; its address is in `location`."
-        answers["202"] = {"description": words, "content": _json_content(TurnView)}
-    general = {400, 401, 403, 429, 503} | ({408, 413, 415} if is_post else set())
-    for status in sorted({*general, *endpoint.errors}):
+        description = "It is queued or runs; its address is in `location`."
+        answers["202"] = {
+            "description": description,
+            "content": _describe_json_content(TurnView),
+        }
+    general_statuses = {400, 401, 403, 429, 503} | (
+        {408, 413, 415} if is_post else set()
+    )
+    for status in sorted({*general_statuses, *endpoint.errors}):
         answers[str(status)] = {
             "description": _ERROR_TEXTS[status],
-            "content": _json_content(ErrorView),
+            "content": _describe_json_content(ErrorView),
         }
     operation: dict[str, Any] = {
-        "operationId": _operation_id(endpoint),
+        "operationId": _make_operation_id(endpoint),
         "summary": endpoint.summary,
-        "parameters": _parameters(endpoint),
+        "parameters": _list_parameters(endpoint),
         "responses": answers,
     }
     if is_post:
         operation["requestBody"] = {
             "required": endpoint.body is not NoBody,
-            "content": _json_content(endpoint.body),
+            "content": _describe_json_content(endpoint.body),
         }
     return operation
 
@@ -140,12 +145,12 @@ _EVENTS_EXAMPLE = (
 )
 
 
-def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _list_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", endpoint.path)
     ]
-    schema = endpoint.query.model_json_schema(ref_template=_REF)
+    schema = endpoint.query.model_json_schema(ref_template=_SCHEMA_REFERENCE)
     for name, field in schema.get("properties", {}).items():
         parameter = {
             "name": name,
@@ -166,20 +171,24 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     )
 
 
-def _operation_id(endpoint: Endpoint) -> str:
+def _make_operation_id(endpoint: Endpoint) -> str:
     words = [
         word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"
     ]
     return "_".join([endpoint.method.lower(), *words])
 
 
-def _json_content(model: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+def _describe_json_content(model: type[BaseModel]) -> dict[str, Any]:
+    return {
+        "application/json": {
+            "schema": {"$ref": _SCHEMA_REFERENCE.format(model=model.__name__)}
+        }
+    }
 
 
 _LOG = logging.getLogger("everthread.gateway")
-_ID = r"[0-9A-Za-z_-]{1,64}"
-OPENAPI = "/api/openapi.json"
+_ID_PATTERN = r"[0-9A-Za-z_-]{1,64}"
+OPENAPI_PATH = "/api/openapi.json"
 
 
 class NativeApp:
@@ -202,9 +211,11 @@ class NativeApp:
         self._tools = tools
         self._admission = Admission(self._limits.concurrent)
         self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
-        endpoints = endpoints_of(ThreadRoutes)
-        self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in endpoints]
-        self._document = JsonAnswer(document(endpoints))
+        endpoints = list_endpoints(ThreadRoutes)
+        self._routes = [
+            (_compile_path(endpoint.path), endpoint) for endpoint in endpoints
+        ]
+        self._document = JsonAnswer(make_openapi_document(endpoints))
 
     async def start(self) -> None:
         await self.queue.start()
@@ -221,12 +232,12 @@ class NativeApp:
                 with self._admission.enter(call.caller.share):
                     answer = await self._answer(call, scope, receive, sender)
             except Refused as refused:
-                answer = error_answer(refused)
+                answer = make_error_answer(refused)
             except ClientGone:
                 raise
             except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
                 _LOG.exception("%s %s failed", call.method, redact(call.path))
-                answer = error_answer(
+                answer = make_error_answer(
                     Refused(
                         500,
                         "internal",
@@ -239,9 +250,9 @@ class NativeApp:
     async def _answer(
         self, call: RequestHead, scope: Scope, receive: Receive, sender: Sender
     ) -> JsonAnswer | None:
-        if call.path == OPENAPI and call.method == "GET":
+        if call.path == OPENAPI_PATH and call.method == "GET":
             return self._document
-        endpoint, names = self._route(call)
+        endpoint, names = self._find_endpoint(call)
         if endpoint.method == "POST":
             call.caller.admit()
         query, body = await read_request(endpoint, call, receive, self._limits)
@@ -273,7 +284,7 @@ class NativeApp:
             _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
             raise Refused(503, "failed", redact(str(error))) from error
 
-    def _route(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
+    def _find_endpoint(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
         matches = [
             (endpoint, match)
             for pattern, endpoint in self._routes
@@ -282,7 +293,7 @@ class NativeApp:
         for endpoint, match in matches:
             if endpoint.method == call.method:
                 return endpoint, match.groupdict()
-        if matches or call.path == OPENAPI:
+        if matches or call.path == OPENAPI_PATH:
             raise Refused(
                 405, "method_not_allowed", f"{call.method[:20]} is not possible here."
             )
@@ -292,5 +303,5 @@ class NativeApp:
         return "tools" in caller.scopes or (self._tools and caller.key_id is None)
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID})", path))
+def _compile_path(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID_PATTERN})", path))

@@ -1,4 +1,4 @@
-"""What a client is told about a turn that ended without an answer."""
+"""Describe to a client why a turn ended without an answer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ STATUS_BY_CODE = {
 """HTTP status by the code of a turn that ended without an answer."""
 
 
-def failure(error: BaseException) -> dict[str, Any]:
-    """Return a code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Return a code and a sentence. The text of an unexpected error is left out, since it may hold secrets."""
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):

@@ -12,17 +12,17 @@ from typing import Any
 from everthread.store.records import QueuedTurn
 
 TURN_ENDED = "turn"
-"""The last event of a turn: how it ended."""
+"""Name of the last event of a turn, which says how it ended."""
 EVENTS_MISSED = "gap"
 MAX_EVENTS = 4_096
 """Events kept of one turn."""
-MAX_FINISHED = 256
+MAX_FINISHED_TURNS = 256
 """Finished turns whose events can still be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """Something that happened in a turn. `turn` is set in the last one: the turn as it ended."""
+    """An event of a turn. `turn` is set in the last event: the turn in its final state."""
 
     number: int
     name: str
@@ -38,7 +38,7 @@ class TurnLog:
         self.turn_id = turn.id
         self.thread = turn.thread
         self.tenant = turn.tenant
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
         self._changed = asyncio.Event()
@@ -46,7 +46,7 @@ class TurnLog:
     def append(
         self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None
     ) -> None:
-        if self.over.is_set():
+        if self.ended.is_set():
             return
         self._count += 1
         self._events.append(TurnEvent(self._count, name, data, turn))
@@ -63,36 +63,40 @@ class TurnLog:
 
     def close(self) -> None:
         """End the log, whether the turn is over or not."""
-        self.over.set()
+        self.ended.set()
         self._wake_readers()
 
-    async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
+    async def read(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
         """Yield the events after this number, also those to come.
 
         The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
         """
-        ended = False
-        while not ended:
-            changed = self._changed
-            for event in self._events_after(after):
-                after = event.number
-                ended = event.turn is not None
+        has_ended = False
+        while not has_ended:
+            change_event = self._changed
+            for event in self._list_events_after(after_number):
+                after_number = event.number
+                has_ended = event.turn is not None
                 yield event
-            if self.over.is_set() and after >= self._count:
+            if self.ended.is_set() and after_number >= self._count:
                 break
-            await changed.wait()
-        if not ended and self._events and self._events[-1].turn is not None:
+            await change_event.wait()
+        if not has_ended and self._events and self._events[-1].turn is not None:
             yield self._events[-1]
 
-    def _events_after(self, after: int) -> Iterator[TurnEvent]:
-        first = self._count - len(self._events) + 1
-        if after + 1 < first:
+    def _list_events_after(self, after_number: int) -> Iterator[TurnEvent]:
+        first_number = self._count - len(self._events) + 1
+        if after_number + 1 < first_number:
             yield TurnEvent(
-                first - 1,
+                first_number - 1,
                 EVENTS_MISSED,
-                {"event": EVENTS_MISSED, "missed": first - 1 - after},
+                {"event": EVENTS_MISSED, "missed": first_number - 1 - after_number},
             )
-        yield from list(itertools.islice(self._events, max(0, after + 1 - first), None))
+        yield from list(
+            itertools.islice(
+                self._events, max(0, after_number + 1 - first_number), None
+            )
+        )
 
     def _wake_readers(self) -> None:
         self._changed.set()
@@ -109,16 +113,18 @@ class TurnLogs:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn)
-            over = [key for key, old in self._logs.items() if old.over.is_set()]
-            for key in over[: max(0, len(over) - MAX_FINISHED)]:
+            finished_ids = [
+                key for key, other in self._logs.items() if other.ended.is_set()
+            ]
+            for key in finished_ids[: max(0, len(finished_ids) - MAX_FINISHED_TURNS)]:
                 del self._logs[key]
         return log
 
-    def unfinished(self, thread: str) -> list[TurnLog]:
+    def list_unfinished(self, thread: str) -> list[TurnLog]:
         return [
             log
             for log in self._logs.values()
-            if log.thread == thread and not log.over.is_set()
+            if log.thread == thread and not log.ended.is_set()
         ]
 
     def close(self) -> None:

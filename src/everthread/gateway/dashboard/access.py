@@ -1,7 +1,7 @@
-"""Who may look: a one-time link on this machine, or a key that is given once; then a signed cookie.
+"""Access to the pages: by a one-time link on this machine, or by a key; then by a signed cookie.
 
-The cookie names the tenant and the key; it is signed with a secret of the store, so every gateway on it knows it, and
-a revoked key ends it. A change needs a token of the same session in the form, and comes from our own pages only.
+The cookie names the tenant and the key. It is signed with a secret of the store, so that every gateway on the store
+accepts it, and it ends if the key is revoked. A form that changes something needs a token of the same session.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0
 """Seconds after which a key or a link must be given again."""
-SECRET = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
+SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
-"""The most unused links that stay valid."""
+"""Number of unused links that stay valid."""
 
 LoginMode = Literal["local", "keys", "operator", "off"]
 """How to log in: by a link, by a key of a tenant or the operator, by the operator's key alone, or not at all."""
@@ -43,9 +43,9 @@ class Viewer:
 
 
 class LoginLinks:
-    """Unused links, by the digests of their codes; the newest `MAX_LINKS` of them.
+    """The newest `MAX_LINKS` unused links, by the digests of their codes.
 
-    In a folder, where several processes share them: a link is good while its file is there, and who removes it used it.
+    Processes that share links keep them as files in a folder; the process that removes the file has used the link.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -61,15 +61,15 @@ class LoginLinks:
                 del self._digests[next(iter(self._digests))]
             return
         (self._folder / digest).touch(mode=0o600)
-        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[
-            MAX_LINKS:
-        ]:
-            old.unlink(missing_ok=True)
+        for old_file in sorted(
+            self._folder.iterdir(), key=_modified_time, reverse=True
+        )[MAX_LINKS:]:
+            old_file.unlink(missing_ok=True)
 
-    def take(self, digest: str) -> bool:
-        """Whether it was there; it is not any more."""
+    def remove(self, digest: str) -> bool:
+        """Remove a link; return whether it was there."""
         if self._folder is None:
-            return self._digests.pop(digest, _MISSING) is None
+            return self._digests.pop(digest, _NOT_FOUND) is None
         try:
             (self._folder / digest).unlink()
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class LoginLinks:
         return True
 
 
-_MISSING: Any = object()
+_NOT_FOUND: Any = object()
 
 
 def _modified_time(file: Path) -> float:
@@ -90,7 +90,7 @@ def _modified_time(file: Path) -> float:
 class Access:
     """Decides who sees the pages."""
 
-    def __init__(  # noqa: PLR0913 - what decides, each by its name
+    def __init__(  # noqa: PLR0913 - each by its name
         self,
         store: Store,
         secret: bytes,
@@ -103,89 +103,96 @@ class Access:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
         self.login = login
-        self._operator = digest_of(operator_key) if operator_key else None
+        self._operator_digest = digest_of(operator_key) if operator_key else None
         self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
-        """Its own for each store: cookies know no ports."""
+        """A name of its own for each store, because cookies are shared by all ports of a host."""
         self._wall = wall
         self._links = links or LoginLinks()
 
-    # Letting in
-
-    def new_link(self) -> str:
-        """The path of a link that lets one browser in, once."""
+    def make_login_link(self) -> str:
+        """Return the path of a link that logs one browser in, once."""
         code = secrets.token_urlsafe(32)
         self._links.add(digest_of(code))
         return f"/dashboard/login?code={code}"
 
-    def use_link(self, code: str) -> str | None:
-        """A cookie for a valid link; None for a used or unknown one."""
-        if self.login != "local" or not self._links.take(digest_of(code)):
+    def redeem_link(self, code: str) -> str | None:
+        """Return a cookie for a valid link; None for a used or unknown one."""
+        if self.login != "local" or not self._links.remove(digest_of(code)):
             return None
-        return self._sign({"kind": "local", "tenant": None, "who": "this machine"})
+        return self._sign_cookie(
+            {"kind": "local", "tenant": None, "who": "this machine"}
+        )
 
-    async def use_key(self, key: str) -> str | None:
-        """A cookie for a valid key; None for an unknown or revoked one."""
+    async def redeem_key(self, key: str) -> str | None:
+        """Return a cookie for a valid key; None for an unknown or revoked one."""
         key = key.strip()
-        if self._operator and hmac.compare_digest(digest_of(key), self._operator):
-            mark = self._mark(self._operator)
-            return self._sign(
-                {"kind": "operator", "tenant": None, "who": "operator", "key": mark}
+        if self._operator_digest and hmac.compare_digest(
+            digest_of(key), self._operator_digest
+        ):
+            signature = self._make_signature(self._operator_digest)
+            return self._sign_cookie(
+                {
+                    "kind": "operator",
+                    "tenant": None,
+                    "who": "operator",
+                    "key": signature,
+                }
             )
         if self.login != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored = await self._store.find_key(digest, utc_day(self._wall()))
-        if stored is None or stored.revoked is not None:
+        stored_key = await self._store.find_key(digest, utc_day(self._wall()))
+        if stored_key is None or stored_key.revoked is not None:
             return None
-        return self._sign(
+        return self._sign_cookie(
             {
                 "kind": "key",
-                "tenant": stored.key.tenant,
-                "who": stored.key.id,
+                "tenant": stored_key.key.tenant,
+                "who": stored_key.key.id,
                 "key": digest,
             }
         )
 
-    async def viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
-        """The viewer of a valid cookie; None without one."""
-        claims = self._read(cookies.get(self.cookie, ""))
+    async def find_viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
+        """Return the viewer of a valid cookie; None without one."""
+        claims = self._read_cookie(cookies.get(self.cookie, ""))
         if claims is None or not await self._is_valid(claims):
             return None
         return Viewer(
-            claims["tenant"], str(claims["who"]), self._mark(f"csrf {claims['nonce']}")
+            claims["tenant"],
+            str(claims["who"]),
+            self._make_signature(f"csrf {claims['nonce']}"),
         )
 
-    def is_genuine(self, viewer: Viewer, token: str) -> bool:
-        """Whether a form's token belongs to this session."""
+    def is_valid_token(self, viewer: Viewer, token: str) -> bool:
+        """Return whether a form's token belongs to this session."""
         return hmac.compare_digest(
             viewer.csrf.encode(), token.encode("utf-8", "replace")
         )
 
-    def set_cookie(self, value: str, *, life: float = LOGIN_SECONDS) -> str:
-        return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict"
+    def format_cookie(self, value: str, *, max_age: float = LOGIN_SECONDS) -> str:
+        return f"{self.cookie}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
 
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
         if kind == "local":
             return self.login == "local"
         if kind == "operator":
-            return self._operator is not None and claims.get("key") == self._mark(
-                self._operator
-            )
+            return self._operator_digest is not None and claims.get(
+                "key"
+            ) == self._make_signature(self._operator_digest)
         if self.login != "keys":
             return False
-        stored = await self._store.find_key(
+        stored_key = await self._store.find_key(
             str(claims.get("key")), utc_day(self._wall())
         )
         return (
-            stored is not None
-            and stored.revoked is None
-            and stored.key.tenant == claims["tenant"]
+            stored_key is not None
+            and stored_key.revoked is None
+            and stored_key.key.tenant == claims["tenant"]
         )
 
-    # Signing
-
-    def _sign(self, claims: dict[str, Any]) -> str:
+    def _sign_cookie(self, claims: dict[str, Any]) -> str:
         claims |= {
             "nonce": secrets.token_hex(12),
             "until": self._wall() + LOGIN_SECONDS,
@@ -193,12 +200,12 @@ class Access:
         text = (
             base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         )
-        return f"{text}.{self._mark(f'cookie {text}')}"
+        return f"{text}.{self._make_signature(f'cookie {text}')}"
 
-    def _read(self, value: str) -> dict[str, Any] | None:
-        text, _, mark = value.partition(".")
+    def _read_cookie(self, value: str) -> dict[str, Any] | None:
+        text, _, signature = value.partition(".")
         if not hmac.compare_digest(
-            mark.encode(), self._mark(f"cookie {text}").encode()
+            signature.encode(), self._make_signature(f"cookie {text}").encode()
         ):
             return None
         claims: dict[str, Any] = json.loads(
@@ -206,7 +213,7 @@ class Access:
         )
         return claims if claims["until"] > self._wall() else None
 
-    def _mark(self, text: str) -> str:
+    def _make_signature(self, text: str) -> str:
         return hmac.new(
             self._secret, text.encode("utf-8", "replace"), "sha256"
         ).hexdigest()

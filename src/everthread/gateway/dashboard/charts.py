@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here: they need no script and are read out by their titles and descriptions."""
+"""Draw charts as SVG. They need no script, and screen readers read their titles and descriptions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 PAGE_WIDTH = 960
-HALF = 560
+HALF_PAGE_WIDTH = 560
 PHONE_WIDTH = 360
 """Widths in pixels: of a whole page, of half of it, of a phone."""
-HEIGHT = 300
-LEFT = 52
-RIGHT = 16
-TOP = 18
-BOTTOM = 34
+CHART_HEIGHT = 300
+LEFT_MARGIN = 52
+RIGHT_MARGIN = 16
+TOP_MARGIN = 18
+BOTTOM_MARGIN = 34
 
 ChartForm = Literal["lines", "areas", "columns"]
 """Areas and columns are stacked."""
@@ -28,6 +28,8 @@ ChartForm = Literal["lines", "areas", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """A series of a chart."""
+
     name: str
     style: str
     """The class that gives the colour: `a` to `d`."""
@@ -36,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A level that is not to be passed."""
+    """A horizontal line that marks a limit."""
 
     name: str
     value: float
@@ -44,9 +46,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened before a call."""
+    """A vertical line that marks an event before a step."""
 
-    at: int
+    step: int
     text: str
     style: str = "mark"
 
@@ -64,19 +66,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Chart:
+    """The data of a chart, and the positions at which it is drawn."""
+
     id: str
     title: str
     description: str
-    """For readers who do not see it."""
+    """For screen readers."""
     unit: str
     lines: Sequence[Line]
     limits: Sequence[Limit] = ()
     marks: Sequence[Mark] = ()
     form: ChartForm = "lines"
     axis: str = "call"
-    """The name of one step to the right."""
+    """The name of one step of the horizontal axis."""
     names: Sequence[str] = ()
-    """Of the steps; without any they are numbered."""
+    """Names of the steps; without any they are numbered."""
     width: int = PAGE_WIDTH
 
     @property
@@ -89,65 +93,78 @@ class Chart:
 
     @cached_property
     def tops(self) -> list[list[float]]:
-        """The upper edge of every line; of stacked ones upon those before."""
+        """Return the upper edge of every line; stacked lines lie on those before."""
         tops: list[list[float]] = []
         for line in self.lines:
-            below = tops[-1] if self.is_stacked and tops else [0.0] * len(line.values)
+            lower_edges = (
+                tops[-1] if self.is_stacked and tops else [0.0] * len(line.values)
+            )
             tops.append(
-                [value + under for value, under in zip(line.values, below, strict=True)]
+                [
+                    value + lower_edge
+                    for value, lower_edge in zip(line.values, lower_edges, strict=True)
+                ]
             )
         return tops
 
     @cached_property
     def levels(self) -> list[float]:
-        """The values of the grid's lines, from nothing to beyond the highest value."""
-        most = max(
+        """Return the values of the grid's lines, from zero to beyond the highest value."""
+        largest = max(
             [
                 *(value for top in self.tops for value in top),
                 *(limit.value for limit in self.limits),
                 1e-9,
             ]
         )
-        step = step_of(most)
-        return [number * step for number in range(math.ceil(most / step) + 1)]
+        grid_step = choose_grid_step(largest)
+        return [
+            number * grid_step for number in range(math.ceil(largest / grid_step) + 1)
+        ]
 
-    def x(self, at: float) -> float:
+    def x(self, step: float) -> float:
         """Return the x position of a step: its point, or the middle of its column."""
-        plot = self.width - LEFT - RIGHT
+        plot_width = self.width - LEFT_MARGIN - RIGHT_MARGIN
         if self.form == "columns":
-            return LEFT + plot * (at + 0.5) / max(self.count, 1)
-        return LEFT + plot * at / max(self.count - 1, 1)
+            return LEFT_MARGIN + plot_width * (step + 0.5) / max(self.count, 1)
+        return LEFT_MARGIN + plot_width * step / max(self.count - 1, 1)
 
     def y(self, value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.levels[-1])
+        return TOP_MARGIN + (CHART_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN) * (
+            1 - value / self.levels[-1]
+        )
 
     @property
     def grid(self) -> list[tuple[float, str]]:
-        """The heights of the grid's lines, and their figures."""
-        return [(self.y(value), figure(value, self.unit)) for value in self.levels]
+        """Return the y positions of the grid's lines, and their labels."""
+        return [(self.y(value), format_tick(value, self.unit)) for value in self.levels]
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Where the steps are named below the chart, and their names."""
-        parts = min(self.count - 1, self.width // 110)
-        places = sorted(
+        """Return the x positions of the labels below the chart, and the labels."""
+        interval_count = min(self.count - 1, self.width // 110)
+        steps = sorted(
             {
-                round(number * (self.count - 1) / max(parts, 1))
-                for number in range(parts + 1)
+                round(number * (self.count - 1) / max(interval_count, 1))
+                for number in range(interval_count + 1)
             }
         )
         return [
-            (self.x(at), self.names[at] if at < len(self.names) else f"{at + 1:,}")
-            for at in places
+            (
+                self.x(step),
+                self.names[step] if step < len(self.names) else f"{step + 1:,}",
+            )
+            for step in steps
         ]
 
     @property
     def shapes(self) -> list[tuple[str, str]]:
-        """The class and the points of every line, the last first: areas are drawn over each other."""
+        """Return the class and the points of every line, the last first: areas are drawn over each other."""
         shapes = []
         for line, top in zip(self.lines, self.tops, strict=True):
             points = [
-                f"{self.x(at):.1f},{self.y(value):.1f}" for at, value in enumerate(top)
+                f"{self.x(step):.1f},{self.y(value):.1f}"
+                for step, value in enumerate(top)
             ]
             if self.is_stacked:
                 points += [
@@ -159,16 +176,18 @@ class Chart:
 
     @property
     def columns(self) -> list[Column]:
-        """The rectangles of stacked columns."""
-        width = 0.7 * (self.width - LEFT - RIGHT) / max(self.count, 1)
+        """Return the rectangles of stacked columns."""
+        width = 0.7 * (self.width - LEFT_MARGIN - RIGHT_MARGIN) / max(self.count, 1)
         columns = []
         for line, top in zip(self.lines, self.tops, strict=True):
-            for at, (value, edge) in enumerate(zip(line.values, top, strict=True)):
+            for step, (value, upper_edge) in enumerate(
+                zip(line.values, top, strict=True)
+            ):
                 height = self.y(0) - self.y(value)
                 if height > 0:
-                    x = self.x(at) - width / 2
+                    x = self.x(step) - width / 2
                     columns.append(
-                        Column(line.style, x, self.y(edge), width, height=height)
+                        Column(line.style, x, self.y(upper_edge), width, height=height)
                     )
         return columns
 
@@ -182,7 +201,7 @@ class Chart:
 
     @property
     def data(self) -> Markup:
-        """The values for the script; what could end its element is written otherwise."""
+        """Return the values for the script as JSON, with `<` escaped so that they cannot end its element."""
         values = {
             "unit": self.unit,
             "axis": self.axis,
@@ -206,29 +225,29 @@ class Segment:
     value: float
 
 
-def draw(chart: Chart) -> Markup:
+def draw_chart(chart: Chart) -> Markup:
     """Render the chart in its own width and for a phone, its legend, and its values for the script."""
-    box = {
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": RIGHT,
-        "top": TOP,
-        "bottom": BOTTOM,
+    margins = {
+        "height": CHART_HEIGHT,
+        "left": LEFT_MARGIN,
+        "right": RIGHT_MARGIN,
+        "top": TOP_MARGIN,
+        "bottom": BOTTOM_MARGIN,
     }
-    narrow = replace(chart, id=f"{chart.id}-narrow", width=PHONE_WIDTH)
-    return _render("chart.html", chart=chart, sizes=(chart, narrow), **box)
+    phone_chart = replace(chart, id=f"{chart.id}-narrow", width=PHONE_WIDTH)
+    return _render("chart.html", chart=chart, sizes=(chart, phone_chart), **margins)
 
 
-def bar(
+def draw_bar(
     segments: Sequence[Segment],
     size: float,
     description: str,
     *,
-    mark: float | None = None,
+    mark_at: float | None = None,
 ) -> Markup:
-    """A stacked bar as wide as its place, with a line where something begins."""
+    """Render a stacked bar that fills the width, with a line at `mark_at` if given."""
     scale = 1_000 / max(size, sum(segment.value for segment in segments), 1e-9)
-    threshold = None if mark is None else min(mark * scale, 998)
+    threshold = None if mark_at is None else min(mark_at * scale, 998)
     return _render(
         "bar.html",
         segments=segments,
@@ -239,16 +258,16 @@ def bar(
 
 
 def _render(name: str, **values: Any) -> Markup:
-    return Markup(_environment().get_template(name).render(values))  # noqa: S704  # nosec B704  it escapes everything
+    return Markup(_load_environment().get_template(name).render(values))  # noqa: S704  # nosec B704  it escapes everything
 
 
 @cache
-def _environment() -> Environment:
+def _load_environment() -> Environment:
     return make_environment()
 
 
 def make_environment() -> Environment:
-    """Templates in which everything is escaped, and a name that was not given is an error."""
+    """Return an environment that escapes everything and raises an error for an undefined name."""
     return Environment(
         loader=PackageLoader("everthread.gateway.dashboard"),
         autoescape=True,
@@ -258,18 +277,18 @@ def make_environment() -> Environment:
     )
 
 
-def step_of(most: float) -> float:
-    """A round distance between the lines of the grid, so that there are four to eight."""
-    size: float = 10.0 ** math.floor(math.log10(most))
+def choose_grid_step(largest: float) -> float:
+    """Return a round distance between the lines of the grid, so that there are four to eight."""
+    magnitude: float = 10.0 ** math.floor(math.log10(largest))
     return next(
-        size * part
-        for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
-        if most / (size * part) <= 7
+        magnitude * factor
+        for factor in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
+        if largest / (magnitude * factor) <= 7
     )
 
 
-def figure(value: float, unit: str) -> str:
-    """A number as short as it can be read."""
+def format_tick(value: float, unit: str) -> str:
+    """Format a number in short form for an axis."""
     if unit == "$":
         return (
             f"${value:,.0f}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import part, short
+from everthread.gateway.dashboard.text import format_share, format_short
 from everthread.store.records import Insights, ThreadFigures
 
 MIN_DOLLARS = 0.005
@@ -29,8 +29,8 @@ class Figure:
 class KeptMessages:
     """How many messages a thread stores, and how many of them left the prompt."""
 
-    stored: int
-    removed: int
+    stored_count: int
+    removed_count: int
     compactions: int
 
 
@@ -39,18 +39,20 @@ def describe_thread(
     comparison: CostComparison | None,
     *,
     window: int,
-    kept: KeptMessages,
+    kept_messages: KeptMessages,
 ) -> list[Figure]:
     """Return the figures of one thread, the most important first."""
     return [
-        _lead_thread(figures, comparison, window=window, compactions=kept.compactions),
-        _describe_kept(kept),
+        _make_lead_figure(
+            figures, comparison, window=window, compactions=kept_messages.compactions
+        ),
+        _describe_kept(kept_messages),
         *_describe_dollars(figures.cost, figures.unpriced, comparison),
         *_describe_cache(figures.prompts, figures.read),
     ]
 
 
-def _lead_thread(
+def _make_lead_figure(
     figures: ThreadFigures,
     comparison: CostComparison | None,
     *,
@@ -61,10 +63,10 @@ def _lead_thread(
         return Figure(
             count_noun(comparison.beyond, "call"),
             "beyond the window",
-            f"of {figures.calls:,} in all: the whole history no longer fits {short(window)} tokens",
+            f"of {figures.calls:,} in all: the whole history no longer fits {format_short(window)} tokens",
             is_lead=True,
         )
-    share = part(figures.prompt / window if window else None)
+    share = format_share(figures.prompt / window if window else None)
     if compactions:
         return Figure(
             count_noun(compactions, "compaction"),
@@ -84,46 +86,50 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
     """Return the figures of all threads in a period, the most important first."""
     total = insights.total
     if comparison.beyond:
-        continued = len({call.thread for call in comparison.outgrown})
-        lead = Figure(
+        thread_count = len({call.thread for call in comparison.outgrown})
+        lead_figure = Figure(
             count_noun(comparison.beyond, "call"),
             "beyond the window",
-            f"{count_noun(continued, 'conversation')} continued past the point where the model "
+            f"{count_noun(thread_count, 'conversation')} continued past the point where the model "
             "would have refused the whole history",
             is_lead=True,
         )
     else:
-        lead = Figure(
+        lead_figure = Figure(
             count_noun(total.calls, "call"),
             f"in {count_noun(insights.threads, 'conversation')}",
             "none has outgrown its window yet",
             is_lead=True,
         )
-    removed = "all of them still in the prompts"
+    removed_text = "all of them still in the prompts"
     if insights.compactions:
         compactions = count_noun(insights.compactions, "compaction")
-        tokens = short(insights.tokens_saved)
-        removed = f"{compactions} took {tokens} tokens out of the prompts"
-    kept = Figure(
-        f"{insights.messages:,}", _describe_stored(insights.messages), removed
+        tokens = format_short(insights.tokens_saved)
+        removed_text = f"{compactions} took {tokens} tokens out of the prompts"
+    kept_figure = Figure(
+        f"{insights.messages:,}", _describe_stored(insights.messages), removed_text
     )
     cost = total.cost if total.unpriced < total.calls else None
     return [
-        lead,
-        kept,
+        lead_figure,
+        kept_figure,
         *_describe_dollars(cost, total.unpriced, comparison),
         *_describe_cache(total.prompt, total.cache_read),
     ]
 
 
-def _describe_kept(kept: KeptMessages) -> Figure:
-    if kept.removed:
-        detail = f"{kept.removed:,} left the prompt; search and recall find them"
-    elif kept.compactions:
+def _describe_kept(kept_messages: KeptMessages) -> Figure:
+    if kept_messages.removed_count:
+        detail = f"{kept_messages.removed_count:,} left the prompt; search and recall find them"
+    elif kept_messages.compactions:
         detail = "search and recall find those that left the prompt"
     else:
         detail = "all of them still in the prompt"
-    return Figure(f"{kept.stored:,}", _describe_stored(kept.stored), detail)
+    return Figure(
+        f"{kept_messages.stored_count:,}",
+        _describe_stored(kept_messages.stored_count),
+        detail,
+    )
 
 
 def _describe_stored(messages: int) -> str:
@@ -131,17 +137,19 @@ def _describe_stored(messages: int) -> str:
 
 
 def _describe_dollars(
-    cost: object, unpriced: int, comparison: CostComparison | None
+    cost: object, unpriced_calls: int, comparison: CostComparison | None
 ) -> list[Figure]:
     """Return the dollars spent, and those saved if they are known."""
-    if cost == 0 and not unpriced:
+    if cost == 0 and not unpriced_calls:
         return [Figure("free", "cost", "a model on this machine, or at no charge")]
-    spent = f"${cost:,.2f}" if cost is not None else "unknown"
-    missing = (
-        f"{count_noun(unpriced, 'call')} without a known price" if unpriced else ""
+    spent_text = f"${cost:,.2f}" if cost is not None else "unknown"
+    missing_text = (
+        f"{count_noun(unpriced_calls, 'call')} without a known price"
+        if unpriced_calls
+        else ""
     )
     label = "spent" if cost is not None else "cost"
-    figures = [Figure(spent, label, missing)]
+    figures = [Figure(spent_text, label, missing_text)]
     difference = describe_difference(comparison) if comparison is not None else None
     return [*figures, difference] if difference is not None else figures
 
@@ -151,22 +159,26 @@ def describe_difference(comparison: CostComparison) -> Figure | None:
     saved = comparison.saved
     if saved is None:
         return None
-    base = (
-        f"{format_dollars(comparison.without)} for the same {count_noun(comparison.calls, 'call')} "
+    base_text = (
+        f"{format_dollars(comparison.cost_without)} for the same {count_noun(comparison.calls, 'call')} "
         "with the whole history"
     )
     if saved >= MIN_DOLLARS:
-        share = part(saved / comparison.without)
-        return Figure(f"${saved:,.2f}", f"saved, {share}", f"of {base}")
+        share = format_share(saved / comparison.cost_without)
+        return Figure(f"${saved:,.2f}", f"saved, {share}", f"of {base_text}")
     if saved <= -MIN_DOLLARS:
-        return Figure(f"${-saved:,.2f}", "more, with summaries,", f"than {base}")
-    return Figure("Same cost", "as without compaction", base)
+        return Figure(f"${-saved:,.2f}", "more, with summaries,", f"than {base_text}")
+    return Figure("Same cost", "as without compaction", base_text)
 
 
-def _describe_cache(prompts: int, read: int) -> Sequence[Figure]:
+def _describe_cache(prompt_tokens: int, read_tokens: int) -> Sequence[Figure]:
     """Return the share of the prompts that the provider's cache served; nothing if it reported none."""
-    if not read:
+    if not read_tokens:
         return ()
     return (
-        Figure(part(read / prompts), "of all prompt tokens", "read from the cache"),
+        Figure(
+            format_share(read_tokens / prompt_tokens),
+            "of all prompt tokens",
+            "read from the cache",
+        ),
     )

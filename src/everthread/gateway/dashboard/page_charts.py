@@ -1,4 +1,4 @@
-"""Charts and bars of the pages, drawn from the values that the pages show."""
+"""Draw the charts and bars of the pages."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from everthread.core.messages import count_noun
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.charts import (
-    HALF,
+    HALF_PAGE_WIDTH,
     Chart,
     Limit,
     Line,
     Mark,
     Segment,
-    bar,
-    draw,
+    draw_bar,
+    draw_chart,
 )
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import body_text
+from everthread.gateway.dashboard.text import message_text
 from everthread.gateway.dashboard.views import WindowSize
 from everthread.store.records import StoredMessage, UsageRow
 
 DAY_SECONDS = 86_400.0
 MAX_DAYS = 367
-MAX_CLIENTS = 8
+MAX_CLIENT_BARS = 8
 """Clients with a bar of their own."""
 
 
 def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:
-    sizes = dict.fromkeys(views.PARTS, 0)
+    sizes = dict.fromkeys(views.PART_LABELS, 0)
     for message in messages:
-        tokens = message.tokens or views.estimate(body_text(message.body))
+        tokens = message.tokens or views.estimate_tokens(message_text(message.body))
         kind = (
             "summary"
             if message.kind == "summary"
@@ -42,13 +42,13 @@ def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:
             else "talk"
         )
         sizes[kind] += tokens
-    filled = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
+    filled_parts = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
     segments = [
-        Segment(kind, f"{views.PARTS[kind]}: {tokens:,} tokens", tokens)
-        for kind, tokens in filled
+        Segment(kind, f"{views.PART_LABELS[kind]}: {tokens:,} tokens", tokens)
+        for kind, tokens in filled_parts
     ]
     description = ", ".join(segment.name for segment in segments) or "nothing"
-    return bar(segments, max(total, sum(sizes.values())), description)
+    return draw_bar(segments, max(total, sum(sizes.values())), description)
 
 
 def draw_window_bar(window: views.WindowView) -> str:
@@ -60,17 +60,21 @@ def draw_window_bar(window: views.WindowView) -> str:
         "; ".join(segment.name for segment in segments)
         + f"; free: {window.free:,} tokens"
     )
-    return bar(segments, window.size.tokens, description, mark=window.size.threshold)
+    return draw_bar(
+        segments, window.size.tokens, description, mark_at=window.size.threshold
+    )
 
 
 def draw_calls(view: views.CallsView, size: WindowSize) -> str:
-    places = views.pick_points(view.calls)
-    calls = [view.calls[at] for at in places]
-    nearest = {at: number for number, at in enumerate(places)}
+    points = views.pick_points(view.calls)
+    calls = [view.calls[call_index] for call_index in points]
+    point_numbers = {call_index: number for number, call_index in enumerate(points)}
 
-    def place(at: int) -> int:
-        return nearest.get(at) or min(
-            range(len(places)), key=lambda number: abs(places[number] - at), default=0
+    def find_nearest_point(call_index: int) -> int:
+        return point_numbers.get(call_index) or min(
+            range(len(points)),
+            key=lambda number: abs(points[number] - call_index),
+            default=0,
         )
 
     lines = [
@@ -78,25 +82,28 @@ def draw_calls(view: views.CallsView, size: WindowSize) -> str:
         Line("written to the cache", "write", [call.write for call in calls]),
         Line("not cached", "none", [call.input for call in calls]),
     ]
-    marks = [Mark(place(at), text) for at, text in view.marks[-100:]]
-    unmarked = [miss for miss in view.misses if miss.cause != "compaction"]
-    marks += [
-        Mark(place(miss.call - 1), f"cache miss: {miss.cause}", "miss")
-        for miss in unmarked[-100:]
+    marks = [
+        Mark(find_nearest_point(call_index), text)
+        for call_index, text in view.marks[-100:]
     ]
-    top = max((call.prompt for call in calls), default=0)
+    misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
+    marks += [
+        Mark(find_nearest_point(miss.call - 1), f"cache miss: {miss.cause}", "miss")
+        for miss in misses_to_mark[-100:]
+    ]
+    largest_prompt = max((call.prompt for call in calls), default=0)
     limits = [Limit("compaction from here on", size.threshold)]
     limits += (
         [Limit("window", size.tokens)]
-        if size.tokens < 3 * max(top, size.threshold)
+        if size.tokens < 3 * max(largest_prompt, size.threshold)
         else []
     )
     description = (
-        f"{count_noun(len(view.calls), 'call')}; the largest prompt has {top:,} tokens; "
+        f"{count_noun(len(view.calls), 'call')}; the largest prompt has {largest_prompt:,} tokens; "
         f"{count_noun(len(view.marks), 'compaction')}; {count_noun(len(view.misses), 'cache miss')[:-1]}."
     )
-    names = [f"{at + 1:,}" for at in places]
-    return draw(
+    names = [f"{call_index + 1:,}" for call_index in points]
+    return draw_chart(
         Chart(
             "calls-chart",
             "Every call’s prompt",
@@ -113,35 +120,41 @@ def draw_calls(view: views.CallsView, size: WindowSize) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DrawnChart:
+    """A chart's title and its SVG."""
+
     title: str
-    drawn: str
+    svg: str
 
 
 def draw_days(
-    by_day: Sequence[UsageRow], savings: CostComparison, since: float
+    by_day: Sequence[UsageRow], savings: CostComparison, start_time: float
 ) -> list[DrawnChart]:
     """Draw prompt tokens, dollars and the cached share of each day; nothing for a single day."""
     if len(by_day) < 2:
         return []
-    days = _fill_days({row.key: row for row in by_day}, since)
+    days = _fill_days({row.key: row for row in by_day}, start_time)
     names = [row.key[5:] for row in days]
-    charts = [_prompt_chart(days, names)]
+    charts = [_make_prompt_chart(days, names)]
     if any(row.cost for row in days):
-        charts.append(_cost_chart(days, names, savings))
+        charts.append(_make_cost_chart(days, names, savings))
     if any(row.cache_read for row in days):
-        charts.append(_share_chart([row for row in days if row.calls]))
-    return [DrawnChart(chart.title, draw(chart)) for chart in charts]
+        charts.append(_make_share_chart([row for row in days if row.calls]))
+    return [DrawnChart(chart.title, draw_chart(chart)) for chart in charts]
 
 
-def _fill_days(rows: Mapping[str, UsageRow], since: float) -> list[UsageRow]:
+def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow]:
     """Return a row for every day from the first with calls to the last."""
-    first = min(rows)
-    last = max(rows)
-    names = [utc_day(since + number * DAY_SECONDS) for number in range(MAX_DAYS)]
-    return [rows.get(name, UsageRow(name)) for name in names if first <= name <= last]
+    first_day = min(rows)
+    last_day = max(rows)
+    names = [utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
+    return [
+        rows.get(name, UsageRow(name))
+        for name in names
+        if first_day <= name <= last_day
+    ]
 
 
-def _prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
+def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
     lines = [
         Line("read from the cache", "read", [row.cache_read for row in days]),
         Line("written to the cache", "write", [row.cache_write for row in days]),
@@ -157,15 +170,15 @@ def _prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
         form="columns",
         axis="day",
         names=names,
-        width=HALF,
+        width=HALF_PAGE_WIDTH,
     )
 
 
-def _cost_chart(
+def _make_cost_chart(
     days: Sequence[UsageRow], names: Sequence[str], savings: CostComparison
 ) -> Chart:
     spent = [float(row.cost) for row in days]
-    saved = [max(0.0, savings.by["day"].get(row.key, 0.0)) for row in days]
+    saved = [max(0.0, savings.saved_by["day"].get(row.key, 0.0)) for row in days]
     lines = [Line("spent", "a", spent)]
     if any(saved):
         lines.append(Line("saved by compaction", "saved", saved))
@@ -178,11 +191,11 @@ def _cost_chart(
         form="columns",
         axis="day",
         names=names,
-        width=HALF,
+        width=HALF_PAGE_WIDTH,
     )
 
 
-def _share_chart(days: Sequence[UsageRow]) -> Chart:
+def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
     shares = [100 * (row.cache_share or 0.0) for row in days]
     return Chart(
         "share-days",
@@ -192,19 +205,21 @@ def _share_chart(days: Sequence[UsageRow]) -> Chart:
         lines=[Line("read from the cache", "read", shares)],
         axis="day",
         names=[row.key[5:] for row in days],
-        width=HALF,
+        width=HALF_PAGE_WIDTH,
     )
 
 
 def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
     """Return each client with its calls beyond the window and a bar of them, the most first."""
-    counts = Counter(views.known_client(call.client) for call in savings.outgrown)
-    rows = counts.most_common(MAX_CLIENTS)
+    calls_by_client = Counter(
+        views.translate_client_name(call.client) for call in savings.outgrown
+    )
+    rows = calls_by_client.most_common(MAX_CLIENT_BARS)
     return [
         (
             client,
             count,
-            bar([Segment("a", client, count)], rows[0][1], f"{client}: {count:,}"),
+            draw_bar([Segment("a", client, count)], rows[0][1], f"{client}: {count:,}"),
         )
         for client, count in rows
     ]

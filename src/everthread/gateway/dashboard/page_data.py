@@ -1,15 +1,15 @@
-"""Reads from the store what a page needs, and hands it to the views. Never more than a page's worth."""
+"""Load the values of each page from the store, never more than one page needs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.thread_facts import ThreadState, state_of
-from everthread.core.messages import Message, text_of
+from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact
 from everthread.errors import UnknownIdError
@@ -33,16 +33,17 @@ from everthread.gateway.dashboard.savings import (
     CostComparison,
     PriceTable,
     compare_thread,
-    total_savings,
+    sum_savings,
 )
-from everthread.gateway.dashboard.summary_lines import summary_sections
+from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import (
-    body_text,
     clean,
+    format_money,
     highlight,
-    line_of,
-    money,
+    message_text,
+    one_line_excerpt,
 )
+from everthread.gateway.dashboard.trials import TrialRequest
 from everthread.gateway.dashboard.views import ThreadEntry, WindowSize
 from everthread.store.records import (
     CallRow,
@@ -60,7 +61,7 @@ from everthread.thread.used_window import UsedWindow, load_used_window
 
 THREADS_PER_PAGE = 50
 MESSAGES_PER_PAGE = 30
-MESSAGE_CHARS = 1_500
+LISTED_MESSAGE_CHARS = 1_500
 """Characters of a message in a list."""
 EXCERPT_CHARS = 300
 MAX_MESSAGE_CHARS = 100_000
@@ -69,7 +70,7 @@ MAX_SIDE_MESSAGES = 60
 """Messages of one side of a compaction: the first and the last of them."""
 MAX_HITS = 60
 DAY_SECONDS = 86_400.0
-STATE_MESSAGES = 300
+MAX_STATE_MESSAGES = 300
 """Number of last messages from which the thread's state is read."""
 MAX_CACHED_THREADS = 32
 """Threads whose figures are held until they change."""
@@ -79,49 +80,12 @@ class NotFoundError(Exception):
     """The page does not exist, or this viewer may not see it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialRequest:
-    """A stored thread, to be replayed with other settings."""
-
-    source: str
-    model: str
-    window: int
-    system: Any
-    said: Sequence[tuple[Message, float]]
-    threshold: float
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRun:
-    """How a replay went."""
-
-    name: str
-    prompts: Sequence[int]
-    compactions: Sequence[int]
-    """Before which calls."""
-    cost: float | None
-    facts: tuple[int, int, int] | None = None
-    """In view at the end, found by search, lost."""
-    refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    runs: Sequence[TrialRun]
-    """As it is configured, with the settings tried, and the whole history without compaction."""
-    notes: Sequence[str] = ()
-
-
-Trial = Callable[[TrialRequest], Awaitable[TrialResult]]
-
-
 class WindowSource(Protocol):
     def __call__(self, model: str, learnt: int | None) -> WindowSize: ...
 
 
 class PageReader:
-    """What pages show, for one viewer at a time."""
+    """Loads the values of a page for a viewer."""
 
     def __init__(
         self,
@@ -135,28 +99,28 @@ class PageReader:
         self._window = window
         self._ttl = ttl
         self._wall = wall
-        self._accounts: RecentDict[str, _Account] = RecentDict(MAX_CACHED_THREADS)
+        self._accounts: RecentDict[str, _ThreadAccount] = RecentDict(MAX_CACHED_THREADS)
 
     # The list
 
     async def threads(
         self, viewer: Viewer, page: int
     ) -> tuple[list[ThreadEntry], bool]:
-        """A page of the list, and whether there are more."""
+        """Return a page of the list, and whether there are more."""
         start = (page - 1) * THREADS_PER_PAGE
         rows = await self.store.list_threads(
             tenant=viewer.tenant, limit=THREADS_PER_PAGE + 1, offset=start
         )
-        entries = await self._items(rows[:THREADS_PER_PAGE], {})
+        entries = await self._make_entries(rows[:THREADS_PER_PAGE], {})
         return await self._group_branches(entries), len(rows) > THREADS_PER_PAGE
 
     async def _group_branches(
         self, entries: Sequence[ThreadEntry]
     ) -> list[ThreadEntry]:
         """Put branches under the thread they began in; one whose thread is on another page names it."""
-        listed = {entry.row.first.id for entry in entries}
+        listed_threads = {entry.row.first.id for entry in entries}
         parents = {
-            entry.row.first.id: await self._parent_thread(entry.row.first)
+            entry.row.first.id: await self._find_parent_thread(entry.row.first)
             for entry in entries
             if entry.row.first.kind == "branch"
         }
@@ -165,7 +129,7 @@ class PageReader:
         for entry in entries:
             thread = entry.row.first.id
             root = thread
-            while parents.get(root) in listed:
+            while parents.get(root) in listed_threads:
                 root = parents[root]
             roots[root] = None
             if root != thread:
@@ -180,7 +144,7 @@ class PageReader:
             for root in roots
         ]
 
-    async def _parent_thread(self, branch: Session) -> str:
+    async def _find_parent_thread(self, branch: Session) -> str:
         """Return the thread that a branch began in; empty if it is gone."""
         if branch.parent is None:
             return ""
@@ -191,60 +155,74 @@ class PageReader:
 
     async def search_threads(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Return the threads that match a search, each with its first matches."""
-        wanted = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
+        search_query = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
         by_thread: dict[str, list[SearchHit]] = {}
-        for hit in (await self.store.find(wanted)).hits:
+        for hit in (await self.store.find(search_query)).hits:
             by_thread.setdefault(hit.thread, []).append(hit)
-        listed = [hit for some in by_thread.values() for hit in some[:3]]
-        hit_messages = {hit.message for hit in listed}
+        listed_hits = [
+            hit for thread_hits in by_thread.values() for hit in thread_hits[:3]
+        ]
+        hit_messages = {hit.message for hit in listed_hits}
         snippets: dict[str, list[views.Snippet]] = {}
-        for hit in listed:
+        for hit in listed_hits:
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
-            before, after = (
-                line_of(one.as_line(hit_messages), 120) if one else ""
-                for one in (hit.before, hit.after)
+            line_before, line_after = (
+                one_line_excerpt(neighbour.as_line(hit_messages), 120)
+                if neighbour
+                else ""
+                for neighbour in (hit.before, hit.after)
             )
-            words = highlight(line_of(hit.snippet, 220), query)
-            shown = views.Snippet(line_of(role, 60), words, hit.message, before, after)
-            snippets.setdefault(hit.thread, []).append(shown)
+            words = highlight(one_line_excerpt(hit.snippet, 220), query)
+            snippet = views.Snippet(
+                one_line_excerpt(role, 60), words, hit.message, line_before, line_after
+            )
+            snippets.setdefault(hit.thread, []).append(snippet)
         rows = [
             row
             for thread in snippets
-            if (row := await self._row(viewer, thread)) is not None
+            if (row := await self._load_row(viewer, thread)) is not None
         ]
-        return await self._items(rows[:THREADS_PER_PAGE], snippets)
+        return await self._make_entries(rows[:THREADS_PER_PAGE], snippets)
 
-    async def _row(self, viewer: Viewer, thread: str) -> ThreadRow | None:
+    async def _load_row(self, viewer: Viewer, thread: str) -> ThreadRow | None:
         try:
             row = await self.store.thread_row(thread)
         except UnknownIdError:
             return None
         return row if viewer.sees(row.first.tenant) else None
 
-    async def _items(
+    async def _make_entries(
         self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[views.Snippet]]
     ) -> list[ThreadEntry]:
         ids = [row.first.id for row in rows]
         figures, limits = await asyncio.gather(
-            self.store.thread_figures(ids), self._limits()
+            self.store.thread_figures(ids), self._load_learnt_windows()
         )
-        compacted = [row.first.id for row in rows if row.compactions]
-        used = await self._used_windows(rows)
-        savings = await self._savings(compacted, limits, used)
-        untitled = [row.first for row in rows if not (row.tip.title or row.first.title)]
-        words = await asyncio.gather(
-            *(load_title(self.store, first) for first in untitled)
+        compacted_threads = [row.first.id for row in rows if row.compactions]
+        used_windows = await self._load_used_windows(rows)
+        savings = await self._load_savings(compacted_threads, limits, used_windows)
+        untitled_sessions = [
+            row.first for row in rows if not (row.tip.title or row.first.title)
+        ]
+        titles = await asyncio.gather(
+            *(
+                load_title(self.store, first_session)
+                for first_session in untitled_sessions
+            )
         )
-        openings = {
-            first.id: title for first, title in zip(untitled, words, strict=True)
+        titles_by_thread = {
+            first_session.id: title
+            for first_session, title in zip(untitled_sessions, titles, strict=True)
         }
         items = []
         for row in rows:
             totals = figures.get(row.first.id) or ThreadFigures(row.first.id)
             model = totals.model or row.tip.model
             thread = row.first.id
-            size = self._size(model, limits, used[thread])
-            title = views.thread_title(row.first, row.tip, openings.get(thread, ""))
+            size = self._find_window_size(model, limits, used_windows[thread])
+            title = views.make_thread_title(
+                row.first, row.tip, titles_by_thread.get(thread, "")
+            )
             items.append(
                 ThreadEntry(
                     row,
@@ -257,8 +235,8 @@ class PageReader:
             )
         return items
 
-    async def _limits(self) -> dict[str, int]:
-        """Windows that were learnt, by model."""
+    async def _load_learnt_windows(self) -> dict[str, int]:
+        """Return the windows that were learnt, by model."""
         windows: dict[str, int] = {}
         for limit in await self.store.limits():
             if limit.kind == "window":
@@ -267,33 +245,36 @@ class PageReader:
                 )
         return windows
 
-    async def _used_windows(
+    async def _load_used_windows(
         self, rows: Sequence[ThreadRow]
     ) -> dict[str, UsedWindow | None]:
         """Return the window that the last call of each thread used."""
-        used = await asyncio.gather(
+        used_windows = await asyncio.gather(
             *(load_used_window(self.store, row) for row in rows)
         )
-        return {row.first.id: one for row, one in zip(rows, used, strict=True)}
+        return {
+            row.first.id: used_window
+            for row, used_window in zip(rows, used_windows, strict=True)
+        }
 
-    def _size(
-        self, model: str, limits: Mapping[str, int], used: UsedWindow | None
+    def _find_window_size(
+        self, model: str, limits: Mapping[str, int], used_window: UsedWindow | None
     ) -> WindowSize:
         """Return a model's window: as the thread used it, else as it is known here."""
-        known = self._window(model, limits.get(model))
-        if used is None or used.model != model:
-            return known
-        source = used.source.rstrip(".")
+        known_size = self._window(model, limits.get(model))
+        if used_window is None or used_window.model != model:
+            return known_size
+        source = used_window.source.rstrip(".")
         if not source:
-            is_known = used.tokens == known.tokens
-            source = known.source if is_known else "as the last call used it"
-        return WindowSize(used.tokens, used.threshold, source)
+            is_known = used_window.tokens == known_size.tokens
+            source = known_size.source if is_known else "as the last call used it"
+        return WindowSize(used_window.tokens, used_window.threshold, source)
 
-    async def _savings(
+    async def _load_savings(
         self,
         threads: Sequence[str],
         limits: Mapping[str, int],
-        used: Mapping[str, UsedWindow | None],
+        used_windows: Mapping[str, UsedWindow | None],
     ) -> dict[str, CostComparison]:
         if not threads:
             return {}
@@ -310,25 +291,26 @@ class PageReader:
         for record in records:
             records_by_thread[record.thread].append(record)
         return {
-            thread: self._saving(
+            thread: self._compare_costs(
                 by_thread[thread],
                 records_by_thread[thread],
                 limits,
-                used=used.get(thread),
+                used_window=used_windows.get(thread),
             )
             for thread in threads
         }
 
-    def _saving(
+    def _compare_costs(
         self,
         calls: Sequence[CallRow],
         records: Sequence[CompactionRecord],
         limits: Mapping[str, int],
         *,
-        used: UsedWindow | None,
+        used_window: UsedWindow | None,
     ) -> CostComparison:
         windows = {
-            call.model: self._size(call.model, limits, used).tokens for call in calls
+            call.model: self._find_window_size(call.model, limits, used_window).tokens
+            for call in calls
         }
         return compare_thread(
             calls,
@@ -341,49 +323,53 @@ class PageReader:
     # A thread
 
     async def thread(self, viewer: Viewer, thread: str) -> ThreadRow:
-        """A thread by its own id. `NotFoundError` if the viewer may not see it."""
-        row = await self._row(viewer, thread)
+        """Return a thread by its own id; raise `NotFoundError` if the viewer may not see it."""
+        row = await self._load_row(viewer, thread)
         if row is None or row.first.id != thread:
             raise NotFoundError
         return row
 
     async def title(self, row: ThreadRow) -> str:
-        named = row.tip.title or row.first.title
-        return views.thread_title(
-            row.first, row.tip, "" if named else await load_title(self.store, row.first)
+        given_title = row.tip.title or row.first.title
+        return views.make_thread_title(
+            row.first,
+            row.tip,
+            "" if given_title else await load_title(self.store, row.first),
         )
 
     async def thread_page(
         self, viewer: Viewer, thread: str, page: int | None
     ) -> dict[str, Any]:
         row = await self.thread(viewer, thread)
-        first = row.first
+        first_session = row.first
         tip = row.tip
         pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
         # The last page is a full one.
         start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)
-        most = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
+        message_count = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
         account, side_calls, history, pinned, todo = await asyncio.gather(
-            self._account(row),
-            self._side_calls(viewer, row),
-            self.store.history(tip.id, start=start, limit=most),
+            self._load_account(row),
+            self._load_side_calls(viewer, row),
+            self.store.history(tip.id, start=start, limit=message_count),
             self.store.pins(thread),
             self.store.get_state(thread, "todo"),
         )
-        context = await self._context(account, tip, history)
+        context = await self._load_context(account, tip, history)
         return {
             **account.model,
-            "thread": first,
+            "thread": first_session,
             "tip": tip,
             "title": await self.title(row),
-            "client": views.client_name(first),
+            "client": views.name_client(first_session),
             "messages": row.messages,
-            "state": _state(account.state, todo),
+            "state": _list_state(account.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
-                views.message_view(
-                    message, chars=MESSAGE_CHARS, fate=context.fate(message)
+                views.make_message_row(
+                    message,
+                    chars=LISTED_MESSAGE_CHARS,
+                    visibility=context.visibility(message),
                 )
                 for message in history
             ],
@@ -392,7 +378,9 @@ class PageReader:
             "side_calls": side_calls,
         }
 
-    async def _side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadEntry]:
+    async def _load_side_calls(
+        self, viewer: Viewer, row: ThreadRow
+    ) -> list[ThreadEntry]:
         """Return the side calls of a conversation, newest first."""
         if not row.side_calls:
             return []
@@ -402,33 +390,35 @@ class PageReader:
             if child.kind == "side"
         ]
         rows = [
-            await self._row(viewer, child.id)
+            await self._load_row(viewer, child.id)
             for child in started[: -THREADS_PER_PAGE - 1 : -1]
         ]
-        return await self._items([side for side in rows if side is not None], {})
+        return await self._make_entries([side for side in rows if side is not None], {})
 
-    async def _context(
-        self, account: _Account, tip: Session, history: Sequence[StoredMessage]
+    async def _load_context(
+        self, account: _ThreadAccount, tip: Session, history: Sequence[StoredMessage]
     ) -> views.ContextView:
         in_view, shortened = await self.store.shown_of(
             tip.id, [message.id for message in history]
         )
-        return views.context_view(in_view, shortened, account.summaries)
+        return views.make_context_view(in_view, shortened, account.summaries)
 
-    async def _account(self, row: ThreadRow) -> _Account:
-        """A thread's figures, reckoned once for each change of the thread."""
+    async def _load_account(self, row: ThreadRow) -> _ThreadAccount:
+        """Return a thread's figures, computed once for each change of the thread."""
         thread = row.first.id
-        limits = await self._limits()
-        mark = f"{await self.store.last_change(thread=thread)} {sorted(limits.items())}"
+        limits = await self._load_learnt_windows()
+        change_mark = (
+            f"{await self.store.last_change(thread=thread)} {sorted(limits.items())}"
+        )
         account = self._accounts.get(thread)
-        if account is None or account.mark != mark:
-            account = await self._compute_account(row, limits, mark)
+        if account is None or account.mark != change_mark:
+            account = await self._compute_account(row, limits, change_mark)
         self._accounts[thread] = account
         return account
 
     async def _compute_account(
-        self, row: ThreadRow, limits: Mapping[str, int], mark: str
-    ) -> _Account:
+        self, row: ThreadRow, limits: Mapping[str, int], change_mark: str
+    ) -> _ThreadAccount:
         store = self.store
         thread = row.first.id
         tip = row.tip
@@ -447,24 +437,30 @@ class PageReader:
                 store.session_summaries(tip.id),
                 store.history(
                     tip.id,
-                    start=max(0, row.messages - STATE_MESSAGES),
-                    limit=STATE_MESSAGES,
+                    start=max(0, row.messages - MAX_STATE_MESSAGES),
+                    limit=MAX_STATE_MESSAGES,
                 ),
             ),
         )
         totals = figures.get(thread) or ThreadFigures(thread)
         model = totals.model or tip.model
-        used = await load_used_window(store, row)
-        size = self._size(model, limits, used)
+        used_window = await load_used_window(store, row)
+        size = self._find_window_size(model, limits, used_window)
         texts = [text_of(message.body) for message in summaries]
-        sizes = views.stored_sizes(await store.context_sizes(tip.id), texts)
-        window = views.window_view(tip.system, sizes, size, calls)
-        calls_shown = views.calls_view(calls, records, ttl=self._ttl)
-        kept = _count_kept(row, records)
-        has_saving = kept.compactions > 0
-        saving = self._saving(calls, records, limits, used=used) if has_saving else None
+        sizes = views.sum_part_sizes(await store.context_sizes(tip.id), texts)
+        window = views.make_window_view(tip.system, sizes, size, calls)
+        calls_shown = views.make_calls_view(calls, records, ttl=self._ttl)
+        kept_messages = _count_kept(row, records)
+        has_saving = kept_messages.compactions > 0
+        saving = (
+            self._compare_costs(calls, records, limits, used_window=used_window)
+            if has_saving
+            else None
+        )
         page_model = {
-            "headline": describe_thread(totals, saving, window=size.tokens, kept=kept),
+            "headline": describe_thread(
+                totals, saving, window=size.tokens, kept_messages=kept_messages
+            ),
             "model": model,
             "figures": totals,
             "window": window,
@@ -476,15 +472,18 @@ class PageReader:
                 (cause, f"{count:,}", f"{tokens:,}")
                 for cause, count, tokens in calls_shown.causes
             ],
-            "compactions": views.compaction_items(records, calls),
+            "compactions": views.make_compaction_items(records, calls),
             "heaviest": heaviest,
             "tools": [
-                (line_of(name, 40), f"{count:,}", f"{tokens:,}")
+                (one_line_excerpt(name, 40), f"{count:,}", f"{tokens:,}")
                 for name, count, tokens in tools
             ],
         }
-        return _Account(
-            mark, page_model, texts, state_of([message.body for message in recent])
+        return _ThreadAccount(
+            change_mark,
+            page_model,
+            texts,
+            state_of([message.body for message in recent]),
         )
 
     # A compaction
@@ -496,38 +495,45 @@ class PageReader:
         records, calls = await asyncio.gather(
             self.store.compactions(thread), self.store.call_rows([thread])
         )
-        record = next((one for one in records if one.id == number), None)
+        record = next((record for record in records if record.id == number), None)
         if record is None:
             raise NotFoundError
         item = next(
-            one
-            for one in views.compaction_items(records, calls)
-            if one.stored is record
+            candidate
+            for candidate in views.make_compaction_items(records, calls)
+            if candidate.stored is record
         )
         sides = await self._load_sides(record)
         compaction = record.record
-        last = next((one for one in reversed(records) if one.reverted is None), None)
+        last_kept = next(
+            (
+                kept_record
+                for kept_record in reversed(records)
+                if kept_record.reverted is None
+            ),
+            None,
+        )
         return {
             "thread": row.first,
             "title": await self.title(row),
             "made": item,
-            "focus": line_of(compaction.focus or "", 200),
-            "left": len(sides.left),
-            "may_undo": record is last,
-            "branch_at": sides.last,
+            "focus": one_line_excerpt(compaction.focus or "", 200),
+            "left": len(sides.removed_ids),
+            "may_undo": record is last_kept,
+            "branch_at": sides.last_id,
             "warnings": [clean(redact(text)) for text in compaction.warnings],
-            "before": _side(sides.before, sides.left),
+            "before": _make_side_rows(sides.before, sides.removed_ids),
             "before_more": max(0, len(sides.before) - MAX_SIDE_MESSAGES),
-            "after": _side(sides.after, frozenset()),
+            "after": _make_side_rows(sides.after, frozenset()),
             "after_more": max(0, len(sides.after) - MAX_SIDE_MESSAGES),
             "before_bar": draw_side_bar(sides.before, compaction.tokens_before),
             "after_bar": draw_side_bar(sides.after, compaction.tokens_before),
-            "sections": summary_sections(
+            "sections": split_summary(
                 compaction.summary,
                 [
-                    (one.id, body_text(one.body))
-                    for one in sides.before
-                    if one.id in sides.left
+                    (message.id, message_text(message.body))
+                    for message in sides.before
+                    if message.id in sides.removed_ids
                 ],
             ),
             "checks": views.describe_checks(compaction.figures),
@@ -536,18 +542,27 @@ class PageReader:
                 clean(str(step)) for step in compaction.figures.get("steps") or ()
             ],
             "phases": views.describe_phases(compaction.figures),
-            "spared_dollars": _saved_dollars(item, calls),
+            "spared_dollars": _estimate_saved_dollars(item, calls),
         }
 
-    async def _load_sides(self, record: CompactionRecord) -> _Sides:
-        before, after = await asyncio.gather(
+    async def _load_sides(self, record: CompactionRecord) -> _CompactionSides:
+        messages_before, messages_after = await asyncio.gather(
             self.store.messages(record.parent), self.store.messages(record.session)
         )
-        covered = frozenset(record.record.covered)
-        before = [message for message in before if message.created <= record.created]
-        carried = sum(message.created <= record.created for message in after)
-        ids = [one.id for one in before if one.kind == "message"]
-        return _Sides(before, after[:carried], covered, ids[-1] if ids else None)
+        covered_ids = frozenset(record.record.covered)
+        messages_before = [
+            message for message in messages_before if message.created <= record.created
+        ]
+        carried_count = sum(
+            message.created <= record.created for message in messages_after
+        )
+        ids = [message.id for message in messages_before if message.kind == "message"]
+        return _CompactionSides(
+            messages_before,
+            messages_after[:carried_count],
+            covered_ids,
+            ids[-1] if ids else None,
+        )
 
     # A message
 
@@ -556,9 +571,9 @@ class PageReader:
     ) -> dict[str, Any]:
         row = await self.thread(viewer, thread)
         message = await self.message(viewer, thread, number)
-        body = body_text(message.body)
+        body = message_text(message.body)
         start = max(0, min(start, len(body)))
-        item = views.message_view(
+        item = views.make_message_row(
             message, chars=MAX_MESSAGE_CHARS, start=start, revealed=revealed
         )
         return {
@@ -575,7 +590,7 @@ class PageReader:
         }
 
     async def message(self, viewer: Viewer, thread: str, number: int) -> StoredMessage:
-        """A message that one of the thread's sessions shows or showed."""
+        """Return a message that one of the thread's sessions shows or showed."""
         try:
             message = await self.store.message(number, tenant=viewer.tenant)
             owner = await self.store.session(message.session)
@@ -592,31 +607,37 @@ class PageReader:
     # The overview
 
     async def overview(self, viewer: Viewer, days: int) -> dict[str, Any]:
-        until = self._wall() + 1
-        since = (until // DAY_SECONDS - days + 1) * DAY_SECONDS
+        end_time = self._wall() + 1
+        start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(
-            self.store.insights(since=since, until=until, tenant=tenant),
-            self.store.usage_by("client", since=since, until=until, tenant=tenant),
-            self.store.failures(since=since, tenant=tenant),
+            self.store.insights(since=start_time, until=end_time, tenant=tenant),
+            self.store.usage_by(
+                "client", since=start_time, until=end_time, tenant=tenant
+            ),
+            self.store.failures(since=start_time, tenant=tenant),
             self.store.recent_compactions(tenant=tenant, limit=5_000),
-            self._limits(),
+            self._load_learnt_windows(),
         )
-        savings = await self._period_savings(records, limits, since)
-        recent = [record for record in records if record.created >= since]
+        savings = await self._load_period_savings(records, limits, start_time)
+        recent = [record for record in records if record.created >= start_time]
         slowest = sorted(
-            views.compaction_items(recent), key=lambda item: -item.record.duration
+            views.make_compaction_items(recent), key=lambda item: -item.record.duration
         )[:8]
         groups = [("model", "model", insights.by_model), ("client", "client", clients)]
         if tenant is None:
-            tenants = await self.store.usage_by("tenant", since=since, until=until)
+            tenants = await self.store.usage_by(
+                "tenant", since=start_time, until=end_time
+            )
             groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
         groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
         tables = [
             (
                 name,
                 [
-                    _sum_row(row, savings.by.get(kind, {}).get(row.key, 0.0))
+                    _make_usage_row(
+                        row, savings.saved_by.get(kind, {}).get(row.key, 0.0)
+                    )
                     for row in rows
                 ],
             )
@@ -629,65 +650,65 @@ class PageReader:
             "has_calls": bool(insights.total.calls or insights.compactions),
             "tables": tables,
             "slowest": slowest,
-            "failures": [(what, f"{count:,}") for what, count in failures],
-            "charts": draw_days(insights.by_day, savings, since),
+            "failures": [(failure, f"{count:,}") for failure, count in failures],
+            "charts": draw_days(insights.by_day, savings, start_time),
             "beyond": draw_beyond_by_client(savings),
         }
 
-    async def savings(self, since: float) -> CostComparison:
-        """What compactions saved from a time on, all threads together."""
+    async def savings(self, start_time: float) -> CostComparison:
+        """Return the savings by compactions of all threads from a time on."""
         records, limits = await asyncio.gather(
-            self.store.recent_compactions(limit=5_000), self._limits()
+            self.store.recent_compactions(limit=5_000), self._load_learnt_windows()
         )
-        return await self._period_savings(records, limits, since)
+        return await self._load_period_savings(records, limits, start_time)
 
-    async def _period_savings(
+    async def _load_period_savings(
         self,
         records: Sequence[CompactionRecord],
         limits: Mapping[str, int],
-        since: float,
+        start_time: float,
     ) -> CostComparison:
-        compacted = list(
+        compacted_threads = list(
             dict.fromkeys(
                 record.thread for record in records if record.reverted is None
             )
         )
-        savings = await self._savings(compacted[:500], limits, {})
-        return total_savings(list(savings.values()), since=since, day=utc_day)
+        savings = await self._load_savings(compacted_threads[:500], limits, {})
+        return sum_savings(list(savings.values()), start_time=start_time, day=utc_day)
 
     # Settings, tried
 
-    async def trial_request(
+    async def make_trial_request(
         self, row: ThreadRow, threshold: int, ratio: int
     ) -> TrialRequest:
-        model, size = await self.window_of(row)
+        model, size = await self.load_window(row)
         history = await self.store.history(row.tip.id)
         messages = [(message.body, message.created) for message in history]
-        first = row.first
+        first_session = row.first
         return TrialRequest(
-            first.id,
+            first_session.id,
             model,
             window=size.tokens,
-            system=first.system,
-            said=messages,
+            system=first_session.system,
+            messages=messages,
             threshold=threshold / 100,
             ratio=ratio / 100,
         )
 
-    async def window_of(self, row: ThreadRow) -> tuple[str, WindowSize]:
-        """A thread's model and its window."""
+    async def load_window(self, row: ThreadRow) -> tuple[str, WindowSize]:
+        """Return a thread's model and its window."""
         thread = row.first.id
-        figures, limits, used = await asyncio.gather(
+        figures, limits, used_window = await asyncio.gather(
             self.store.thread_figures([thread]),
-            self._limits(),
+            self._load_learnt_windows(),
             load_used_window(self.store, row),
         )
         model = (figures[thread].model if thread in figures else "") or row.tip.model
-        return model, self._size(model, limits, used)
+        return model, self._find_window_size(model, limits, used_window)
 
 
 @dataclass(frozen=True, slots=True)
-class _Account:
+class _ThreadAccount:
     """The figures of a thread's page, valid until the thread changes."""
 
     mark: str
@@ -697,89 +718,103 @@ class _Account:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
-    """The two sides of a compaction, what left between them, and the last message before."""
+class _CompactionSides:
+    """The messages before and after a compaction, and the ids of those that it removed and of the last one before."""
 
     before: Sequence[StoredMessage]
     after: Sequence[StoredMessage]
-    left: frozenset[int]
-    last: int | None
+    removed_ids: frozenset[int]
+    last_id: int | None
 
 
-def _side(
-    messages: Sequence[StoredMessage], hidden: frozenset[int]
+def _make_side_rows(
+    messages: Sequence[StoredMessage], removed_ids: frozenset[int]
 ) -> list[views.MessageRow | None]:
-    """Return brief messages; None replaces those in the middle that are not shown."""
+    """Return the messages as short rows; None replaces those in the middle that are not shown."""
 
-    def brief(message: StoredMessage) -> views.MessageRow:
-        fate = (
+    def make_brief_row(message: StoredMessage) -> views.MessageRow:
+        visibility = (
             "recall"
-            if message.id in hidden
+            if message.id in removed_ids
             else "view"
-            if hidden and message.kind == "message"
+            if removed_ids and message.kind == "message"
             else ""
         )
-        return views.message_view(message, chars=EXCERPT_CHARS, fate=fate)
+        return views.make_message_row(
+            message, chars=EXCERPT_CHARS, visibility=visibility
+        )
 
     if len(messages) <= MAX_SIDE_MESSAGES:
-        return [brief(message) for message in messages]
+        return [make_brief_row(message) for message in messages]
     half = MAX_SIDE_MESSAGES // 2
-    return [*map(brief, messages[:half]), None, *map(brief, messages[-half:])]
+    return [
+        *map(make_brief_row, messages[:half]),
+        None,
+        *map(make_brief_row, messages[-half:]),
+    ]
 
 
-def _sum_row(row: Any, saved: float) -> tuple[str, ...]:
+def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
     share = row.cache_share
     is_priced = row.unpriced < row.calls
     return (
-        views.known_client(row.key) if row.key else "–",
+        views.translate_client_name(row.key) if row.key else "–",
         f"{row.calls:,}",
         f"{row.prompt:,}",
         "–" if share is None else f"{share:.1%}",
         f"{row.output:,}",
-        money(row.cost) if is_priced else "unknown",
-        money(saved) if abs(saved) >= MIN_DOLLARS else "–",
+        format_money(row.cost) if is_priced else "unknown",
+        format_money(saved) if abs(saved) >= MIN_DOLLARS else "–",
     )
 
 
-def _saved_dollars(
+def _estimate_saved_dollars(
     item: views.CompactionItem, calls: Sequence[CallRow]
 ) -> float | None:
-    """Dollars of the tokens that later calls did not carry, at the price their cache would have read them for."""
-    later = [
+    """Return the dollars for the tokens that later calls did not carry, at the cache's price if they used one."""
+    later_calls = [
         call
         for call in calls
         if call.task == "main" and call.created > item.stored.created
     ]
-    if not later:
+    if not later_calls:
         return None
-    prices = PriceTable()(later[-1].model, later[-1].created, later[-1].prompt)
+    prices = PriceTable()(
+        later_calls[-1].model, later_calls[-1].created, later_calls[-1].prompt
+    )
     if prices is None or prices.input is None:
         return None
-    cached = any(call.read for call in later) and prices.cache_read is not None
+    uses_cache_price = (
+        any(call.read for call in later_calls) and prices.cache_read is not None
+    )
     return (
         item.spared
-        * float(prices.cache_read if cached and prices.cache_read else prices.input)
+        * float(
+            prices.cache_read
+            if uses_cache_price and prices.cache_read
+            else prices.input
+        )
         / 1_000_000
     )
 
 
-def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
+def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
     """List the state of the work: directory, files, commands with their last outcome, open errors, to-do list."""
-    listed = todo if isinstance(todo, list) and todo else state.todo
+    todo_items = todo if isinstance(todo, list) and todo else state.todo
     commands = [
-        f"{line_of(name, 120)} {one.outcome and '→ '}{one.outcome}".rstrip()
-        for name, one in state.commands.items()
+        f"{one_line_excerpt(name, 120)} {entry.outcome and '→ '}{entry.outcome}".rstrip()
+        for name, entry in state.commands.items()
     ]
     groups = [
         (
             "Where",
             [
-                where
-                for where in (
+                place
+                for place in (
                     state.directory,
                     state.branch and f"branch {state.branch}",
                 )
-                if where
+                if place
             ],
         ),
         ("Changed files", state.changed_files()[-12:]),
@@ -795,14 +830,14 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         (
             "To do",
             [
-                f"[{one.get('status', '')}] {one.get('text', '')}"
-                for one in listed
-                if isinstance(one, dict)
+                f"[{entry.get('status', '')}] {entry.get('text', '')}"
+                for entry in todo_items
+                if isinstance(entry, dict)
             ],
         ),
     ]
     return [
-        (name, [line_of(line, 240) for line in lines])
+        (name, [one_line_excerpt(line, 240) for line in lines])
         for name, lines in groups
         if lines
     ]
@@ -810,9 +845,13 @@ def _state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
 
 def _count_kept(row: ThreadRow, records: Sequence[CompactionRecord]) -> KeptMessages:
     """Count the stored messages of a thread, and those that compactions in force took out of the prompt."""
-    in_force = [one.record for one in records if one.reverted is None]
+    kept_compactions = [
+        compaction.record for compaction in records if compaction.reverted is None
+    ]
     return KeptMessages(
-        stored=row.messages,
-        removed=len({number for one in in_force for number in one.covered}),
-        compactions=len(in_force),
+        stored_count=row.messages,
+        removed_count=len(
+            {number for compaction in kept_compactions for number in compaction.covered}
+        ),
+        compactions=len(kept_compactions),
     )

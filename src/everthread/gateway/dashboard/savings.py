@@ -23,11 +23,11 @@ class PriceTable:
     def __init__(self) -> None:
         self._prices: dict[tuple[str, date, bool], Prices | None] = {}
 
-    def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
-        moment = datetime.fromtimestamp(at, UTC)
-        key = (model, moment.date(), prompt > LONG_PROMPT_TOKENS)
+    def __call__(self, model: str, timestamp: float, prompt: int) -> Prices | None:
+        time = datetime.fromtimestamp(timestamp, UTC)
+        key = (model, time.date(), prompt > LONG_PROMPT_TOKENS)
         if key not in self._prices:
-            self._prices[key] = prices_for(model, time=moment, prompt_tokens=prompt)
+            self._prices[key] = prices_for(model, time=time, prompt_tokens=prompt)
         return self._prices[key]
 
 
@@ -37,7 +37,7 @@ class PricedCall:
 
     call: CallRow
     cost: float
-    without: float
+    cost_without: float
     is_shorter: bool = False
     """A compaction came before it, so that the two prices can differ."""
 
@@ -54,7 +54,7 @@ class CostComparison:
     """Calls whose whole history would not have fit the window."""
     auxiliary: tuple[CallRow, ...] = ()
     """Calls that wrote summaries; part of the cost."""
-    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    saved_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Dollars saved by `day`, `model`, `client` and `tenant`; for several threads."""
 
     @property
@@ -71,15 +71,15 @@ class CostComparison:
         return summaries + sum(row.cost for row in self.rows)
 
     @property
-    def without(self) -> float:
-        return sum(row.without for row in self.rows)
+    def cost_without(self) -> float:
+        return sum(row.cost_without for row in self.rows)
 
     @property
     def saved(self) -> float | None:
         """Dollars saved; None if no priced call came after a compaction."""
         if not any(row.is_shorter for row in self.rows):
             return None
-        return self.without - self.cost
+        return self.cost_without - self.cost
 
 
 def compare_thread(
@@ -96,36 +96,36 @@ def compare_thread(
     cache warm finds it warm with the whole history too; otherwise the removed tokens are paid in full.
     """
     history = _WholeHistory(compactions)
-    caching = any(call.read or call.write for call in calls)
+    has_cache = any(call.read or call.write for call in calls)
     rows: list[PricedCall] = []
     outgrown: list[CallRow] = []
-    last: CallRow | None = None
+    previous_call: CallRow | None = None
     for call in (call for call in calls if call.task == "main"):
         previous_prompt = history.prompt
-        is_first = history.advance(call, last)
+        is_first = history.advance(call, previous_call)
         if history.prompt > window(call.model):
             outgrown.append(call)
-        elif call.cost is not None and not history.removed:
+        elif call.cost is not None and not history.removed_tokens:
             rows.append(PricedCall(call, float(call.cost), float(call.cost)))
         elif call.cost is not None:
             is_warm = (
-                last is not None
-                and last.model == call.model
-                and call.created - last.created <= ttl
+                previous_call is not None
+                and previous_call.model == call.model
+                and call.created - previous_call.created <= ttl
             )
-            if not caching:
-                read = 0
+            if not has_cache:
+                read_tokens = 0
             elif is_first and is_warm:
-                read = min(previous_prompt, history.prompt)
+                read_tokens = min(previous_prompt, history.prompt)
             else:
-                read = call.read + history.removed if call.read else 0
+                read_tokens = call.read + history.removed_tokens if call.read else 0
             prices = price(call.model, call.created, history.prompt)
-            without = _price_prompt(prices, history.prompt, read, call)
+            without = _price_prompt(prices, history.prompt, read_tokens, call)
             if without is not None:
                 rows.append(
                     PricedCall(call, float(call.cost), without, is_shorter=True)
                 )
-        last = call
+        previous_call = call
     return CostComparison(
         rows=tuple(rows),
         outgrown=tuple(outgrown),
@@ -137,53 +137,64 @@ class _WholeHistory:
     """Track how large each prompt would have been without compaction."""
 
     def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
-        effective = [one for one in compactions if one.reverted is None]
-        self._waiting = sorted(effective, key=lambda one: one.created)
-        self._pending = 0
-        self.removed = 0
+        kept_compactions = [
+            compaction for compaction in compactions if compaction.reverted is None
+        ]
+        self._later_compactions = sorted(
+            kept_compactions, key=lambda compaction: compaction.created
+        )
+        self._pending_tokens = 0
+        self.removed_tokens = 0
         self.prompt = 0
 
-    def advance(self, call: CallRow, last: CallRow | None) -> bool:
-        """Move on to a call; return whether it is the first one after a compaction."""
-        while self._waiting and self._waiting[0].created <= call.created:
-            record = self._waiting.pop(0).record
-            self._pending += max(0, record.tokens_before - record.tokens_after)
+    def advance(self, call: CallRow, previous_call: CallRow | None) -> bool:
+        """Advance to a call; return whether it is the first one after a compaction."""
+        while (
+            self._later_compactions
+            and self._later_compactions[0].created <= call.created
+        ):
+            record = self._later_compactions.pop(0).record
+            self._pending_tokens += max(0, record.tokens_before - record.tokens_after)
         is_first = (
-            bool(self._pending) and last is not None and call.prompt < last.prompt
+            bool(self._pending_tokens)
+            and previous_call is not None
+            and call.prompt < previous_call.prompt
         )
         if is_first:
-            self.removed += self._pending
-            self._pending = 0
-        self.prompt = call.prompt + self.removed
+            self.removed_tokens += self._pending_tokens
+            self._pending_tokens = 0
+        self.prompt = call.prompt + self.removed_tokens
         return is_first
 
 
 def _price_prompt(
-    prices: Prices | None, prompt: int, read: int, call: CallRow
+    prices: Prices | None, prompt: int, read_tokens: int, call: CallRow
 ) -> float | None:
     """Return the dollars of a prompt that is partly read from the cache."""
     if prices is None or prices.input is None:
         return None
-    fresh = (
+    uncached_price = (
         prices.cache_write_5m
         if call.write and prices.cache_write_5m is not None
         else prices.input
     )
-    cached = prices.cache_read if prices.cache_read is not None else prices.input
-    tokens = (
-        (prompt - read) * fresh + read * cached + call.output * (prices.output or 0)
+    cached_price = prices.cache_read if prices.cache_read is not None else prices.input
+    weighted_tokens = (
+        (prompt - read_tokens) * uncached_price
+        + read_tokens * cached_price
+        + call.output * (prices.output or 0)
     )
-    return float(tokens) / _MILLION
+    return float(weighted_tokens) / _MILLION
 
 
-def total_savings(
+def sum_savings(
     comparisons: Sequence[CostComparison],
     *,
-    since: float,
+    start_time: float,
     day: Callable[[float], str],
 ) -> CostComparison:
     """Add up the calls of several threads from a time on."""
-    by: dict[str, dict[str, float]] = {
+    saved_by: dict[str, dict[str, float]] = {
         "day": {},
         "model": {},
         "client": {},
@@ -191,19 +202,29 @@ def total_savings(
     }
     rows: list[PricedCall] = []
     for comparison in comparisons:
-        rows += (row for row in comparison.rows if row.call.created >= since)
+        rows += (row for row in comparison.rows if row.call.created >= start_time)
     for row in rows:
         call = row.call
         keys = (day(call.created), call.model, call.client, call.tenant)
-        for kind, key in zip(by, keys, strict=True):
-            by[kind][key] = by[kind].get(key, 0.0) + row.without - row.cost
+        for kind, key in zip(saved_by, keys, strict=True):
+            saved_by[kind][key] = (
+                saved_by[kind].get(key, 0.0) + row.cost_without - row.cost
+            )
     return CostComparison(
         rows=tuple(rows),
-        outgrown=_since(since, *(one.outgrown for one in comparisons)),
-        auxiliary=_since(since, *(one.auxiliary for one in comparisons)),
-        by=by,
+        outgrown=_calls_since(
+            start_time,
+            *(thread_comparison.outgrown for thread_comparison in comparisons),
+        ),
+        auxiliary=_calls_since(
+            start_time,
+            *(thread_comparison.auxiliary for thread_comparison in comparisons),
+        ),
+        saved_by=saved_by,
     )
 
 
-def _since(since: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
-    return tuple(call for group in groups for call in group if call.created >= since)
+def _calls_since(start_time: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
+    return tuple(
+        call for group in groups for call in group if call.created >= start_time
+    )

@@ -22,16 +22,18 @@ class SummaryLine:
 
 @dataclass(frozen=True, slots=True)
 class SummarySection:
+    """A heading of a summary and the lines below it."""
+
     name: str
     lines: tuple[SummaryLine, ...]
 
 
 _HEADING = re.compile(r"#{1,4}[ \t]+(.+)")
 _ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
-_PIECE = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
+_MARKED_TEXT = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
 
 
-def summary_sections(
+def split_summary(
     text: str, sources: Sequence[tuple[int, str]] = ()
 ) -> list[SummarySection]:
     """Split a summary into sections and lines, each line with the messages that share its rarest words."""
@@ -49,24 +51,26 @@ def summary_sections(
             sources_of_line = line_sources.find(line) if sections[-1][0] else ()
             sections[-1][1].append(
                 SummaryLine(
-                    split_code(line), _ITEM.match(line) is not None, sources_of_line
+                    split_markup(line), _ITEM.match(line) is not None, sources_of_line
                 )
             )
     return [SummarySection(name, tuple(lines)) for name, lines in sections]
 
 
-def split_code(line: str) -> tuple[tuple[str, str], ...]:
+def split_markup(line: str) -> tuple[tuple[str, str], ...]:
     """Split a line into `text`, `code` and `strong` pieces."""
     pieces: list[tuple[str, str]] = []
-    at = 0
-    for match in _PIECE.finditer(line):
-        pieces.append(("text", line[at : match.start()]))
+    position = 0
+    for match in _MARKED_TEXT.finditer(line):
+        pieces.append(("text", line[position : match.start()]))
         pieces.append(
             ("code", match[1]) if match[1] is not None else ("strong", match[2])
         )
-        at = match.end()
+        position = match.end()
     return tuple(
-        (kind, words) for kind, words in (*pieces, ("text", line[at:])) if words
+        (kind, piece_text)
+        for kind, piece_text in (*pieces, ("text", line[position:]))
+        if piece_text
     )
 
 
@@ -78,32 +82,34 @@ class LineSources:
     MAX_SOURCES = 3
 
     def __init__(self, sources: Sequence[tuple[int, str]]) -> None:
-        self._places: dict[str, set[int]] = {}
+        self._messages_by_word: dict[str, set[int]] = {}
         for number, text in sources:
-            for word in set(_words(text[: self.MAX_READ_CHARS])):
-                self._places.setdefault(word, set()).add(number)
+            for word in set(_split_words(text[: self.MAX_READ_CHARS])):
+                self._messages_by_word.setdefault(word, set()).add(number)
 
     def find(self, line: str) -> tuple[int, ...]:
-        known_words = {word for word in _words(line) if word in self._places}
-        rarest = sorted(known_words, key=lambda word: len(self._places[word]))
-        votes: dict[int, float] = {}
+        known_words = {
+            word for word in _split_words(line) if word in self._messages_by_word
+        }
+        rarest = sorted(known_words, key=lambda word: len(self._messages_by_word[word]))
+        weights: dict[int, float] = {}
         for word in rarest[:12]:
-            places = self._places[word]
-            if len(places) > 40:
+            messages = self._messages_by_word[word]
+            if len(messages) > 40:
                 break
-            for number in places:
-                votes[number] = votes.get(number, 0.0) + 1.0 / len(places) ** 2
-        best = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[
+            for number in messages:
+                weights[number] = weights.get(number, 0.0) + 1.0 / len(messages) ** 2
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[
             : self.MAX_SOURCES
         ]
-        least = 0.5 * best[0][1] if best else 0.0
+        min_weight = 0.5 * best[0][1] if best else 0.0
         return tuple(
-            sorted(number for number, weight in best if weight >= max(least, 0.2))
+            sorted(number for number, weight in best if weight >= max(min_weight, 0.2))
         )
 
 
 _WORD = re.compile(r"[^\W_][\w./-]{3,60}")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.strip("./-").lower() for word in _WORD.findall(text)]

@@ -1,4 +1,4 @@
-"""Format text and figures for a page. Text of a conversation is hostile until it is cleaned here."""
+"""Format text and figures for a page. Text of a conversation must be cleaned here before a page shows it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from everthread.core.messages import (
 from everthread.core.prices import format_dollars
 from everthread.core.secrets.redaction import redact_part
 
-CONTEXT_CHARS = 400
-"""Characters around a part that are read too: a secret may begin or end there."""
-_SPECIAL = re.compile(
+REDACTION_MARGIN_CHARS = 400
+"""Characters around an excerpt that are searched too: a secret may begin or end there."""
+_SPECIAL_CHARS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
 
 
 def clean(text: str) -> str:
     """Replace control and direction characters, which could move, hide or break other text, by their names."""
-    return _SPECIAL.sub(_name_character, text.replace("\r\n", "\n"))
+    return _SPECIAL_CHARS.sub(_name_character, text.replace("\r\n", "\n"))
 
 
 def _name_character(match: re.Match[str]) -> str:
@@ -39,25 +39,27 @@ def _name_character(match: re.Match[str]) -> str:
     return "\u2421" if code == 0x7F else f"\u27e6U+{code:04X}\u27e7"
 
 
-def excerpt(text: str, most: int, *, start: int = 0, revealed: bool = False) -> str:
-    """Return at most `most` characters of a text from `start` on, redacted unless `revealed`."""
-    end = min(len(text), start + most)
+def excerpt(
+    text: str, max_chars: int, *, start: int = 0, is_revealed: bool = False
+) -> str:
+    """Return at most `max_chars` characters of a text from `start` on, redacted unless `is_revealed`."""
+    end = min(len(text), start + max_chars)
     passage = (
         text[start:end]
-        if revealed
-        else redact_part(text, start, end, margin=CONTEXT_CHARS)
+        if is_revealed
+        else redact_part(text, start, end, margin=REDACTION_MARGIN_CHARS)
     )
     return clean(passage)
 
 
-def line_of(text: str, most: int) -> str:
+def one_line_excerpt(text: str, max_chars: int) -> str:
     """Return the beginning of a text on one line, redacted."""
-    line = " ".join(excerpt(text, 4 * most).split())
-    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    line = " ".join(excerpt(text, 4 * max_chars).split())
+    return line if len(line) <= max_chars else line[: max_chars - 1].rstrip() + "…"
 
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
-    """Split a text into pieces; each comes with whether it is a word of the query."""
+    """Split a text into pieces, each with whether it is a word of the query."""
     words = sorted(
         {word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)},
         key=len,
@@ -69,22 +71,22 @@ def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     return [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
 
 
-def body_text(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
     """Return the whole content of a message as one text: words, calls with their arguments, results."""
     parts = [text_of(message)]
     parts += (f"→ {call.name}({call.arguments})" for call in calls_of(message))
     if message.get("role") != "tool":
         parts += (f"← {content_text(result.content)}" for result in results_of(message))
-    text = "\n".join(part for part in parts if part)
+    text = "\n".join(format_share for format_share in parts if format_share)
     return text or (json_text(message["content"]) if message.get("content") else "")
 
 
-def part(share: float | None) -> str:
+def format_share(share: float | None) -> str:
     """Format a share as a percentage with one decimal."""
     return "unknown" if share is None else f"{share:.1%}"
 
 
-def short(number: float) -> str:
+def format_short(number: float) -> str:
     """Format a number in short form: 999, 12.3k, 1.25M."""
     if abs(number) >= 999_500:
         return f"{number / 1_000_000:.2f}".rstrip("0").rstrip(".") + "M"
@@ -93,7 +95,7 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def money(amount: Decimal | float | None) -> str:
+def format_money(amount: Decimal | float | None) -> str:
     """Format dollars with cents; less than a cent with four digits."""
     if amount is None or 0 < abs(float(amount)) < 0.01:
         return format_dollars(amount)
@@ -101,7 +103,7 @@ def money(amount: Decimal | float | None) -> str:
     return f"{sign}${abs(amount):,.2f}"
 
 
-def moment(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+def format_time(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
     """Format a time in UTC, to the second."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).strftime(layout)
@@ -109,16 +111,16 @@ def moment(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
         return "unknown"
 
 
-def ago(then: float, now: float) -> str:
+def format_age(seconds: float, now: float) -> str:
     """Format the time that has passed, in one unit."""
-    return "just now" if now - then < 5 else f"{span(now - then)} ago"
+    return "just now" if now - seconds < 5 else f"{format_duration(now - seconds)} ago"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in one unit."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
+    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit}"
     if seconds < 1:
         return f"{1_000 * max(seconds, 0):.0f} ms"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""From what the store holds to what a page shows. Pure: no store, no clock, no request."""
+"""Convert stored values to the values that a page shows, without a store, a clock or a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from everthread.core.messages import (
 from everthread.core.transcript import is_user_message
 from everthread.gateway.dashboard.headlines import describe_difference
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import body_text, clean, excerpt, line_of
+from everthread.gateway.dashboard.text import (
+    clean,
+    excerpt,
+    message_text,
+    one_line_excerpt,
+)
 from everthread.store.records import (
     CallRow,
     CompactionRecord,
@@ -31,10 +36,10 @@ from everthread.store.records import (
 
 MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""
-USER_WORDS = "What the User Said"
-CHART_POINTS = 300
+USER_WORDS_HEADING = "What the User Said"
+MAX_CHART_POINTS = 300
 
-REASONS = {
+REASON_TEXTS = {
     "in-loop": "the prompt had reached the threshold",
     "preflight": "the new message took the prompt to the threshold",
     "hygiene": "the stored history was over 85 % of the window",
@@ -54,16 +59,13 @@ class WindowSize:
     source: str = ""
 
 
-# The list
-
-
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A place that was found, between lines of the messages before and after it."""
+    """A match of a search, with lines of the messages before and after it."""
 
     role: str
     words: Sequence[tuple[bool, str]]
-    """In pieces: whether each was searched for."""
+    """The text in pieces, each with whether it was searched for."""
     message: int | None
     before: str
     after: str
@@ -78,7 +80,7 @@ class ThreadEntry:
     window: WindowSize
     title: str
     comparison: CostComparison | None
-    """With the whole history; None without a compaction."""
+    """Comparison with the whole history; None without a compaction."""
     snippets: Sequence[Snippet] = ()
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
@@ -87,11 +89,11 @@ class ThreadEntry:
 
     @property
     def client(self) -> str:
-        return client_name(self.row.first)
+        return name_client(self.row.first)
 
     @property
     def difference(self) -> str:
-        """The dollars saved or paid more than with the whole history, in words; empty if unknown."""
+        """Return the dollars saved or paid more than with the whole history, in words; empty if unknown."""
         figure = self.comparison and describe_difference(self.comparison)
         return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
 
@@ -100,8 +102,13 @@ class ThreadEntry:
         return self.figures.model or self.row.tip.model
 
 
-def thread_title(first: Session, tip: Session, opening: str = "") -> str:
-    return line_of(tip.title or first.title or opening, 90) or first.id[:12]
+def make_thread_title(
+    first_session: Session, last_session: Session, first_words: str = ""
+) -> str:
+    return (
+        one_line_excerpt(last_session.title or first_session.title or first_words, 90)
+        or first_session.id[:12]
+    )
 
 
 CLIENT_NAMES = {
@@ -117,19 +124,16 @@ CLIENT_NAMES = {
     "gateway": "other clients",
     "terminal": "terminal agent",
 }
-"""What people call the programs that name themselves so."""
+"""Display names of programs, by the names that they send."""
 
 
-def client_name(session: Session) -> str:
+def name_client(session: Session) -> str:
     """Return the client's name, else how its messages arrived."""
-    return known_client(session.client or session.platform or "library")
+    return translate_client_name(session.client or session.platform or "library")
 
 
-def known_client(name: str) -> str:
-    return CLIENT_NAMES.get(name) or line_of(name, 40)
-
-
-# The window
+def translate_client_name(name: str) -> str:
+    return CLIENT_NAMES.get(name) or one_line_excerpt(name, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,22 +145,22 @@ class ContextPart:
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """What fills the window now."""
+    """The parts that fill the window now."""
 
     size: WindowSize
     parts: tuple[ContextPart, ...]
-    used: int
-    reported: bool
-    """Scaled to what the provider counted, not estimated alone."""
-    ahead: str = ""
+    used_tokens: int
+    is_reported: bool
+    """Whether the sizes are scaled to the provider's count; otherwise they are estimates."""
+    next_compaction: str = ""
     """When the next compaction is expected."""
 
     @property
     def free(self) -> int:
-        return max(0, self.size.tokens - self.used)
+        return max(0, self.size.tokens - self.used_tokens)
 
 
-PARTS = {
+PART_LABELS = {
     "system": "System prompt",
     "tools": "Tools and framing",
     "summary": "Summary",
@@ -166,26 +170,32 @@ PARTS = {
 }
 
 
-def stored_sizes(
+def sum_part_sizes(
     rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]
 ) -> dict[str, int]:
     """Return the tokens of each part of a session's context; the user's words are counted apart from summaries."""
-    sizes = dict.fromkeys(PARTS, 0)
+    sizes = dict.fromkeys(PART_LABELS, 0)
     for kind, role, is_tool, tokens in rows:
-        part = (
+        part_kind = (
             "summary"
             if kind == "summary"
             else "results"
             if is_tool and role != "assistant"
             else "talk"
         )
-        sizes[part] += tokens
-    return _with_words(sizes, summaries)
+        sizes[part_kind] += tokens
+    return _separate_user_words(sizes, summaries)
 
 
-def _with_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
+def _separate_user_words(
+    sizes: dict[str, int], summaries: Sequence[str]
+) -> dict[str, int]:
     words = min(
-        sum(estimate(section) for text in summaries for section in user_words(text)),
+        sum(
+            estimate_tokens(section)
+            for text in summaries
+            for section in find_user_words(text)
+        ),
         sizes["summary"],
     )
     return {
@@ -195,44 +205,53 @@ def _with_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, in
     }
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     return (len(text) + 3) // 4
 
 
-def window_view(
+def make_window_view(
     system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]
 ) -> WindowView:
     """Return the parts of the next prompt. Tokens that the provider counted beyond them are tools and framing."""
-    parts = {**sizes, "system": estimate(content_text(system)) if system else 0}
-    main = [call for call in calls if call.task == "main"]
-    estimated = sum(parts.values())
-    reported = bool(main) and not main[-1].estimated
-    used = estimated
-    if reported:
-        used = main[-1].prompt + main[-1].output
-        if used >= estimated:
-            parts["tools"] = used - estimated
+    parts = {**sizes, "system": estimate_tokens(content_text(system)) if system else 0}
+    main_calls = [call for call in calls if call.task == "main"]
+    estimated_tokens = sum(parts.values())
+    is_reported = bool(main_calls) and not main_calls[-1].estimated
+    used_tokens = estimated_tokens
+    if is_reported:
+        used_tokens = main_calls[-1].prompt + main_calls[-1].output
+        if used_tokens >= estimated_tokens:
+            parts["tools"] = used_tokens - estimated_tokens
         else:  # the estimate was too high: the provider is right
             parts = {
-                kind: round(tokens * used / estimated) for kind, tokens in parts.items()
+                kind: round(tokens * used_tokens / estimated_tokens)
+                for kind, tokens in parts.items()
             }
-            used = sum(parts.values())
-    filled = tuple(
-        ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind]
+            used_tokens = sum(parts.values())
+    filled_parts = tuple(
+        ContextPart(kind, PART_LABELS[kind], parts[kind])
+        for kind in PART_LABELS
+        if parts[kind]
     )
-    return WindowView(size, filled, used, reported, _ahead(main, used, size.threshold))
+    return WindowView(
+        size,
+        filled_parts,
+        used_tokens,
+        is_reported,
+        _describe_next_compaction(main_calls, used_tokens, size.threshold),
+    )
 
 
-def user_words(summary: str) -> list[str]:
-    """The part of a summary that holds the user's own words."""
+def find_user_words(summary: str) -> list[str]:
+    """Return the sections of a summary that hold the user's own words."""
     lines = summary.split("\n")
-    starts = [
+    heading_lines = [
         number
         for number, line in enumerate(lines)
-        if line.strip("# ") == USER_WORDS and line.startswith("#")
+        if line.strip("# ") == USER_WORDS_HEADING and line.startswith("#")
     ]
     sections = []
-    for start in starts:
+    for start in heading_lines:
         end = next(
             (n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")),
             len(lines),
@@ -241,23 +260,29 @@ def user_words(summary: str) -> list[str]:
     return sections
 
 
-_COMPACTS_WHEN = "a compaction follows once it pays and the last one is not too recent."
+_COMPACTION_CONDITION = (
+    "a compaction follows once it pays and the last one is not too recent."
+)
 
 
-def _ahead(main: Sequence[CallRow], used: int, threshold: int) -> str:
-    """How many calls are left at the pace of the last ones."""
-    if used >= threshold:
-        return f"The prompt is past the threshold: {_COMPACTS_WHEN}"
-    steps = [later.prompt - sooner.prompt for sooner, later in pairwise(main[-11:])]
-    grown = [step for step in steps if step > 0]
-    if not grown:
+def _describe_next_compaction(
+    main_calls: Sequence[CallRow], used_tokens: int, threshold: int
+) -> str:
+    """Describe how many calls are left before the threshold, at the pace of the last ones."""
+    if used_tokens >= threshold:
+        return f"The prompt is past the threshold: {_COMPACTION_CONDITION}"
+    steps = [
+        later_call.prompt - earlier_call.prompt
+        for earlier_call, later_call in pairwise(main_calls[-11:])
+    ]
+    growth_steps = [step for step in steps if step > 0]
+    if not growth_steps:
         return ""
-    calls = max(1, round((threshold - used) / (sum(grown) / len(grown))))
-    distance = f"{calls:,} call{'' if calls == 1 else 's'}"
-    return f"In about {distance} the prompt reaches the threshold; {_COMPACTS_WHEN}"
-
-
-# Calls and the cache
+    calls = max(
+        1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps)))
+    )
+    calls_text = f"{calls:,} call{'' if calls == 1 else 's'}"
+    return f"In about {calls_text} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,87 +291,94 @@ class CacheMissRow:
 
     call: int
     cause: str
-    missed: int
-    is_asked: bool = False
-    """The provider gave the cause; otherwise it was worked out here."""
+    missed_tokens: int
+    is_reported: bool = False
+    """Whether the provider gave the cause; otherwise it is deduced here."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallsView:
     calls: tuple[CallRow, ...]
-    """To the main model, in order."""
+    """Calls to the main model, in order."""
     marks: tuple[tuple[int, str], ...]
-    """Before which call a compaction happened, and how large it was."""
+    """For each compaction, the index of the call after it, and its size in words."""
     misses: tuple[CacheMissRow, ...]
 
     @property
     def causes(self) -> list[tuple[str, int, int]]:
-        """Cause, calls, tokens; the dearest first."""
+        """Return cause, calls and tokens, the most expensive cause first."""
         sums: dict[str, tuple[int, int]] = {}
         for miss in self.misses:
             calls, tokens = sums.get(miss.cause, (0, 0))
-            sums[miss.cause] = calls + 1, tokens + miss.missed
+            sums[miss.cause] = calls + 1, tokens + miss.missed_tokens
         return sorted(
             ((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()),
             key=lambda row: -row[2],
         )
 
 
-def calls_view(
+def make_calls_view(
     calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
 ) -> CallsView:
-    main = [call for call in calls if call.task == "main"]
-    standing = sorted(
-        (one for one in compactions if one.reverted is None),
-        key=lambda one: one.created,
+    main_calls = [call for call in calls if call.task == "main"]
+    kept_compactions = sorted(
+        (
+            compaction_record
+            for compaction_record in compactions
+            if compaction_record.reverted is None
+        ),
+        key=lambda compaction_record: compaction_record.created,
     )
     marks = []
-    for compaction in standing:
-        at = next(
-            (n for n, call in enumerate(main) if call.created > compaction.created),
-            len(main),
+    for compaction in kept_compactions:
+        call_index = next(
+            (
+                n
+                for n, call in enumerate(main_calls)
+                if call.created > compaction.created
+            ),
+            len(main_calls),
         )
         record = compaction.record
         marks.append(
             (
-                at,
+                call_index,
                 f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens",
             )
         )
     return CallsView(
-        tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl))
+        tuple(main_calls),
+        tuple(marks),
+        tuple(_find_misses(main_calls, {call_index for call_index, _ in marks}, ttl)),
     )
 
 
-def _misses(
-    main: Sequence[CallRow], compacted: set[int], ttl: float
+def _find_misses(
+    main_calls: Sequence[CallRow], compacted_calls: set[int], ttl: float
 ) -> list[CacheMissRow]:
     misses: list[CacheMissRow] = []
-    if not any(call.read or call.write for call in main):
+    if not any(call.read or call.write for call in main_calls):
         return misses
-    for number, (before, call) in enumerate(pairwise(main), 1):
-        reusable = min(before.prompt, call.prompt)
-        missed = reusable - call.read
-        if reusable < MIN_CACHED_TOKENS or missed <= max(
-            MIN_CACHED_TOKENS, reusable // 10
+    for number, (previous_call, call) in enumerate(pairwise(main_calls), 1):
+        reusable_tokens = min(previous_call.prompt, call.prompt)
+        missed_tokens = reusable_tokens - call.read
+        if reusable_tokens < MIN_CACHED_TOKENS or missed_tokens <= max(
+            MIN_CACHED_TOKENS, reusable_tokens // 10
         ):
             continue
-        if number in compacted:
+        if number in compacted_calls:
             cause = "compaction"
-        elif before.model != call.model:
+        elif previous_call.model != call.model:
             cause = "model changed"
-        elif call.created - before.created > ttl:
+        elif call.created - previous_call.created > ttl:
             cause = "cache expired"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        is_asked = bool(call.cache_miss)
-        if is_asked:
+        is_reported = bool(call.cache_miss)
+        if is_reported:
             cause = f"{call.cache_miss} (says the provider)"
-        misses.append(CacheMissRow(number + 1, cause, missed, is_asked))
+        misses.append(CacheMissRow(number + 1, cause, missed_tokens, is_reported))
     return misses
-
-
-# Messages and what became of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,17 +388,17 @@ class MessageRow:
     id: int
     role: str
     label: str
-    """Whose it is, or which tools it calls or answers."""
+    """The author, or the tools that it calls or answers."""
     text: str
     cut: int
     """Characters that are not shown."""
     tokens: int
     created: float
-    fate: str = ""
+    visibility: str = ""
     folded: bool = False
 
 
-FATES = {
+VISIBILITY_LABELS = {
     "view": "in view",
     "short": "in view, shortened",
     "words": "in the user’s words",
@@ -379,16 +411,16 @@ FATES = {
 class ContextView:
     """The model's current view: ids of whole and of shortened messages, and the summary's text."""
 
-    shown: frozenset[int]
-    shortened: frozenset[int]
+    shown_ids: frozenset[int]
+    shortened_ids: frozenset[int]
     summary: str
     words: str
 
-    def fate(self, message: StoredMessage) -> str:
-        """Say what became of a message."""
-        if message.id in self.shortened:
+    def visibility(self, message: StoredMessage) -> str:
+        """Return where the model still sees a message: a key of `VISIBILITY_LABELS`."""
+        if message.id in self.shortened_ids:
             return "short"
-        if message.id in self.shown:
+        if message.id in self.shown_ids:
             return "view"
         if is_user_message(message.body):
             words = " ".join(text_of(message.body).split())[:60]
@@ -396,7 +428,7 @@ class ContextView:
         return "journal" if self._is_in_summary(message.body) else "recall"
 
     def _is_in_summary(self, body: Message) -> bool:
-        """Whether the summary names what this message did."""
+        """Return whether the summary names an argument of this message's calls."""
         values = (value for call in calls_of(body) for value in call.parsed.values())
         return any(
             isinstance(value, str)
@@ -406,40 +438,40 @@ class ContextView:
         )
 
 
-def context_view(
+def make_context_view(
     in_view: set[int], shortened: set[int], summaries: Sequence[str]
 ) -> ContextView:
     summary = "\n".join(summaries)
-    words = " ".join(" ".join(user_words(summary)).split())
+    words = " ".join(" ".join(find_user_words(summary)).split())
     return ContextView(
         frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words
     )
 
 
-def message_view(
+def make_message_row(
     message: StoredMessage,
     *,
     chars: int,
-    fate: str = "",
+    visibility: str = "",
     start: int = 0,
     revealed: bool = False,
 ) -> MessageRow:
-    body = body_text(message.body)
-    text = excerpt(body, chars, start=start, revealed=revealed)
+    body = message_text(message.body)
+    text = excerpt(body, chars, start=start, is_revealed=revealed)
     return MessageRow(
         message.id,
         str(message.body.get("role", "")),
-        label=message_label(message),
+        label=describe_message(message),
         text=text,
         cut=max(0, len(body) - chars),
-        tokens=message.tokens or estimate(body),
+        tokens=message.tokens or estimate_tokens(body),
         created=message.created,
-        fate=fate,
-        folded=fate not in ("", "view", "short"),
+        visibility=visibility,
+        folded=visibility not in ("", "view", "short"),
     )
 
 
-def message_label(message: StoredMessage) -> str:
+def describe_message(message: StoredMessage) -> str:
     if message.kind == "summary":
         return "summary"
     body = message.body
@@ -447,11 +479,10 @@ def message_label(message: StoredMessage) -> str:
         result.name for result in results_of(body) if result.name
     ]
     role = str(body.get("role", ""))
-    listed = ", ".join(dict.fromkeys(line_of(name, 40) for name in names[:4]))
-    return f"{role}: {listed}" if listed else role
-
-
-# A compaction
+    tool_names = ", ".join(
+        dict.fromkeys(one_line_excerpt(name, 40) for name in names[:4])
+    )
+    return f"{role}: {tool_names}" if tool_names else role
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +491,7 @@ class CompactionItem:
 
     stored: CompactionRecord
     number: int
-    """Among those of its thread, in the order they were made; those that were undone keep theirs."""
+    """Its number among the compactions of its thread, in order; undone ones keep theirs."""
     calls_since: int
 
     @property
@@ -469,7 +500,7 @@ class CompactionItem:
 
     @property
     def reason(self) -> str:
-        return REASONS.get(self.record.reason, self.record.reason)
+        return REASON_TEXTS.get(self.record.reason, self.record.reason)
 
     @property
     def share(self) -> float:
@@ -481,53 +512,59 @@ class CompactionItem:
 
     @property
     def spared(self) -> int:
-        """Tokens that later calls did not carry because of it."""
+        """Return the tokens that later calls did not carry because of it."""
         return self.calls_since * max(
             0, self.record.tokens_before - self.record.tokens_after
         )
 
 
-def compaction_items(
+def make_compaction_items(
     records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()
 ) -> list[CompactionItem]:
-    main = [call.created for call in calls if call.task == "main"]
+    call_times = [call.created for call in calls if call.task == "main"]
     return [
         CompactionItem(
             stored,
             number,
-            sum(at > stored.created for at in main) if stored.reverted is None else 0,
+            sum(call_time > stored.created for call_time in call_times)
+            if stored.reverted is None
+            else 0,
         )
-        for number, stored in enumerate(sorted(records, key=lambda one: one.id), 1)
+        for number, stored in enumerate(
+            sorted(records, key=lambda record: record.id), 1
+        )
     ]
 
 
 def describe_checks(figures: Mapping[str, Any]) -> list[str]:
-    """Say in sentences how a summary was checked."""
+    """Describe in sentences how a summary was checked."""
     counts = {name: value for name, value in figures.items() if isinstance(value, int)}
     sentences = []
     if counts.get("facts"):
         facts = count_noun(counts["facts"], "file, error or other fact")
         if counts["facts"] > 1:
             facts = f"{counts['facts']:,} files, errors and other facts"
-        present = counts.get("present", 0)
-        added = counts.get("added", 0)
-        rest = f"; {added:,} were added" if added else ""
-        sentences.append(f"The summary as written named {present:,} of {facts}{rest}.")
+        present_count = counts.get("present", 0)
+        added_count = counts.get("added", 0)
+        added_text = f"; {added_count:,} were added" if added_count else ""
+        sentences.append(
+            f"The summary as written named {present_count:,} of {facts}{added_text}."
+        )
     if counts.get("checked"):
-        checked = count_noun(counts["checked"], "name")
-        unverified = counts.get("unverified", 0)
-        found = (
-            f"{unverified:,} of them occur in no message and are marked (unverified)"
-            if unverified
+        names_text = count_noun(counts["checked"], "name")
+        unverified_count = counts.get("unverified", 0)
+        result = (
+            f"{unverified_count:,} of them occur in no message and are marked (unverified)"
+            if unverified_count
             else "all of them occur in the messages"
         )
         sentences.append(
-            f"{checked} and figures were looked up in the messages: {found}."
+            f"{names_text} and figures were looked up in the messages: {result}."
         )
     return sentences
 
 
-PHASES = {
+PHASE_LABELS = {
     "prune": "Old tool results shortened to a line",
     "boundaries": "Messages kept word for word",
     "summarise": "Older messages summarised",
@@ -538,7 +575,7 @@ def describe_phases(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the steps of a compaction in plain words, with the tokens before and after."""
     return [
         (
-            PHASES.get(str(phase.get("name")), clean(str(phase.get("name")))),
+            PHASE_LABELS.get(str(phase.get("name")), clean(str(phase.get("name")))),
             f"{phase.get('before', 0):,}",
             f"{phase.get('after', 0):,}",
         )
@@ -547,10 +584,13 @@ def describe_phases(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def pick_points(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:
-    """Which of many values a chart shows: the first, the last, and evenly between."""
-    if len(values) <= most:
+def pick_points(values: Sequence[Any], max_points: int = MAX_CHART_POINTS) -> list[int]:
+    """Return the indexes of the values that a chart shows: the first, the last, and evenly between."""
+    if len(values) <= max_points:
         return list(range(len(values)))
     return sorted(
-        {round(number * (len(values) - 1) / (most - 1)) for number in range(most)}
+        {
+            round(number * (len(values) - 1) / (max_points - 1))
+            for number in range(max_points)
+        }
     )

@@ -21,28 +21,28 @@ from everthread.core.messages import Message, iterate_strings, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.log import (
     ClientCompaction,
-    Lines,
     Log,
     LoggedMessage,
     LogStream,
+    NumberedLines,
     count_in,
     describe_gaps,
-    first_model,
-    inject_text,
+    find_first_model,
+    make_injected_message,
     object_in,
     parse_time,
     text_in,
 )
 from everthread.wire import anthropic
 
-USUAL_WINDOW = 200_000
-LARGE_WINDOW = 1_000_000
+DEFAULT_CLAUDE_WINDOW = 200_000
+LARGE_CLAUDE_WINDOW = 1_000_000
 
-_SYNTHETIC = "<synthetic>"
+_SYNTHETIC_MODEL = "<synthetic>"
 """The model's name in messages that the client wrote itself."""
-_SAID_WITH_REJECTION = "To tell you how to proceed, the user said:\n"
+_REJECTION_PREFIX = "To tell you how to proceed, the user said:\n"
 """Comes before the user's words in the result of a call that the user rejected."""
-_NOT_SENT = frozenset(
+_UNSENT_ATTACHMENTS = frozenset(
     {
         "hook_system_message",
         "command_permissions",
@@ -51,7 +51,7 @@ _NOT_SENT = frozenset(
     }
 )
 """Attachments that the model does not see."""
-_SENT_HOOKS = frozenset({"SessionStart", "UserPromptSubmit"})
+_SENT_HOOK_EVENTS = frozenset({"SessionStart", "UserPromptSubmit"})
 """Hooks whose output the model sees."""
 
 
@@ -64,73 +64,77 @@ def is_entry(value: Mapping[str, Any]) -> bool:
     )
 
 
-def read(lines: Lines, source: str, warnings: list[str]) -> Log:
+def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
     """Read the last branch of the conversation."""
-    tree = _LineTree.of(lines)
-    reading = _Reading(tree)
-    entries = list(reading.read_entries(lines))
-    model = first_model(entries)
+    overview = _LogOverview.from_lines(lines)
+    reader = _SessionReader(overview)
+    entries = list(reader.read_entries(lines))
+    model = find_first_model(entries)
     return Log(
         source,
         "claude-code",
         entries,
         model=model.removesuffix("[1m]"),
-        warnings=[*warnings, *describe_gaps(reading.bad, reading.left_out)],
-        session=tree.session,
-        title=tree.title,
-        window=_find_window(model, reading.compactions),
-        compactions=reading.compactions,
+        warnings=[*warnings, *describe_gaps(reader.bad_lines, reader.left_out)],
+        session=overview.session,
+        title=overview.title,
+        window=_find_window(model, reader.compactions),
+        compactions=reader.compactions,
     )
 
 
-def stream(lines: Lines, source: str, warnings: list[str]) -> LogStream:
-    """Read the last branch of the conversation while it is stored; the lines are read once before."""
-    tree = _LineTree.of(lines)
+def stream(lines: NumberedLines, source: str, warnings: list[str]) -> LogStream:
+    """Read the last branch of the conversation one message at a time, after one pass over all lines."""
+    overview = _LogOverview.from_lines(lines)
     log = Log(
         source,
         "claude-code",
         [],
-        model=tree.model.removesuffix("[1m]"),
+        model=overview.model.removesuffix("[1m]"),
         warnings=[*warnings],
-        session=tree.session,
-        title=tree.title,
+        session=overview.session,
+        title=overview.title,
     )
 
     def read_entries() -> Iterator[LoggedMessage]:
-        reading = _Reading(tree)
-        yield from reading.read_entries(lines)
-        log.warnings.extend(describe_gaps(reading.bad, reading.left_out))
+        reader = _SessionReader(overview)
+        yield from reader.read_entries(lines)
+        log.warnings.extend(describe_gaps(reader.bad_lines, reader.left_out))
 
     return LogStream(log, read_entries())
 
 
-def _title_in(value: Mapping[str, Any]) -> str:
+def _read_title(value: Mapping[str, Any]) -> str:
     return text_in(value, "customTitle") or text_in(value, "summary")
 
 
 def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
     """Return the window that the log shows: by the model's name, or by the size before a compaction."""
-    sizes = [one.tokens_before for one in compactions if one.tokens_before is not None]
-    if model.endswith("[1m]") or any(size > USUAL_WINDOW for size in sizes):
-        return LARGE_WINDOW
-    if any(one.trigger == "auto" for one in compactions):
-        return USUAL_WINDOW
+    sizes = [
+        compaction.tokens_before
+        for compaction in compactions
+        if compaction.tokens_before is not None
+    ]
+    if model.endswith("[1m]") or any(size > DEFAULT_CLAUDE_WINDOW for size in sizes):
+        return LARGE_CLAUDE_WINDOW
+    if any(compaction.trigger == "auto" for compaction in compactions):
+        return DEFAULT_CLAUDE_WINDOW
     return None
 
 
 @dataclass
-class _Answer:
+class _PartialAnswer:
     """The lines of one answer, joined."""
 
     lines: list[int]
     message: dict[str, Any]
-    at: float | None
+    timestamp: float | None
     usage: CanonicalUsage | None
 
 
 @dataclass
 class _Boundary:
-    """A compaction while the client's new context is read."""
+    """A compaction whose new context is still being read."""
 
     value: Mapping[str, Any]
     before: int
@@ -141,60 +145,64 @@ class _Boundary:
 
 
 @dataclass
-class _Reading:
-    tree: _LineTree
-    finished: int = 0
+class _SessionReader:
+    """Collects the messages of a session, line by line."""
+
+    overview: _LogOverview
+    finished_count: int = 0
     """Number of messages that were handed out."""
     messages: list[LoggedMessage] = field(default_factory=list)
     """The messages after them."""
     compactions: list[ClientCompaction] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    bad: list[int] = field(default_factory=list)
-    answers: dict[str, tuple[int, _Answer]] = field(default_factory=dict)
+    bad_lines: list[int] = field(default_factory=list)
+    answers: dict[str, tuple[int, _PartialAnswer]] = field(default_factory=dict)
     """Answers of which more lines follow, by message id, each with the number of messages before it."""
     boundary: _Boundary | None = None
     texts: dict[str, str] = field(default_factory=dict)
     """The texts of preserved lines, by id."""
 
-    def read_entries(self, lines: Lines) -> Iterator[LoggedMessage]:
+    def read_entries(self, lines: NumberedLines) -> Iterator[LoggedMessage]:
         """Yield the messages in order, each when no later line can change it."""
         for number, value in lines:
             self._read_line(number, value)
             yield from self._take_finished()
-        self.end_context()
+        self._record_compaction()
         self.answers.clear()
         yield from self._take_finished()
 
     def _take_finished(self) -> list[LoggedMessage]:
-        first_open = min(
-            (before for before, _ in self.answers.values()), default=self._count
+        first_open_answer = min(
+            (index for index, _ in self.answers.values()), default=self._message_count
         )
-        finished = self.messages[: first_open - self.finished]
-        del self.messages[: len(finished)]
-        self.finished = first_open
-        return finished
+        finished_messages = self.messages[: first_open_answer - self.finished_count]
+        del self.messages[: len(finished_messages)]
+        self.finished_count = first_open_answer
+        return finished_messages
 
     @property
-    def _count(self) -> int:
-        return self.finished + len(self.messages)
+    def _message_count(self) -> int:
+        return self.finished_count + len(self.messages)
 
     def _read_line(self, number: int, value: Mapping[str, Any]) -> None:
         uuid = text_in(value, "uuid")
-        if uuid and text_in(value, "parentUuid") in self.tree.abandoned:
-            self.tree.abandoned.add(uuid)
+        if uuid and text_in(value, "parentUuid") in self.overview.abandoned:
+            self.overview.abandoned.add(uuid)
         if value.get("isSidechain") is True:
             self.left_out["a subagent's own conversation"] += is_entry(value)
-        elif uuid in self.tree.abandoned:
+        elif uuid in self.overview.abandoned:
             self.left_out["a branch that was given up"] += is_entry(value)
         elif value.get("subtype") == "compact_boundary":
-            self.end_context()
-            self.boundary = _Boundary(value, self._count, self._preserved_texts(value))
+            self._record_compaction()
+            self.boundary = _Boundary(
+                value, self._message_count, self._list_preserved_texts(value)
+            )
         elif kind_of(value) == "attachment":
             self._read_attachment(value)
         elif is_entry(value):
             self._read_entry(number, value)
 
-    def end_context(self) -> None:
+    def _record_compaction(self) -> None:
         """Record the compaction whose new context is complete."""
         if self.boundary is None:
             return
@@ -206,41 +214,46 @@ class _Reading:
                 boundary.before,
                 boundary.summary,
                 "\n".join([*boundary.preserved, *boundary.restored]),
-                at=parse_time(boundary.value.get("timestamp")),
+                timestamp=parse_time(boundary.value.get("timestamp")),
                 trigger=text_in(figures, "trigger"),
                 tokens_before=count_in(figures, "preTokens"),
             )
         )
 
-    def _preserved_texts(self, value: Mapping[str, Any]) -> list[str]:
+    def _list_preserved_texts(self, value: Mapping[str, Any]) -> list[str]:
         return [
-            self.texts[uuid] for uuid in _preserved_ids(value) if uuid in self.texts
+            self.texts[uuid]
+            for uuid in _list_preserved_ids(value)
+            if uuid in self.texts
         ]
 
     def _read_attachment(self, value: Mapping[str, Any]) -> None:
         attachment = object_in(value, "attachment")
-        at = parse_time(value.get("timestamp"))
+        timestamp = parse_time(value.get("timestamp"))
         if kind_of(attachment) == "queued_command":
-            for message in _queued_messages(attachment):
-                self.messages.append(LoggedMessage(message, at))
+            for message in _read_queued_messages(attachment):
+                self.messages.append(LoggedMessage(message, timestamp))
             return
-        text = _attachment_text(attachment)
+        text = _read_attachment_text(attachment)
         if self.boundary is not None:
             self.boundary.restored.append(text)
         elif text:
-            self.messages.append(LoggedMessage(inject_text(text), at))
+            self.messages.append(LoggedMessage(make_injected_message(text), timestamp))
 
     def _read_entry(self, number: int, value: Mapping[str, Any]) -> None:
         message = dict(value["message"])
         if value.get("isCompactSummary") is True:
             if self.boundary is None:  # the boundary's line is damaged
-                self.boundary = _Boundary(value, self._count, [])
+                self.boundary = _Boundary(value, self._message_count, [])
             self.boundary.summary = _text_of(message)
             return
-        if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC:
+        if (
+            value.get("isApiErrorMessage") is True
+            or message.get("model") == _SYNTHETIC_MODEL
+        ):
             self.left_out["a notice of the client, not of the model"] += 1
             return
-        if text_in(value, "uuid") in self.tree.preserved:
+        if text_in(value, "uuid") in self.overview.preserved:
             self.texts[text_in(value, "uuid")] = _text_of(message)
         if value["type"] == "assistant":
             self._read_answer(number, value, message)
@@ -249,68 +262,81 @@ class _Reading:
             self.boundary.restored.append(_text_of(message))
         try:
             decoded = anthropic.decode_messages(
-                [{"role": message["role"], "content": _sent_content(value, message)}]
+                [
+                    {
+                        "role": message["role"],
+                        "content": _mark_injected_content(value, message),
+                    }
+                ]
             )
         except WireError:
-            self.bad.append(number)
+            self.bad_lines.append(number)
             return
-        at = parse_time(value.get("timestamp"))
-        for part in _split_rejections(decoded):
-            self.messages.append(LoggedMessage(part, at))
+        timestamp = parse_time(value.get("timestamp"))
+        for message_part in _split_rejections(decoded):
+            self.messages.append(LoggedMessage(message_part, timestamp))
 
     def _read_answer(
         self, number: int, value: Mapping[str, Any], message: dict[str, Any]
     ) -> None:
         """Read a line of an answer. Results of parallel calls between its lines come after the whole answer."""
-        self.end_context()
+        self._record_compaction()
         usage = (
             normalize_usage(message["usage"])
             if isinstance(message.get("usage"), Mapping)
             else None
         )
-        name = text_in(message, "id")
-        known = self.answers.get(name)
-        if known is None:
-            answer = _Answer(
+        message_id = text_in(message, "id")
+        open_answer = self.answers.get(message_id)
+        if open_answer is None:
+            answer = _PartialAnswer(
                 [number], message, parse_time(value.get("timestamp")), usage
             )
-            index = self._count
+            index = self._message_count
         else:
-            index, before = known
-            blocks = _blocks(before.message)
-            added = [block for block in _blocks(message) if block not in blocks]
-            joined = {**before.message, **message, "content": [*blocks, *added]}
-            answer = _Answer(
-                [*before.lines, number],
-                joined,
-                before.at,
-                _larger_output(before.usage, usage),
+            index, earlier_answer = open_answer
+            blocks = _list_blocks(earlier_answer.message)
+            new_blocks = [
+                block for block in _list_blocks(message) if block not in blocks
+            ]
+            joined_message = {
+                **earlier_answer.message,
+                **message,
+                "content": [*blocks, *new_blocks],
+            }
+            answer = _PartialAnswer(
+                [*earlier_answer.lines, number],
+                joined_message,
+                earlier_answer.timestamp,
+                _choose_larger_output(earlier_answer.usage, usage),
             )
         entry = _decode_answer(answer)
         if entry is None:
-            self.bad.append(number)
-        elif known is None:
+            self.bad_lines.append(number)
+        elif open_answer is None:
             self.messages.append(entry)
         else:
-            self.messages[index - self.finished] = entry
-        if number >= self.tree.last_lines.get(name, 0):
-            self.answers.pop(name, None)
+            self.messages[index - self.finished_count] = entry
+        if number >= self.overview.last_lines.get(message_id, 0):
+            self.answers.pop(message_id, None)
         elif entry is not None:
-            self.answers[name] = index, answer
+            self.answers[message_id] = index, answer
 
 
-def _larger_output(
-    before: CanonicalUsage | None, usage: CanonicalUsage | None
+def _choose_larger_output(
+    earlier_usage: CanonicalUsage | None, usage: CanonicalUsage | None
 ) -> CanonicalUsage | None:
     """Return the usage that states more output: the figure grows while the answer streams."""
-    if before is None or usage is None:
-        return usage or before
-    return usage if usage.output_tokens >= before.output_tokens else before
+    if earlier_usage is None or usage is None:
+        return usage or earlier_usage
+    return (
+        usage if usage.output_tokens >= earlier_usage.output_tokens else earlier_usage
+    )
 
 
-def _decode_answer(answer: _Answer) -> LoggedMessage | None:
+def _decode_answer(answer: _PartialAnswer) -> LoggedMessage | None:
     name = text_in(answer.message, "model")
-    content = [_strip_display_input(block) for block in _blocks(answer.message)]
+    content = [_strip_display_input(block) for block in _list_blocks(answer.message)]
     try:
         decoded = anthropic.decode_messages(
             [{"role": "assistant", "content": content}], model=name
@@ -318,7 +344,7 @@ def _decode_answer(answer: _Answer) -> LoggedMessage | None:
     except WireError:
         return None
     return (
-        LoggedMessage(decoded[0], answer.at, answer.usage, None, name)
+        LoggedMessage(decoded[0], answer.timestamp, answer.usage, None, name)
         if len(decoded) == 1
         else None
     )
@@ -338,21 +364,21 @@ def _strip_display_input(block: Any) -> Any:
     }
 
 
-def _sent_content(value: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
+def _mark_injected_content(value: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
     """Return the content of a user line; text that the client injected is marked."""
     content = message.get("content")
-    by_client = (
+    is_by_client = (
         value.get("isMeta") is True
         or object_in(value, "origin").get("kind", "human") != "human"
     )
-    if not by_client:
+    if not is_by_client:
         return content
     if isinstance(content, str):
-        return inject_text(content)["content"]
+        return make_injected_message(content)["content"]
     if not isinstance(content, list):
         return content
     return [
-        {**block, "text": inject_text(block["text"])["content"]}
+        {**block, "text": make_injected_message(block["text"])["content"]}
         if kind_of(block) == "text" and isinstance(block.get("text"), str)
         else block
         for block in content
@@ -362,54 +388,54 @@ def _sent_content(value: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
 def _split_rejections(messages: list[Message]) -> list[Message]:
     """Return the messages; words with which the user rejected a call become a message after all results."""
     results: list[Message] = []
-    said: list[Message] = []
+    user_messages: list[Message] = []
     for message in messages:
         content = message.get("content")
         is_rejection = (
             message["role"] == "tool"
             and isinstance(content, str)
-            and _SAID_WITH_REJECTION in content
+            and _REJECTION_PREFIX in content
         )
-        result, marker, words = str(content).partition(_SAID_WITH_REJECTION)
-        if is_rejection and words.strip():
+        result, marker, user_words = str(content).partition(_REJECTION_PREFIX)
+        if is_rejection and user_words.strip():
             results.append({**message, "content": result + marker.rstrip()})
-            said.append({"role": "user", "content": words.strip()})
+            user_messages.append({"role": "user", "content": user_words.strip()})
         else:
             results.append(message)
-    return results + said
+    return results + user_messages
 
 
-def _queued_messages(attachment: Mapping[str, Any]) -> list[Message]:
+def _read_queued_messages(attachment: Mapping[str, Any]) -> list[Message]:
     """Return the messages of a command that waited while the model worked."""
     prompt = attachment.get("prompt")
-    by_person = object_in(attachment, "origin").get("kind", "human") == "human"
+    is_by_user = object_in(attachment, "origin").get("kind", "human") == "human"
     if isinstance(prompt, str) and not (
-        by_person and attachment.get("commandMode", "prompt") == "prompt"
+        is_by_user and attachment.get("commandMode", "prompt") == "prompt"
     ):
-        return [inject_text(prompt)]
+        return [make_injected_message(prompt)]
     try:
         return list(anthropic.decode_messages([{"role": "user", "content": prompt}]))
     except WireError:
         return []
 
 
-def _attachment_text(attachment: Mapping[str, Any]) -> str:
+def _read_attachment_text(attachment: Mapping[str, Any]) -> str:
     """Return the text that the model gets with an attachment."""
     kind = kind_of(attachment)
-    if kind in _NOT_SENT or (
-        kind == "hook_success" and attachment.get("hookEvent") not in _SENT_HOOKS
+    if kind in _UNSENT_ATTACHMENTS or (
+        kind == "hook_success" and attachment.get("hookEvent") not in _SENT_HOOK_EVENTS
     ):
         return ""
-    return "\n".join(_content_strings(attachment))
+    return "\n".join(_list_content_strings(attachment))
 
 
-def _content_strings(value: Any) -> Iterator[str]:
+def _list_content_strings(value: Any) -> Iterator[str]:
     """Yield the texts of an attachment: strings and lists under the keys that hold content, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
-            yield from _content_strings(item)
+            yield from _list_content_strings(item)
     elif isinstance(value, Mapping):
         for key in (
             "filename",
@@ -425,12 +451,12 @@ def _content_strings(value: Any) -> Iterator[str]:
                 key == "addedNames"
                 and ("addedLines" in value or "addedBlocks" in value)
             ):
-                yield from _content_strings(value[key])
+                yield from _list_content_strings(value[key])
 
 
 @dataclass
-class _LineTree:
-    """Facts that are needed before the lines are read in order."""
+class _LogOverview:
+    """Facts from a first pass over the lines, needed to read them in order."""
 
     session: str = ""
     title: str = ""
@@ -444,33 +470,33 @@ class _LineTree:
     model: str = ""
 
     @classmethod
-    def of(cls, lines: Lines) -> Self:
-        tree = cls()
+    def from_lines(cls, lines: NumberedLines) -> Self:
+        overview = cls()
         prompts: dict[str, str] = {}
-        answers: set[str] = set()
+        message_ids: set[str] = set()
         for number, value in lines:
-            tree.session = tree.session or text_in(value, "sessionId")
-            tree.title = tree.title or _title_in(value)
-            tree.preserved.update(_preserved_ids(value))
+            overview.session = overview.session or text_in(value, "sessionId")
+            overview.title = overview.title or _read_title(value)
+            overview.preserved.update(_list_preserved_ids(value))
             uuid = text_in(value, "uuid")
             parent = text_in(value, "parentUuid")
             if value.get("type") == "assistant" and not value.get("isSidechain"):
                 message = object_in(value, "message")
-                name = text_in(message, "id")
-                if name in answers:
-                    tree.last_lines[name] = number
-                elif name:
-                    answers.add(name)
-                if text_in(message, "model") != _SYNTHETIC:
-                    tree.model = tree.model or text_in(message, "model")
+                message_id = text_in(message, "id")
+                if message_id in message_ids:
+                    overview.last_lines[message_id] = number
+                elif message_id:
+                    message_ids.add(message_id)
+                if text_in(message, "model") != _SYNTHETIC_MODEL:
+                    overview.model = overview.model or text_in(message, "model")
             if parent and _is_prompt(value):
                 if parent in prompts:
-                    tree.abandoned.add(prompts[parent])
+                    overview.abandoned.add(prompts[parent])
                 prompts[parent] = uuid
-        return tree
+        return overview
 
 
-def _preserved_ids(value: Mapping[str, Any]) -> list[str]:
+def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
     preserved = object_in(object_in(value, "compactMetadata"), "preservedMessages")
     ids = preserved.get("allUuids")
     if not isinstance(ids, list):
@@ -487,11 +513,11 @@ def _is_prompt(value: Mapping[str, Any]) -> bool:
     ):
         return False
     return not any(
-        kind_of(block) == "tool_result" for block in _blocks(value["message"])
+        kind_of(block) == "tool_result" for block in _list_blocks(value["message"])
     )
 
 
-def _blocks(message: Mapping[str, Any]) -> list[Any]:
+def _list_blocks(message: Mapping[str, Any]) -> list[Any]:
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -501,7 +527,7 @@ def _blocks(message: Mapping[str, Any]) -> list[Any]:
 def _text_of(message: Mapping[str, Any]) -> str:
     """Return all text of a message: words, arguments of calls, results."""
     texts: list[str] = []
-    for block in _blocks(message):
+    for block in _list_blocks(message):
         kind = kind_of(block)
         if kind == "text":
             texts.append(text_in(block, "text"))
@@ -510,7 +536,7 @@ def _text_of(message: Mapping[str, Any]) -> str:
         elif kind == "tool_result":
             texts += [
                 text_in(inner, "text")
-                for inner in _blocks(block)
+                for inner in _list_blocks(block)
                 if isinstance(inner, Mapping)
             ]
     return "\n".join(texts)

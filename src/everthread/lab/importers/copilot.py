@@ -14,19 +14,19 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, kind_of
 from everthread.lab.importers.log import (
     ClientCompaction,
-    Lines,
     Log,
     LoggedMessage,
-    answer_of,
+    NumberedLines,
     count_in,
     describe_gaps,
-    inject_text,
+    make_answer,
+    make_injected_message,
     object_in,
     parse_time,
     text_in,
 )
 
-_EVENTS = frozenset(
+_EVENT_TYPES = frozenset(
     {
         "session.start",
         "user.message",
@@ -38,14 +38,16 @@ _EVENTS = frozenset(
 
 
 def is_line(value: Mapping[str, Any]) -> bool:
-    return kind_of(value) in _EVENTS and isinstance(value.get("data"), Mapping)
+    return kind_of(value) in _EVENT_TYPES and isinstance(value.get("data"), Mapping)
 
 
 @dataclass
-class _Reading:
+class _EventReader:
+    """Collects the messages of a session, event by event."""
+
     messages: list[LoggedMessage] = field(default_factory=list)
     compactions: list[ClientCompaction] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
+    bad_lines: list[int] = field(default_factory=list)
     model: str = ""
     system: str | None = None
     session: str = ""
@@ -54,7 +56,7 @@ class _Reading:
     def read_event(self, number: int, value: Mapping[str, Any]) -> None:
         kind = text_in(value, "type")
         data = object_in(value, "data")
-        at = parse_time(value.get("timestamp"))
+        timestamp = parse_time(value.get("timestamp"))
         if kind == "session.start":
             self.session = text_in(data, "sessionId")
             self.model = text_in(data, "selectedModel") or self.model
@@ -63,7 +65,7 @@ class _Reading:
         elif kind == "system.message":
             self.system = self.system or text_in(data, "content") or None
         elif kind == "session.compaction_complete" and data.get("success") is not False:
-            self._add_compaction(data, at)
+            self._add_compaction(data, timestamp)
         elif text_in(data, "parentToolCallId"):
             self.subagents += kind == "assistant.message"
         elif kind in ("user.message", "assistant.message", "tool.execution_complete"):
@@ -73,9 +75,9 @@ class _Reading:
             }
             messages = readers.get(kind, _read_result)(data)
             if not messages:
-                self.bad.append(number)
+                self.bad_lines.append(number)
             for message in messages:
-                self._add(message, data, at)
+                self._add_message(message, data, timestamp)
 
     def _read_answer(self, data: Mapping[str, Any]) -> list[Message]:
         requests = data.get("toolRequests")
@@ -87,71 +89,75 @@ class _Reading:
         ]
         text = text_in(data, "content")
         return (
-            [answer_of(text, text_in(data, "reasoningText"), calls)]
+            [make_answer(text, text_in(data, "reasoningText"), calls)]
             if text or calls
             else []
         )
 
-    def _add(self, message: Message, data: Mapping[str, Any], at: float | None) -> None:
+    def _add_message(
+        self, message: Message, data: Mapping[str, Any], timestamp: float | None
+    ) -> None:
         if message["role"] != "assistant":
-            self.messages.append(LoggedMessage(message, at))
+            self.messages.append(LoggedMessage(message, timestamp))
             return
         self.model = text_in(data, "model") or self.model
         output = count_in(data, "outputTokens")
         usage = None if output is None else CanonicalUsage(output_tokens=output)
-        self.messages.append(LoggedMessage(message, at, usage, None, self.model))
+        self.messages.append(LoggedMessage(message, timestamp, usage, None, self.model))
 
-    def _add_compaction(self, data: Mapping[str, Any], at: float | None) -> None:
+    def _add_compaction(self, data: Mapping[str, Any], timestamp: float | None) -> None:
         compaction = ClientCompaction(
             len(self.messages),
             text_in(data, "summaryContent") or None,
-            at=at,
+            timestamp=timestamp,
             trigger="manual" if data.get("trigger") == "manual" else "auto",
             tokens_before=count_in(data, "preCompactionTokens"),
         )
         self.compactions.append(compaction)
 
 
-def read(lines: Lines, source: str, warnings: list[str]) -> Log:
-    reading = _Reading()
+def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
+    reader = _EventReader()
     for number, value in lines:
-        reading.read_event(number, value)
-    left_out = {"a subagent's own conversation": reading.subagents}
+        reader.read_event(number, value)
+    left_out = {"a subagent's own conversation": reader.subagents}
     return Log(
         source,
         "copilot",
-        reading.messages,
-        system=reading.system,
-        model=reading.model,
-        warnings=[*warnings, *describe_gaps(reading.bad, left_out)],
-        session=reading.session,
-        compactions=reading.compactions,
+        reader.messages,
+        system=reader.system,
+        model=reader.model,
+        warnings=[*warnings, *describe_gaps(reader.bad_lines, left_out)],
+        session=reader.session,
+        compactions=reader.compactions,
     )
 
 
 def _read_prompt(data: Mapping[str, Any]) -> list[Message]:
     """Return the user's words, and before and after them the text that the client added."""
-    said = text_in(data, "content")
-    sent = text_in(data, "transformedContent")
-    if not said.strip():
-        return [inject_text(sent)] if sent.strip() else []
-    before, found, after = sent.partition(said)
-    added = [text.strip() for text in (before, after)] if found else ["", ""]
-    messages: list[Message] = [{"role": "user", "content": said}]
-    if added[0]:
-        messages.insert(0, inject_text(added[0]))
-    if added[1]:
-        messages.append(inject_text(added[1]))
+    user_words = text_in(data, "content")
+    sent_text = text_in(data, "transformedContent")
+    if not user_words.strip():
+        return [make_injected_message(sent_text)] if sent_text.strip() else []
+    text_before, separator, text_after = sent_text.partition(user_words)
+    added_texts = (
+        [text.strip() for text in (text_before, text_after)] if separator else ["", ""]
+    )
+    messages: list[Message] = [{"role": "user", "content": user_words}]
+    if added_texts[0]:
+        messages.insert(0, make_injected_message(added_texts[0]))
+    if added_texts[1]:
+        messages.append(make_injected_message(added_texts[1]))
     return messages
 
 
 def _read_result(data: Mapping[str, Any]) -> list[Message]:
-    call = data.get("toolCallId")
-    if not isinstance(call, str):
+    call_id = data.get("toolCallId")
+    if not isinstance(call_id, str):
         return []
     result = object_in(data, "result")
     text = text_in(result, "content") or text_in(object_in(data, "error"), "message")
-    message: Message = {"role": "tool", "tool_call_id": call, "content": text}
+    message: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
     return [
         message if data.get("success") is not False else {**message, "is_error": True}
     ]

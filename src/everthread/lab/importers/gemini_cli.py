@@ -15,19 +15,19 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, iterate_strings
 from everthread.lab.importers.log import (
     ClientCompaction,
-    Lines,
     Log,
     LoggedMessage,
-    answer_of,
+    NumberedLines,
     count_in,
     describe_gaps,
-    first_model,
+    find_first_model,
+    make_answer,
     object_in,
     parse_time,
     text_in,
 )
 
-_SPEAKERS = ("user", "gemini")
+_MESSAGE_TYPES = ("user", "gemini")
 
 
 def is_line(value: Mapping[str, Any]) -> bool:
@@ -43,7 +43,9 @@ def is_line(value: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _Reading:
+class _SessionReader:
+    """Collects the messages of a session, line by line."""
+
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Messages by id, in order."""
     compactions: list[tuple[int, str | None, float | None]] = field(
@@ -57,60 +59,62 @@ class _Reading:
 
     def read_line(self, value: Mapping[str, Any]) -> None:
         changes = object_in(value, "$set")
-        rewound = text_in(value, "$rewindTo")
-        if rewound:
-            self._rewind(rewound)
+        rewind_id = text_in(value, "$rewindTo")
+        if rewind_id:
+            self._rewind(rewind_id)
         elif changes:
             self.title = text_in(changes, "summary") or self.title
             if isinstance(changes.get("messages"), list):
-                self._replace(
-                    _records(changes["messages"]),
+                self._replace_records(
+                    _list_records(changes["messages"]),
                     parse_time(changes.get("lastUpdated")),
                 )
         elif isinstance(value.get("sessionId"), str):
             self.session = self.session or value["sessionId"]
-            for record in _records(value.get("messages")):
-                self._put(record)
-        elif value.get("type") in _SPEAKERS and isinstance(value.get("id"), str):
-            self._put(value)
+            for record in _list_records(value.get("messages")):
+                self._put_record(record)
+        elif value.get("type") in _MESSAGE_TYPES and isinstance(value.get("id"), str):
+            self._put_record(value)
 
-    def _put(self, record: Mapping[str, Any]) -> None:
+    def _put_record(self, record: Mapping[str, Any]) -> None:
         self.records[record["id"]] = record
         self.in_context.add(record["id"])
 
-    def _rewind(self, name: str) -> None:
-        kept = list(self.records)
-        del kept[kept.index(name) if name in kept else 0 :]
-        self.records = {key: self.records[key] for key in kept}
-        self.in_context &= set(kept)
+    def _rewind(self, message_id: str) -> None:
+        kept_ids = list(self.records)
+        del kept_ids[kept_ids.index(message_id) if message_id in kept_ids else 0 :]
+        self.records = {key: self.records[key] for key in kept_ids}
+        self.in_context &= set(kept_ids)
 
-    def _replace(self, records: list[Mapping[str, Any]], at: float | None) -> None:
+    def _replace_records(
+        self, records: list[Mapping[str, Any]], timestamp: float | None
+    ) -> None:
         """Read a whole list of messages: fewer of those in the context mean that the client compacted it."""
-        names = {record["id"] for record in records}
-        if self.in_context <= names:
+        ids = {record["id"] for record in records}
+        if self.in_context <= ids:
             for record in records:
-                self._put(record)
+                self._put_record(record)
             return
         originals = [
             record
-            for name, record in self.records.items()
-            if name in self.in_context - names
+            for message_id, record in self.records.items()
+            if message_id in self.in_context - ids
         ]
         copies = _find_copies(originals, records)
         if copies is not None:
             self.records = {
-                name: record
-                for name, record in self.records.items()
-                if name not in copies
+                message_id: record
+                for message_id, record in self.records.items()
+                if message_id not in copies
             }
             self.in_context -= copies
             return
-        added = [
+        new_texts = [
             _text_of(record) for record in records if record["id"] not in self.records
         ]
-        summary = "\n".join(text for text in added if text)
-        self.compactions.append((len(self.records), summary or None, at))
-        self.in_context = names & self.records.keys()
+        summary = "\n".join(text for text in new_texts if text)
+        self.compactions.append((len(self.records), summary or None, timestamp))
+        self.in_context = ids & self.records.keys()
 
 
 def _find_copies(
@@ -121,67 +125,67 @@ def _find_copies(
     The client may write its whole history again under new ids, several messages in one and without their usage.
     """
     copies: set[str] = set()
-    waiting = [record for record in originals if _text_of(record)]
+    unmatched = [record for record in originals if _text_of(record)]
     for record in records:
         text = _text_of(record)
         is_copy = not text
-        while waiting and text and waiting[0]["type"] == record["type"]:
-            words = _text_of(waiting[0])
-            if words not in text:
+        while unmatched and text and unmatched[0]["type"] == record["type"]:
+            original_text = _text_of(unmatched[0])
+            if original_text not in text:
                 break
-            del waiting[0]
+            del unmatched[0]
             is_copy = True
-            if words == text:
+            if original_text == text:
                 break
         if is_copy:
             copies.add(record["id"])
-    return None if waiting else copies
+    return None if unmatched else copies
 
 
-def read(lines: Lines, source: str, warnings: list[str]) -> Log:
-    reading = _Reading()
+def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
+    reader = _SessionReader()
     for _, value in lines:
-        reading.read_line(value)
+        reader.read_line(value)
     messages: list[LoggedMessage] = []
-    starts: list[int] = []
-    for record in reading.records.values():
-        starts.append(len(messages))
+    record_starts: list[int] = []
+    for record in reader.records.values():
+        record_starts.append(len(messages))
         messages += _read_record(record)
-    starts.append(len(messages))
+    record_starts.append(len(messages))
     compactions = [
-        ClientCompaction(starts[count], summary, at=at)
-        for count, summary, at in reading.compactions
+        ClientCompaction(record_starts[count], summary, timestamp=timestamp)
+        for count, summary, timestamp in reader.compactions
     ]
     return Log(
         source,
         "gemini-cli",
         messages,
-        model=first_model(messages),
+        model=find_first_model(messages),
         warnings=[*warnings, *describe_gaps([], {})],
-        session=reading.session,
-        title=reading.title,
+        session=reader.session,
+        title=reader.title,
         compactions=compactions,
     )
 
 
-def _records(value: Any) -> list[Mapping[str, Any]]:
+def _list_records(value: Any) -> list[Mapping[str, Any]]:
     """Return the messages of a person or of the model in a list."""
-    listed = value if isinstance(value, list) else []
+    items = value if isinstance(value, list) else []
     return [
         record
-        for record in listed
+        for record in items
         if isinstance(record, Mapping)
         and isinstance(record.get("id"), str)
-        and record.get("type") in _SPEAKERS
+        and record.get("type") in _MESSAGE_TYPES
     ]
 
 
 def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
-    at = parse_time(record.get("timestamp"))
+    timestamp = parse_time(record.get("timestamp"))
     text = _text_of(record)
     if record["type"] == "user":
         if text:
-            yield LoggedMessage({"role": "user", "content": text}, at)
+            yield LoggedMessage({"role": "user", "content": text}, timestamp)
         return
     tools = [
         call
@@ -197,13 +201,13 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
         return
     thoughts = "\n".join(
         iterate_strings(
-            [_thought_texts(thought) for thought in record.get("thoughts") or ()]
+            [_list_thought_texts(thought) for thought in record.get("thoughts") or ()]
         )
     )
     calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tools]
     yield LoggedMessage(
-        answer_of(text, thoughts, calls),
-        at,
+        make_answer(text, thoughts, calls),
+        timestamp,
         _read_usage(object_in(record, "tokens")),
         None,
         text_in(record, "model"),
@@ -213,12 +217,12 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
             "role": "tool",
             "tool_call_id": call["id"],
             "name": text_in(call, "name"),
-            "content": _result_text(call),
+            "content": _read_result_text(call),
         }
-        yield LoggedMessage(result, parse_time(call.get("timestamp")) or at)
+        yield LoggedMessage(result, parse_time(call.get("timestamp")) or timestamp)
 
 
-def _thought_texts(thought: Any) -> list[str]:
+def _list_thought_texts(thought: Any) -> list[str]:
     return (
         [text_in(thought, key) for key in ("subject", "description")]
         if isinstance(thought, Mapping)
@@ -239,11 +243,12 @@ def _text_of(record: Mapping[str, Any]) -> str:
     )
 
 
-def _result_text(call: Mapping[str, Any]) -> str:
+def _read_result_text(call: Mapping[str, Any]) -> str:
     parts = call.get("result")
-    listed = parts if isinstance(parts, list) else [parts]
+    parts_list = parts if isinstance(parts, list) else [parts]
     responses = [
-        object_in(object_in(part, "functionResponse"), "response") for part in listed
+        object_in(object_in(part, "functionResponse"), "response")
+        for part in parts_list
     ]
     return "\n".join(
         text for response in responses for text in iterate_strings(dict(response))

@@ -1,4 +1,4 @@
-"""Files of JSON lines, parsed anew for each pass: a log of 100 MB is never in memory as a whole."""
+"""Files of JSON lines, parsed again on each pass, so that a log of 100 MB is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from everthread.errors import TranscriptError
 
-GZIP = b"\x1f\x8b"
+GZIP_HEADER = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -24,35 +24,35 @@ class LineFile:
     def __init__(self, path: Path, source: str) -> None:
         self._path = path
         self._source = source
-        self.bad: set[int] = set()
-        """Numbers of the lines that are not JSON objects, known after the first pass."""
+        self.bad_lines: set[int] = set()
+        """Numbers of the lines that are not JSON objects; complete after the first pass."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in self._lines():
             value = _parse_object(line)
             if value is None:
-                self.bad.add(number)
+                self.bad_lines.add(number)
             else:
                 yield number, value
 
     @property
-    def first(self) -> dict[str, Any]:
-        """The first object."""
+    def first_object(self) -> dict[str, Any]:
+        """Return the first object."""
         return next(value for _, value in self)
 
     def begins_with_objects(self) -> bool:
         """Return whether the first of at least two lines is a JSON object, as in every log."""
         lines = self._lines()
-        first = next(lines, None)
+        first_line = next(lines, None)
         return (
-            first is not None
-            and _parse_object(first[1]) is not None
+            first_line is not None
+            and _parse_object(first_line[1]) is not None
             and next(lines, None) is not None
         )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank."""
-        with self._open() as file:
+        with self._open_bytes() as file:
             try:
                 for number, line in enumerate(file, 1):
                     text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
@@ -63,9 +63,9 @@ class LineFile:
                     f"{self._source}: cannot be unpacked: {error}"
                 ) from error
 
-    def _open(self) -> IO[bytes]:
+    def _open_bytes(self) -> IO[bytes]:
         with self._path.open("rb") as file:
-            is_packed = file.read(len(GZIP)) == GZIP
+            is_packed = file.read(len(GZIP_HEADER)) == GZIP_HEADER
         opener = gzip.open if is_packed else open
         return cast("IO[bytes]", opener(self._path, "rb"))
 

@@ -1,4 +1,4 @@
-"""The common form of a recorded conversation, and its reader for requests and messages of OpenAI and Anthropic."""
+"""A recorded conversation of any program, and a reader for requests and messages of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
 from everthread.wire.codecs import decode_any
 
-Lines = Iterable[tuple[int, dict[str, Any]]]
-"""The objects of a file of lines, each with the number of its line; iterated more than once."""
+NumberedLines = Iterable[tuple[int, dict[str, Any]]]
+"""The JSON objects of a file, each with its line number; can be iterated more than once."""
 
 
 CLIENT_NAMES = {
@@ -26,7 +26,7 @@ CLIENT_NAMES = {
     "opencode": "opencode",
     "pi": "pi",
 }
-"""The programs whose logs can be read, by the name of their form."""
+"""The programs whose logs can be read, by the name of their format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LoggedMessage:
     """One message of a log. An answer also has its usage, its cost in dollars and its model, if recorded."""
 
     message: Message
-    at: float | None = None
+    timestamp: float | None = None
     """Seconds since 1970."""
     usage: CanonicalUsage | None = None
     cost: float | None = None
@@ -50,8 +50,8 @@ class ClientCompaction:
     summary: str | None
     """The summary in the log; None if it cannot be read, for example because it is encrypted."""
     restored: str = ""
-    """The rest of the new context: kept messages, files, the prompt that continued the session."""
-    at: float | None = None
+    """The rest of the new context: preserved messages, files, the prompt that continued the session."""
+    timestamp: float | None = None
     trigger: str = ""
     """`auto` or `manual`, if the log states it."""
     tokens_before: int | None = None
@@ -68,7 +68,7 @@ class Log:
 
     source: str
     kind: str
-    """Its form: `openai_chat`, `anthropic`, `claude-code`, `codex`, …"""
+    """Its format: `openai_chat`, `anthropic`, `claude-code`, `codex`, …"""
     entries: list[LoggedMessage]
     system: System = None
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -97,9 +97,6 @@ class LogStream:
     entries: Iterable[LoggedMessage]
 
 
-# Values of a log, which may be of any type
-
-
 def parse_time(value: Any) -> float | None:
     """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970; None if it is not a time."""
     if isinstance(value, str):
@@ -108,12 +105,12 @@ def parse_time(value: Any) -> float | None:
         except (ValueError, OverflowError):
             return None
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return value / 1_000 if value > _MILLISECONDS else float(value)
+        return value / 1_000 if value > _MIN_MILLISECONDS else float(value)
     return None
 
 
-_MILLISECONDS = 1e11
-"""As seconds this is the year 5138."""
+_MIN_MILLISECONDS = 1e11
+"""Larger numbers are milliseconds: as seconds this is the year 5138."""
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
@@ -134,7 +131,12 @@ def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
 
 
 def usage_in(
-    value: Mapping[str, Any], prompt: str, output: str, *, read: str, write: str
+    value: Mapping[str, Any],
+    prompt: str,
+    output: str,
+    *,
+    cache_read: str,
+    cache_write: str,
 ) -> CanonicalUsage:
     """Return the usage in counts of these names; anything else than a count is 0."""
 
@@ -145,13 +147,13 @@ def usage_in(
     return CanonicalUsage(
         input_tokens=count(prompt),
         output_tokens=count(output),
-        cache_read_tokens=count(read),
-        cache_write_tokens=count(write),
+        cache_read_tokens=count(cache_read),
+        cache_write_tokens=count(cache_write),
     )
 
 
 def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
-    """The texts of the parts of one type, on lines of their own."""
+    """Return the texts of the parts of one type, each on a line of its own."""
     return "\n".join(
         part[key]
         for part in parts
@@ -159,37 +161,38 @@ def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -
     )
 
 
-def answer_of(
+def make_answer(
     text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]
 ) -> Message:
-    """An assistant message from its words, its reasoning and its calls: id, name and arguments of each."""
+    """Return an assistant message with this text, reasoning and calls: id, name and arguments of each."""
     message: Message = {"role": "assistant", "content": text or None}
     if thoughts:
         message["reasoning_content"] = thoughts
     tool_calls: Any = [
         {
-            "id": number,
+            "id": call_id,
             "type": "function",
             "function": {"name": str(name), "arguments": json.dumps(arguments or {})},
         }
-        for number, name, arguments in calls
+        for call_id, name, arguments in calls
     ]
     return {**message, "tool_calls": tool_calls} if tool_calls else message
 
 
-def inject_text(text: str) -> Message:
+def make_injected_message(text: str) -> Message:
     """Return a user message with a text that the client wrote, marked so that it is not taken for the user's words."""
     return {"role": "user", "content": f"<system-reminder>\n{text}\n</system-reminder>"}
 
 
 def without_reasoning(messages: Iterable[Message]) -> list[Message]:
     """Return the messages without reasoning and native values: only the model that reasoned can use them."""
-    dropped = ("reasoning_content", "_native")
+    dropped_keys = ("reasoning_content", "_native")
     return [
         cast(
-            "Message", {key: value for key, value in one.items() if key not in dropped}
+            "Message",
+            {key: value for key, value in message.items() if key not in dropped_keys},
         )
-        for one in messages
+        for message in messages
     ]
 
 
@@ -203,18 +206,18 @@ def count_in(value: Mapping[str, Any], key: str) -> int | None:
     )
 
 
-def first_model(entries: Sequence[LoggedMessage]) -> str:
-    """The model of the first answer that names one."""
+def find_first_model(entries: Sequence[LoggedMessage]) -> str:
+    """Return the model of the first answer that names one."""
     return next((entry.model for entry in entries if entry.model), "")
 
 
 def describe_gaps(
-    bad: list[int], left_out: Mapping[str, int], *, noun: str = "message"
+    bad_lines: list[int], left_out: Mapping[str, int], *, noun: str = "message"
 ) -> list[str]:
-    """The lines that cannot be read, and how many were left out for which reason."""
+    """Describe the lines that cannot be read, and how many were left out for which reason."""
     notes = (
-        [f"{format_line_numbers(bad)}: no {noun} that can be read; skipped"]
-        if bad
+        [f"{format_line_numbers(bad_lines)}: no {noun} that can be read; skipped"]
+        if bad_lines
         else []
     )
     return notes + [
@@ -224,16 +227,14 @@ def describe_gaps(
     ]
 
 
-def format_line_numbers(lines: list[int], most: int = 8) -> str:
-    """`line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
+def format_line_numbers(lines: list[int], max_numbers: int = 8) -> str:
+    """Format line numbers: `line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
     if len(lines) == 1:
         return f"line {lines[0]}"
-    if len(lines) > most:
-        return f"lines {', '.join(map(str, lines[:most]))}, … ({len(lines):,} in all)"
+    if len(lines) > max_numbers:
+        return f"lines {', '.join(map(str, lines[:max_numbers]))}, … ({len(lines):,} in all)"
     return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"
 
-
-# Messages and requests
 
 _TIME_FIELDS = ("timestamp", "created_at", "time")
 
@@ -259,9 +260,9 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
                 message,
                 next(
                     (
-                        at
+                        timestamp
                         for key in _TIME_FIELDS
-                        if (at := parse_time(item.get(key))) is not None
+                        if (timestamp := parse_time(item.get(key))) is not None
                     ),
                     None,
                 ),
@@ -283,7 +284,7 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
         entries=entries,
         system=request.system,
         tools=request.tools,
-        model=request.model or first_model(entries),
+        model=request.model or find_first_model(entries),
         warnings=warnings or [],
     )
 
@@ -291,26 +292,26 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
 def _add_usage(
     entries: list[LoggedMessage], usage: list[Mapping[str, Any]]
 ) -> list[LoggedMessage]:
-    answers = [
-        at
-        for at, entry in enumerate(entries)
+    answer_indexes = [
+        index
+        for index, entry in enumerate(entries)
         if entry.message.get("role") == "assistant"
     ]
     entries = list(entries)
     for number, figures in enumerate(usage):
-        before = figures.get("before_message")
-        index = (
-            before
-            if isinstance(before, int)
-            else answers[number]
-            if number < len(answers)
+        message_index = figures.get("before_message")
+        answer_index = (
+            message_index
+            if isinstance(message_index, int)
+            else answer_indexes[number]
+            if number < len(answer_indexes)
             else -1
         )
-        if index in answers:
+        if answer_index in answer_indexes:
             cost = figures.get("cost_usd")
             dollars = float(cost) if isinstance(cost, int | float) else None
-            entries[index] = replace(
-                entries[index],
+            entries[answer_index] = replace(
+                entries[answer_index],
                 usage=_read_usage(figures),
                 cost=dollars,
                 model=text_in(figures, "model"),
@@ -323,4 +324,6 @@ def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
     if not ({"input", "prompt"} & figures.keys()):
         return normalize_usage(figures)
     prompt = "input" if figures.get("input") else "prompt"
-    return usage_in(figures, prompt, "output", read="cache_read", write="cache_write")
+    return usage_in(
+        figures, prompt, "output", cache_read="cache_read", cache_write="cache_write"
+    )

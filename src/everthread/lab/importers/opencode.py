@@ -22,9 +22,9 @@ from everthread.lab.importers.log import (
     ClientCompaction,
     Log,
     LoggedMessage,
-    answer_of,
     dollars_in,
-    first_model,
+    find_first_model,
+    make_answer,
     object_in,
     parse_time,
     text_in,
@@ -45,7 +45,7 @@ def is_export(value: Any) -> bool:
 
 
 def is_session_file(value: Any) -> bool:
-    """Whether it is a session file of the storage, whose messages are in other files."""
+    """Return whether this is a session file of the storage, whose messages are in other files."""
     return (
         isinstance(value, Mapping)
         and str(value.get("id", "")).startswith("ses_")
@@ -64,19 +64,19 @@ def read(value: Mapping[str, Any], source: str) -> Log:
         if not isinstance(info, Mapping) or not isinstance(parts, list):
             skipped += 1
             continue
-        readable = [part for part in parts if isinstance(part, Mapping)]
+        readable_parts = [part for part in parts if isinstance(part, Mapping)]
         if info.get("summary") is True:
-            compactions.append(_read_compaction(info, readable, len(messages)))
+            compactions.append(_read_compaction(info, readable_parts, len(messages)))
         else:
-            messages += _read_message(info, readable)
+            messages += _read_message(info, readable_parts)
     info = value["info"]
-    words = f"{count_noun(skipped, 'message')} left out: not readable"
+    warning = f"{count_noun(skipped, 'message')} left out: not readable"
     return Log(
         source,
         "opencode",
         messages,
-        model=first_model(messages),
-        warnings=[words] if skipped else [],
+        model=find_first_model(messages),
+        warnings=[warning] if skipped else [],
         session=str(info.get("id", "")),
         title=text_in(info, "title"),
         compactions=compactions,
@@ -84,14 +84,16 @@ def read(value: Mapping[str, Any], source: str) -> Log:
 
 
 def _read_compaction(
-    info: Mapping[str, Any], parts: list[Mapping[str, Any]], before: int
+    info: Mapping[str, Any], parts: list[Mapping[str, Any]], message_count: int
 ) -> ClientCompaction:
-    at = parse_time(object_in(info, "time").get("created"))
-    return ClientCompaction(before, texts_of(parts, "text") or None, at=at)
+    timestamp = parse_time(object_in(info, "time").get("created"))
+    return ClientCompaction(
+        message_count, texts_of(parts, "text") or None, timestamp=timestamp
+    )
 
 
-def from_storage(path: Path) -> dict[str, Any]:
-    """A session file of the storage with its messages and parts, in the form of an export."""
+def load_from_storage(path: Path) -> dict[str, Any]:
+    """Load a session file of the storage with its messages and parts, in the format of an export."""
     info = json.loads(path.read_bytes())
     storage = path.parent.parent.parent
     messages = []
@@ -106,14 +108,14 @@ def from_storage(path: Path) -> dict[str, Any]:
 
 
 def split_address(address: str) -> tuple[Path, str] | None:
-    """The database and the session's id in `FILE#ses_…`; None if the address is a plain file."""
+    """Return the database and the session's id in `FILE#ses_…`; None if the address is a plain file."""
     file, _, session = address.rpartition("#")
     path = Path(file).expanduser()
     return (path, session) if session.startswith("ses_") and path.is_file() else None
 
 
 def list_sessions(database: Path) -> list[str]:
-    """The ids of the sessions in a database, the oldest first, without those of subagents."""
+    """Return the ids of the sessions in a database, the oldest first, without those of subagents."""
     rows = _query(
         database,
         "SELECT id FROM session WHERE parent_id IS NULL ORDER BY time_created, id",
@@ -121,8 +123,8 @@ def list_sessions(database: Path) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def from_database(database: Path, session: str) -> dict[str, Any]:
-    """A session of the database in the form of an export."""
+def load_from_database(database: Path, session: str) -> dict[str, Any]:
+    """Load a session of the database in the format of an export."""
     rows = _query(database, "SELECT id, title FROM session WHERE id = ?", session)
     if not rows:
         raise TranscriptError(f"has no session {session}")
@@ -148,7 +150,7 @@ def from_database(database: Path, session: str) -> dict[str, Any]:
 
 
 def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
-    """Rows of the database, which another process may be writing to."""
+    """Return rows of the database, to which another process may be writing."""
     try:
         with closing(
             sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
@@ -164,10 +166,14 @@ def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
 def _read_message(
     info: Mapping[str, Any], parts: list[Mapping[str, Any]]
 ) -> list[LoggedMessage]:
-    at = parse_time(object_in(info, "time").get("created"))
+    timestamp = parse_time(object_in(info, "time").get("created"))
     if info.get("role") == "user":
-        text = texts_of([_set_apart(part) for part in parts], "text")
-        return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
+        text = texts_of([_mark_synthetic(part) for part in parts], "text")
+        return (
+            [LoggedMessage({"role": "user", "content": text}, timestamp)]
+            if text
+            else []
+        )
     steps: list[list[Mapping[str, Any]]] = [[]]
     for part in parts:  # each step of an answer was a call of its own; its tools' results are between the steps
         if part.get("type") == "step-start" and steps[-1]:
@@ -176,12 +182,12 @@ def _read_message(
     return [
         message
         for step in steps
-        for message in _read_step(step, at, text_in(info, "modelID"))
+        for message in _read_step(step, timestamp, text_in(info, "modelID"))
     ]
 
 
-def _set_apart(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Mark a text that opencode wrote in the user's name, so that it is not the user's."""
+def _mark_synthetic(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Mark a text that opencode wrote in the user's name, so that it does not count as the user's."""
     if part.get("synthetic") is not True or part.get("type") != "text":
         return part
     text = f"<system-reminder>\n{text_in(part, 'text')}\n</system-reminder>"
@@ -189,9 +195,9 @@ def _set_apart(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read_step(
-    parts: list[Mapping[str, Any]], at: float | None, model: str
+    parts: list[Mapping[str, Any]], timestamp: float | None, model: str
 ) -> list[LoggedMessage]:
-    """The answer of a step and the results of its tools."""
+    """Return the answer of a step and the results of its tools."""
     text = texts_of(parts, "text")
     tools = [
         part
@@ -217,24 +223,34 @@ def _read_step(
             "name": name,
             "content": str(output),
         }
-        results.append(LoggedMessage(result, at))
-    end = next((part for part in parts if part.get("type") == "step-finish"), {})
-    message = answer_of(text, texts_of(parts, "reasoning"), calls)
+        results.append(LoggedMessage(result, timestamp))
+    step_end = next((part for part in parts if part.get("type") == "step-finish"), {})
+    message = make_answer(text, texts_of(parts, "reasoning"), calls)
     return [
-        LoggedMessage(message, at, _read_usage(end), dollars_in(end, "cost"), model),
+        LoggedMessage(
+            message,
+            timestamp,
+            _read_usage(step_end),
+            dollars_in(step_end, "cost"),
+            model,
+        ),
         *results,
     ]
 
 
-def _read_usage(end: Mapping[str, Any]) -> CanonicalUsage | None:
-    """The usage at the end of a step; the reasoning is counted beside the output."""
-    tokens = object_in(end, "tokens")
+def _read_usage(step_end: Mapping[str, Any]) -> CanonicalUsage | None:
+    """Return the usage at the end of a step, where reasoning is counted apart from the output."""
+    tokens = object_in(step_end, "tokens")
     if not tokens:
         return None
     cache = object_in(tokens, "cache")
-    flat = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
-    thought = usage_in(flat, "", "reasoning", read="", write="").output_tokens
-    usage = usage_in(flat, "input", "output", read="read", write="write")
+    counts = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
+    thought_tokens = usage_in(
+        counts, "", "reasoning", cache_read="", cache_write=""
+    ).output_tokens
+    usage = usage_in(counts, "input", "output", cache_read="read", cache_write="write")
     return replace(
-        usage, output_tokens=usage.output_tokens + thought, reasoning_tokens=thought
+        usage,
+        output_tokens=usage.output_tokens + thought_tokens,
+        reasoning_tokens=thought_tokens,
     )

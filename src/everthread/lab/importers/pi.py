@@ -16,15 +16,15 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, text_of
 from everthread.lab.importers.log import (
     ClientCompaction,
-    Lines,
     Log,
     LoggedMessage,
-    answer_of,
+    NumberedLines,
     count_in,
     describe_gaps,
     dollars_in,
-    first_model,
-    inject_text,
+    find_first_model,
+    make_answer,
+    make_injected_message,
     object_in,
     parse_time,
     text_in,
@@ -53,15 +53,17 @@ def is_line(value: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _Reading:
+class _SessionReader:
+    """Collects the messages of a session, line by line."""
+
     messages: list[LoggedMessage] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
+    message_indexes: dict[str, int] = field(default_factory=dict)
     """Index of the message of each line, by the line's id."""
     compactions: list[ClientCompaction] = field(default_factory=list)
     sections: dict[str, str] = field(default_factory=dict)
     """The system prompt by section; text outside of sections has the empty name."""
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
-    bad: list[int] = field(default_factory=list)
+    bad_lines: list[int] = field(default_factory=list)
     title: str = ""
 
     def read_line(self, number: int, value: Mapping[str, Any]) -> None:
@@ -71,78 +73,83 @@ class _Reading:
         elif kind == "session_info":
             self.title = text_in(value, "name") or self.title
         elif kind == "custom_message":
-            self._add(value, _injected(value.get("content")))
+            self._add_message(value, _make_injected(value.get("content")))
         elif kind == "branch_summary":
-            self._add(value, inject_text(text_in(value, "summary")))
+            self._add_message(value, make_injected_message(text_in(value, "summary")))
         elif kind == "context_edit":
-            self._edit(value)
+            self._edit_message(value)
         elif is_line(value):
-            logged = object_in(value, "message")
-            if logged.get("role") == "system":
-                self._read_system(logged)
+            record = object_in(value, "message")
+            if record.get("role") == "system":
+                self._read_system(record)
                 return
             entry = _read_message(value)
             if entry is None:
-                self.bad.append(number)
+                self.bad_lines.append(number)
             elif entry.message.get("content") is not None or entry.message.get(
                 "tool_calls"
             ):
-                self.places[text_in(value, "id")] = len(self.messages)
+                self.message_indexes[text_in(value, "id")] = len(self.messages)
                 self.messages.append(entry)
 
-    def _add(self, value: Mapping[str, Any], message: Message | None) -> None:
+    def _add_message(self, value: Mapping[str, Any], message: Message | None) -> None:
         if message is not None:
-            self.places[text_in(value, "id")] = len(self.messages)
+            self.message_indexes[text_in(value, "id")] = len(self.messages)
             self.messages.append(
                 LoggedMessage(message, parse_time(value.get("timestamp")))
             )
 
     def _add_compaction(self, value: Mapping[str, Any]) -> None:
-        kept = self.places.get(text_in(value, "firstKeptEntryId"), len(self.messages))
+        first_kept = self.message_indexes.get(
+            text_in(value, "firstKeptEntryId"), len(self.messages)
+        )
         self.compactions.append(
             ClientCompaction(
                 len(self.messages),
                 text_in(value, "summary") or None,
-                "\n".join(_whole_text(entry.message) for entry in self.messages[kept:]),
-                at=parse_time(value.get("timestamp")),
+                "\n".join(
+                    _text_with_calls(entry.message)
+                    for entry in self.messages[first_kept:]
+                ),
+                timestamp=parse_time(value.get("timestamp")),
                 tokens_before=count_in(value, "tokensBefore"),
             )
         )
 
-    def _edit(self, value: Mapping[str, Any]) -> None:
+    def _edit_message(self, value: Mapping[str, Any]) -> None:
         """Change a message for the calls after this line; a message cannot be removed without its pair."""
-        place = self.places.get(text_in(value, "targetId"))
-        if place is None:
+        index = self.message_indexes.get(text_in(value, "targetId"))
+        if index is None:
             return
         replacement = value.get("replacement")
         text = (
             replacement
             if isinstance(replacement, str)
-            else texts_of(_objects(replacement), "text")
+            else texts_of(_list_objects(replacement), "text")
         )
-        entry = self.messages[place]
-        self.messages[place] = replace(
+        entry = self.messages[index]
+        self.messages[index] = replace(
             entry, message={**entry.message, "content": text}
         )
 
-    def _read_system(self, logged: Mapping[str, Any]) -> None:
-        content = _text_in(logged.get("content"))
+    def _read_system(self, record: Mapping[str, Any]) -> None:
+        content = _read_text(record.get("content"))
         if content:
             self.sections[""] = content
-        for name, text in object_in(logged, "sections").items():
+        for name, text in object_in(record, "sections").items():
             if isinstance(text, str):
                 self.sections[name] = text
             else:
                 self.sections.pop(name, None)
-        for tool in _objects(logged.get("toolsAdded")):
+        for tool in _list_objects(record.get("toolsAdded")):
             self.tools[text_in(tool, "name")] = dict(tool)
-        for tool in _objects(logged.get("toolsRemoved")):
+        for tool in _list_objects(record.get("toolsRemoved")):
             self.tools.pop(text_in(tool, "name"), None)
 
 
-def read(lines: Lines, source: str, warnings: list[str]) -> Log:
-    branch = _last_branch([value for _, value in lines])
-    reading = _Reading()
+def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
+    branch = _find_last_branch([value for _, value in lines])
+    reader = _SessionReader()
     skipped = 0
     header: Mapping[str, Any] = {}
     for number, value in lines:
@@ -151,62 +158,66 @@ def read(lines: Lines, source: str, warnings: list[str]) -> Log:
         elif branch is not None and text_in(value, "id") not in branch:
             skipped += 1
         else:
-            reading.read_line(number, value)
+            reader.read_line(number, value)
     return Log(
         source,
         "pi",
-        reading.messages,
-        system="\n\n".join(reading.sections.values()) or None,
-        tools=[_tool_definition(tool) for tool in reading.tools.values()],
-        model=first_model(reading.messages),
+        reader.messages,
+        system="\n\n".join(reader.sections.values()) or None,
+        tools=[_make_tool_definition(tool) for tool in reader.tools.values()],
+        model=find_first_model(reader.messages),
         warnings=[
             *warnings,
-            *describe_gaps(reading.bad, {"branches that were given up": skipped}),
+            *describe_gaps(reader.bad_lines, {"branches that were given up": skipped}),
         ],
         session=text_in(header, "id"),
-        title=reading.title,
-        compactions=reading.compactions,
+        title=reader.title,
+        compactions=reader.compactions,
     )
 
 
-def _tool_definition(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _make_tool_definition(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = {
         key: tool[key] for key in ("name", "description", "parameters") if key in tool
     }
     return {"type": "function", "function": function}
 
 
-def _last_branch(values: list[dict[str, Any]]) -> set[str] | None:
+def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
     """Return the ids from the last line back to the first; None in a file without a tree (version 1).
 
     A parent whose line is damaged is replaced by the line before its child.
     """
     parents: dict[str, Any] = {}
-    previous: str | None = None
-    known = {text_in(value, "id") for value in values}
+    previous_id: str | None = None
+    known_ids = {text_in(value, "id") for value in values}
     for value in values:
-        name = text_in(value, "id")
-        if not name:
+        line_id = text_in(value, "id")
+        if not line_id:
             continue
         parent = value.get("parentId")
-        parents[name] = previous if parent and parent not in known else parent
-        previous = name
-    ends = (
+        parents[line_id] = previous_id if parent and parent not in known_ids else parent
+        previous_id = line_id
+    line_ids = (
         text_in(value, "id")
         for value in reversed(values)
         if text_in(value, "id") and "parentId" in value
     )
-    at: Any = next(ends, None)
-    if at is None:
+    current_id: Any = next(line_ids, None)
+    if current_id is None:
         return None
     branch: set[str] = set()
-    while isinstance(at, str) and at in parents and at not in branch:
-        branch.add(at)
-        at = parents[at]
+    while (
+        isinstance(current_id, str)
+        and current_id in parents
+        and current_id not in branch
+    ):
+        branch.add(current_id)
+        current_id = parents[current_id]
     return branch
 
 
-def _objects(value: Any) -> list[Mapping[str, Any]]:
+def _list_objects(value: Any) -> list[Mapping[str, Any]]:
     return (
         [item for item in value if isinstance(item, Mapping)]
         if isinstance(value, list)
@@ -214,72 +225,82 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
     )
 
 
-def _text_in(content: Any) -> str:
-    return content if isinstance(content, str) else texts_of(_objects(content), "text")
+def _read_text(content: Any) -> str:
+    return (
+        content
+        if isinstance(content, str)
+        else texts_of(_list_objects(content), "text")
+    )
 
 
-def _whole_text(message: Message) -> str:
+def _text_with_calls(message: Message) -> str:
     calls = "\n".join(
         call["function"]["arguments"] for call in message.get("tool_calls") or ()
     )
     return f"{text_of(message)}\n{calls}"
 
 
-def _injected(content: Any) -> Message | None:
-    text = _text_in(content)
-    return inject_text(text) if text else None
+def _make_injected(content: Any) -> Message | None:
+    text = _read_text(content)
+    return make_injected_message(text) if text else None
 
 
 def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
-    logged = value["message"]
-    at = parse_time(value.get("timestamp")) or parse_time(logged.get("timestamp"))
-    role = logged["role"]
+    record = value["message"]
+    timestamp = parse_time(value.get("timestamp")) or parse_time(
+        record.get("timestamp")
+    )
+    role = record["role"]
     if role == "bashExecution":
-        return LoggedMessage(_read_command(logged), at)
+        return LoggedMessage(_read_command(record), timestamp)
     if role == "branchSummary":
-        return LoggedMessage(inject_text(text_in(logged, "summary")), at)
-    content = logged.get("content")
+        return LoggedMessage(
+            make_injected_message(text_in(record, "summary")), timestamp
+        )
+    content = record.get("content")
     if not isinstance(content, str | list):
         return None
-    text = _text_in(content)
+    text = _read_text(content)
     if role == "custom":
-        return LoggedMessage(inject_text(text), at)
+        return LoggedMessage(make_injected_message(text), timestamp)
     if role == "user":
-        return LoggedMessage({"role": "user", "content": text}, at)
+        return LoggedMessage({"role": "user", "content": text}, timestamp)
     if role == "toolResult":
-        call = logged.get("toolCallId")
-        name = text_in(logged, "toolName")
+        call = record.get("toolCallId")
+        name = text_in(record, "toolName")
         if not isinstance(call, str):
             return None
         result: Message = {"role": "tool", "tool_call_id": call, "content": text}
-        return LoggedMessage({**result, "name": name} if name else result, at)
-    return _read_answer(logged, at)
+        return LoggedMessage({**result, "name": name} if name else result, timestamp)
+    return _read_answer(record, timestamp)
 
 
-def _read_command(logged: Mapping[str, Any]) -> Message:
+def _read_command(record: Mapping[str, Any]) -> Message:
     """Return a command that the user ran; one that is kept from the model is empty."""
-    if logged.get("excludeFromContext") is True:
+    if record.get("excludeFromContext") is True:
         return {"role": "user"}
-    return inject_text(
-        f"Ran `{text_in(logged, 'command')}`\n{text_in(logged, 'output')}"
+    return make_injected_message(
+        f"Ran `{text_in(record, 'command')}`\n{text_in(record, 'output')}"
     )
 
 
-def _read_answer(logged: Mapping[str, Any], at: float | None) -> LoggedMessage:
-    blocks = _objects(logged.get("content"))
+def _read_answer(record: Mapping[str, Any], timestamp: float | None) -> LoggedMessage:
+    blocks = _list_objects(record.get("content"))
     calls = [
         (block["id"], block.get("name", ""), block.get("arguments"))
         for block in blocks
         if block.get("type") == "toolCall" and isinstance(block.get("id"), str)
     ]
-    figures = object_in(logged, "usage")
-    message = answer_of(
-        _text_in(logged.get("content")), texts_of(blocks, "thinking", "thinking"), calls
+    figures = object_in(record, "usage")
+    message = make_answer(
+        _read_text(record.get("content")),
+        texts_of(blocks, "thinking", "thinking"),
+        calls,
     )
-    model = text_in(logged, "responseModel") or text_in(logged, "model")
+    model = text_in(record, "responseModel") or text_in(record, "model")
     return LoggedMessage(
         message,
-        at,
+        timestamp,
         _read_usage(figures),
         dollars_in(object_in(figures, "cost"), "total"),
         model,
@@ -289,7 +310,9 @@ def _read_answer(logged: Mapping[str, Any], at: float | None) -> LoggedMessage:
 def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage | None:
     if not figures:
         return None
-    usage = usage_in(figures, "input", "output", read="cacheRead", write="cacheWrite")
+    usage = usage_in(
+        figures, "input", "output", cache_read="cacheRead", cache_write="cacheWrite"
+    )
     return replace(
         usage,
         cache_write_1h_tokens=count_in(figures, "cacheWrite1h") or 0,

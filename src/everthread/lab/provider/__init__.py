@@ -4,7 +4,7 @@
         client = AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="any", max_retries=0)
         await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hi"}])
         provider.log[-1].request          # the request that arrived, in core form
-        provider.log[-1].shared           # how far it extends the request before (PrefixDiff)
+        provider.log[-1].shared           # how far it extends the previous request (PrefixDiff)
 
 `provider.url` is the root: Anthropic's client takes it unchanged, OpenAI's with `/v1` (`provider.base_url(api)`).
 
@@ -14,7 +14,7 @@ script   a list of answers, used one by one by requests that are right and fit: 
          as `Recorded(messages)`; None echoes. An exception in a function (an assertion, say) is a 500 to the
          client, and is raised again when the provider is closed
 faults   a `FaultPlan`: faults at random, by a seed
-clock    the time in seconds, for what the caches forget
+clock    returns the time in seconds, for the expiry of the caches
 
 It runs in the caller's event loop; run a blocking client in a thread (`asyncio.to_thread`).
 Prompts are counted with the model's own tokenizer, so windows, usage and caches are those a real provider would report.
@@ -25,7 +25,7 @@ from __future__ import annotations
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault, FaultPlan
 from everthread.lab.provider.http_app import Provider
-from everthread.lab.provider.script import Recorded
+from everthread.lab.provider.script import RecordedAnswers
 from everthread.lab.provider.served_models import ServedModel
 
-__all__ = ["Fault", "FaultPlan", "Provider", "Record", "Recorded", "ServedModel"]
+__all__ = ["Fault", "FaultPlan", "Provider", "Record", "RecordedAnswers", "ServedModel"]

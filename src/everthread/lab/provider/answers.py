@@ -17,20 +17,20 @@ from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
 from everthread.lab.provider.faults import (
-    ANSWERED,
+    ANSWERED_FAULTS,
     UNFINISHED_ANSWER,
     Fault,
     FaultPlan,
     Refusal,
-    refusal,
+    make_refusal,
 )
 from everthread.lab.provider.script import (
-    Answers,
-    asks_compaction,
+    ScriptedAnswers,
+    asks_for_compaction,
     complete_reply,
     echo,
     make_compaction,
-    reasoned_items,
+    map_items_to_reasoning,
 )
 from everthread.lab.provider.served_models import Protocol, ServedModel
 from everthread.wire import openai_responses
@@ -58,20 +58,20 @@ class Record:
     status: int | None = None
     """None while it hangs."""
     error: str = ""
-    """The words of the error it was answered with."""
+    """The message of the error it was answered with."""
     fault: str = ""
     """The kind of fault that was played."""
     reply: Reply | None = None
     usage: dict[str, Any] | None = None
-    """As it was sent, which a fault may have falsified."""
+    """The usage sent to the client, which a fault may have falsified."""
     prompt_tokens: int = 0
     """The true size of the prompt."""
     cached_tokens: int = 0
     written_tokens: int = 0
     shared: PrefixDiff | None = None
-    """How far it extends the request before of its session and model; None for the first."""
+    """How far it extends the previous request of its session and model; None for the first."""
     events: list[str] = field(default_factory=list)
-    """What happened while the answer was sent: `gone` where the client left, `reset`, `cut`."""
+    """Events while the answer was sent: `gone` if the client left, `reset`, `cut`."""
 
     @property
     def model(self) -> str:
@@ -94,7 +94,7 @@ class Record:
         return normalize_usage(self.usage, api=self.api)
 
     def summary(self) -> dict[str, Any]:
-        """The figures of one line."""
+        """Return the figures for one line of the log."""
         names = (
             "number",
             "api",
@@ -108,8 +108,10 @@ class Record:
             "fault",
             "error",
         )
-        used = self.canonical_usage.output_tokens if self.usage else 0
-        return {name: getattr(self, name) for name in names} | {"output_tokens": used}
+        output_tokens = self.canonical_usage.output_tokens if self.usage else 0
+        return {name: getattr(self, name) for name in names} | {
+            "output_tokens": output_tokens
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,49 +136,52 @@ class ProviderAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refuse(record: Record, error: Refusal) -> ProviderAnswer:
-    record.status = error.status
-    record.error = error.text
+def refuse(record: Record, refusal: Refusal) -> ProviderAnswer:
+    record.status = refusal.status
+    record.error = refusal.text
     return ProviderAnswer(
-        error.status, json.dumps(error.body).encode(), headers=error.headers
+        refusal.status, json.dumps(refusal.body).encode(), headers=refusal.headers
     )
 
 
 def fail_stream(
-    case: ProviderCall, events: list[bytes], error: Refusal
+    call: ProviderCall, events: list[bytes], error: Refusal
 ) -> ProviderAnswer:
-    """A stream with status 200 that ends in an error, in the form the protocol gives it."""
-    case.record.error = error.text
-    if case.protocol.api == "anthropic":
+    """Return a stream with status 200 that ends in an error, in the protocol's format."""
+    call.record.error = error.text
+    if call.protocol.api == "anthropic":
         event = SseEvent("error", json.dumps(error.body))
     else:
         body: dict[str, Any] = {"error": error.body.get("error", error.body)}
-        if case.protocol.api == "openai_responses":
+        if call.protocol.api == "openai_responses":
             body = {"type": "error", "sequence_number": len(events), **body}
         event = SseEvent(body.get("type"), json.dumps(body))
     return ProviderAnswer(200, events=[*events, encode_event(event)])
 
 
-def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
-    """The error a fault is, if it is one."""
+def make_fault_error(call: ProviderCall, fault: Fault) -> Refusal | None:
+    """Return the error of a fault; None if the fault is not an error."""
     if fault.kind in ("overflow", "stream_overflow"):
         return checks.find_overflow(
-            case.protocol.api, case.model, case.model.window + case.prompt.tokens, None
+            call.protocol.api, call.model, call.model.window + call.prompt.tokens, None
         )
-    if fault.kind not in _ERRORS:
+    if fault.kind not in _FAULT_ERRORS:
         return None
-    status, words = _ERRORS[fault.kind]
-    error = refusal(case.protocol.api, status, fault.message or words)
-    waits = fault.retry_after
+    status, message = _FAULT_ERRORS[fault.kind]
+    error = make_refusal(call.protocol.api, status, fault.message or message)
+    retry_seconds = fault.retry_after
     headers = (
         {}
-        if waits is None
-        else {"retry-after": f"{waits:g}", "retry-after-ms": f"{waits * 1000:.0f}"}
+        if retry_seconds is None
+        else {
+            "retry-after": f"{retry_seconds:g}",
+            "retry-after-ms": f"{retry_seconds * 1000:.0f}",
+        }
     )
     return replace(error, headers=headers)
 
 
-_ERRORS = {
+_FAULT_ERRORS = {
     "rate_limit": (
         429,
         "Rate limit reached: too many requests per minute. Please try again later.",
@@ -194,26 +199,31 @@ _ERRORS = {
 }
 
 
-def empty_stream(events: Iterable[SseEvent]) -> list[SseEvent]:
-    """A stream that begins and ends, and says nothing in between."""
+def drop_stream_content(events: Iterable[SseEvent]) -> list[SseEvent]:
+    """Return the stream without its content: only the events that begin and end it."""
     return [
         event
         for event in events
-        if event.event in _FRAME
+        if event.event in _FRAME_EVENTS
         or (
             event.event is None
-            and (event.data == "[DONE]" or _is_silent(json.loads(event.data)))
+            and (event.data == "[DONE]" or _has_no_content(json.loads(event.data)))
         )
     ]
 
 
-def _is_silent(chunk: Mapping[str, Any]) -> bool:
-    """Return whether a chunk of a chat or of Gemini says nothing."""
+def _has_no_content(chunk: Mapping[str, Any]) -> bool:
+    """Return whether a chunk of a chat or of Gemini has no content."""
     candidates = chunk.get("candidates") or [{}]
     return not chunk.get("choices") and "content" not in candidates[0]
 
 
-_FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
+_FRAME_EVENTS = (
+    "message_start",
+    "message_stop",
+    "response.created",
+    "response.in_progress",
+)
 _MIN_PIECE_CHARS = 24
 """Characters of a piece of a stream, at least."""
 _MAX_PIECES = 40
@@ -221,27 +231,27 @@ _MAX_PIECES = 40
 
 
 def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
-    """Yield the events, long words cut, renumbered if the protocol numbers them."""
-    number = 0
+    """Yield the events with long texts split into several, renumbered if the protocol numbers them."""
+    sequence_number = 0
     for event in events:
         if event.data == "[DONE]":
             yield event
             continue
         data = json.loads(event.data)
-        holder, key = _words(data)
-        words = holder[key] if key else ""
-        length = max(_MIN_PIECE_CHARS, len(words) // _MAX_PIECES)
-        for start in range(0, max(len(words), 1), length):
+        holder, key = _find_text(data)
+        text = holder[key] if key else ""
+        length = max(_MIN_PIECE_CHARS, len(text) // _MAX_PIECES)
+        for start in range(0, max(len(text), 1), length):
             if key:
-                holder[key] = words[start : start + length]
+                holder[key] = text[start : start + length]
             if "sequence_number" in data:
-                data["sequence_number"] = number
-                number += 1
+                data["sequence_number"] = sequence_number
+                sequence_number += 1
             yield replace(event, data=json.dumps(data))
 
 
-def _words(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The object and the key of the words that may come in pieces; an empty key where an event has none."""
+def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the object and the key of the text that may come in pieces; an empty key if the event has none."""
     match data:
         case {
             "choices": [
@@ -269,12 +279,12 @@ def _words(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 class ProviderLogic:
-    """Everything a provider decides. It knows nothing of HTTP."""
+    """Decides the answers of a provider, independent of HTTP."""
 
     def __init__(
         self,
         models: Mapping[str, ServedModel],
-        answers: Answers,
+        answers: ScriptedAnswers,
         plan: FaultPlan | None,
         clock: Callable[[], float],
     ) -> None:
@@ -283,103 +293,107 @@ class ProviderLogic:
         self._plan = plan
         self._caches = ProviderCaches(clock)
         self._readers: dict[str, PromptReader] = {}
-        self._before: dict[tuple[str, str], Request] = {}
-        self._reasoned: dict[str, str] = {}
-        """The items of responses with the reasoning each came after."""
+        self._previous_requests: dict[tuple[str, str], Request] = {}
+        self._reasoning_by_item: dict[str, str] = {}
+        """The id of the reasoning before each item of a response, by the item's id."""
 
     async def answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        """The answer; the record is complete when it returns."""
+        """Return the answer; the record is complete when it returns."""
         try:
-            outgoing = await self._decide(protocol, record)
+            answer = await self._decide_answer(protocol, record)
         except InputError as error:
-            outgoing = refuse(
+            answer = refuse(
                 record,
-                refusal(protocol.api, 500, f"The simulator cannot answer: {error}."),
+                make_refusal(
+                    protocol.api, 500, f"The simulator cannot answer: {error}."
+                ),
             )
-        hangs = outgoing.fault is not None and outgoing.fault.kind == "hang"
-        record.status = None if hangs else outgoing.status
-        return outgoing
+        hangs = answer.fault is not None and answer.fault.kind == "hang"
+        record.status = None if hangs else answer.status
+        return answer
 
-    async def count(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        """How many tokens a request has, asked for alone."""
-        case = self._read(protocol, record)
-        if isinstance(case, Refusal):
-            return refuse(record, case)
+    async def count_tokens(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+        """Answer a request that only asks for the number of its tokens."""
+        call = self._read_call(protocol, record)
+        if isinstance(call, Refusal):
+            return refuse(record, call)
         record.status = 200
         name = "totalTokens" if protocol.api == "gemini" else "input_tokens"
-        return ProviderAnswer(200, json.dumps({name: case.prompt.tokens}).encode())
+        return ProviderAnswer(200, json.dumps({name: call.prompt.tokens}).encode())
 
     async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        """A compaction asked for at its own path."""
-        case = self._read(protocol, record)
-        if isinstance(case, Refusal):
-            return refuse(record, case)
-        if wrong := self._check(case):
-            return refuse(record, wrong)
-        if not case.model.compacts:
-            return refuse(record, checks.unknown_path(protocol.api, record.path))
+        """Answer a request for a compaction at its own path."""
+        call = self._read_call(protocol, record)
+        if isinstance(call, Refusal):
+            return refuse(record, call)
+        if problem := self._check_call(call):
+            return refuse(record, problem)
+        if not call.model.compacts:
+            return refuse(record, checks.refuse_unknown_path(protocol.api, record.path))
         record.status = 200
         body = {
             "id": f"resp_lab{record.number}",
             "object": "response.compaction",
             "created_at": 0,
-            "output": [make_compaction(case.request, record.number)],
-            "usage": protocol.usage(self._use_cache(case), 50, 0),
+            "output": [make_compaction(call.request, record.number)],
+            "usage": protocol.usage(self._use_cache(call), 50, 0),
         }
         return ProviderAnswer(200, json.dumps(body).encode())
 
-    async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        case = self._read(protocol, record)
-        if isinstance(case, Refusal):
-            return refuse(record, case)
-        key = (record.session, case.request.model)
-        if key in self._before:
-            record.shared = compare_prefixes(self._before[key], case.request)
-        self._before[key] = case.request
-        if wrong := self._check(case):
-            return refuse(record, wrong)
-        if protocol.api == "openai_responses" and asks_compaction(record.body):
-            if not case.model.compacts:
-                return refuse(record, checks.unknown_trigger(protocol.api))
-            item = make_compaction(case.request, record.number)
-            return self._reply(
-                case,
+    async def _decide_answer(
+        self, protocol: Protocol, record: Record
+    ) -> ProviderAnswer:
+        call = self._read_call(protocol, record)
+        if isinstance(call, Refusal):
+            return refuse(record, call)
+        key = (record.session, call.request.model)
+        if key in self._previous_requests:
+            record.shared = compare_prefixes(self._previous_requests[key], call.request)
+        self._previous_requests[key] = call.request
+        if problem := self._check_call(call):
+            return refuse(record, problem)
+        if protocol.api == "openai_responses" and asks_for_compaction(record.body):
+            if not call.model.compacts:
+                return refuse(record, checks.refuse_compaction_trigger(protocol.api))
+            item = make_compaction(call.request, record.number)
+            return self._make_answer(
+                call,
                 Reply(openai_responses.decode_assistant_items([item]), "stop"),
                 None,
             )
-        too_large = checks.find_overflow(
-            protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body)
+        make_overflow_refusal = checks.find_overflow(
+            protocol.api, call.model, call.prompt.tokens, protocol.cap(record.body)
         )
-        if too_large:
-            in_stream = record.stream and case.model.errors_in_stream
+        if make_overflow_refusal:
+            in_stream = record.stream and call.model.errors_in_stream
             return (
-                fail_stream(case, [], too_large)
+                fail_stream(call, [], make_overflow_refusal)
                 if in_stream
-                else refuse(record, too_large)
+                else refuse(record, make_overflow_refusal)
             )
-        reply, fault = await self._next_reply(case.request)
+        reply, fault = await self._next_reply(call.request)
         if fault:
             record.fault = fault.kind
-            error = fault_error(case, fault)
+            error = make_fault_error(call, fault)
             if error and not (record.stream and fault.kind.startswith("stream_")):
                 return refuse(record, error)
-        return self._reply(case, reply, fault)
+        return self._make_answer(call, reply, fault)
 
-    def _read(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
-        """The request in core form, and its prompt; or why it cannot be read."""
+    def _read_call(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
+        """Return the request in core form with its prompt, or the error if it cannot be read."""
         if not isinstance(record.body, Mapping):
-            return refusal(
+            return make_refusal(
                 protocol.api, 400, "We could not parse the JSON body of your request."
             )
         name = record.body.get("model")
         if not isinstance(name, str):
-            return refusal(protocol.api, 400, "model: Field required")
+            return make_refusal(protocol.api, 400, "model: Field required")
         if name not in self._models:
-            return checks.unknown_model(protocol.api, name)
+            return checks.refuse_unknown_model(protocol.api, name)
         try:
             request = protocol.codec.decode_request(record.body)
         except WireError as error:
-            return refusal(protocol.api, 400, f"Invalid request: {error}")
+            return make_refusal(protocol.api, 400, f"Invalid request: {error}")
         record.request = request
         reader = self._readers.setdefault(
             name, PromptReader(self._models[name].tokenizer or name)
@@ -388,35 +402,41 @@ class ProviderLogic:
         record.prompt_tokens = prompt.tokens
         return ProviderCall(protocol, record, request, self._models[name], prompt)
 
-    def _check(self, case: ProviderCall) -> Refusal | None:
-        blocks = case.prompt.blocks if _is_claude(case) else None
-        malformed = checks.check_request(
-            case.protocol.api, case.request, case.record.body, self._reasoned, blocks
+    def _check_call(self, call: ProviderCall) -> Refusal | None:
+        blocks = call.prompt.blocks if _is_claude(call) else None
+        problem = checks.check_request(
+            call.protocol.api,
+            call.request,
+            call.record.body,
+            self._reasoning_by_item,
+            blocks,
         )
-        return malformed or checks.count_images(
-            case.protocol.api, case.model, case.request
+        return problem or checks.find_image_excess(
+            call.protocol.api, call.model, call.request
         )
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
-        """The next reply and its fault. A fault of the plan that leaves no answer uses none of the script."""
+        """Return the next reply and its fault. A planned fault that leaves no answer uses none of the script's."""
         fault = self._plan.next() if self._plan else None
-        if fault and fault.kind not in ANSWERED:
+        if fault and fault.kind not in ANSWERED_FAULTS:
             return UNFINISHED_ANSWER, fault
         answer = await self._answers.next(request)
         if not isinstance(answer, Fault):
             return answer, fault
         if answer.reply is not None:
             return answer.reply, answer
-        return echo(request) if answer.kind in ANSWERED else UNFINISHED_ANSWER, answer
+        return echo(
+            request
+        ) if answer.kind in ANSWERED_FAULTS else UNFINISHED_ANSWER, answer
 
-    def _reply(
-        self, case: ProviderCall, answer: Reply | str, fault: Fault | None
+    def _make_answer(
+        self, call: ProviderCall, answer: Reply | str, fault: Fault | None
     ) -> ProviderAnswer:
-        """The answer itself; only a request that gets one reads and writes the cache."""
-        protocol = case.protocol
-        record = case.record
-        counter = self._readers[case.model.name].counter
-        use = self._use_cache(case)
+        """Return the answer; only a request that gets one reads and writes the cache."""
+        protocol = call.protocol
+        record = call.record
+        counter = self._readers[call.model.name].counter
+        use = self._use_cache(call)
         record.cached_tokens = use.read
         record.written_tokens = use.write
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
@@ -424,56 +444,60 @@ class ProviderLogic:
             answer,
             protocol,
             counter,
-            name=case.model.name,
+            name=call.model.name,
             number=record.number,
-            room=_room(case),
+            max_tokens=_count_output_room(call),
             use=use,
-            thoughts=thoughts,
+            extra_reasoning_tokens=thoughts,
         )
         record.reply = reply
-        self._reasoned |= reasoned_items(reply)
-        kind = fault.kind if fault else ""
-        if fault and kind == "wrong_usage":
+        self._reasoning_by_item |= map_items_to_reasoning(reply)
+        fault_kind = fault.kind if fault else ""
+        if fault and fault_kind == "wrong_usage":
             nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
             reply = replace(reply, usage=protocol.usage(nonsense, -1, 0))
-        if kind == "no_usage" or (
+        if fault_kind == "no_usage" or (
             protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
         ):
             reply = replace(reply, usage=None)
         record.usage = reply.usage
         if not record.stream:
             body = protocol.codec.encode_reply(reply)
-            if kind == "empty":
+            if fault_kind == "empty":
                 body[protocol.content] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
         events = protocol.codec.encode_stream(reply)
-        sent = [
+        sent_events = [
             encode_event(event)
             for event in split_events(
-                empty_stream(events) if kind == "empty" else events
+                drop_stream_content(events) if fault_kind == "empty" else events
             )
         ]
-        error = fault_error(case, fault) if fault else None
+        error = make_fault_error(call, fault) if fault else None
         if fault and error:
-            return fail_stream(case, sent[: fault.after], error)
-        return ProviderAnswer(200, b"", sent, fault)
+            return fail_stream(call, sent_events[: fault.after], error)
+        return ProviderAnswer(200, b"", sent_events, fault)
 
-    def _use_cache(self, case: ProviderCall) -> CacheUse:
-        """Claude's cache needs marks; all others work automatically."""
-        minimum = case.model.minimum if _is_claude(case) else None
-        return self._caches.use(case.model.name, case.prompt, minimum=minimum)
+    def _use_cache(self, call: ProviderCall) -> CacheUse:
+        """Use the cache: Claude's needs marks, all others work automatically."""
+        minimum = call.model.minimum if _is_claude(call) else None
+        return self._caches.use(call.model.name, call.prompt, minimum=minimum)
 
 
-def _is_claude(case: ProviderCall) -> bool:
+def _is_claude(call: ProviderCall) -> bool:
     """Return whether cache marks are understood: by Claude in any protocol, and by any model in Claude's."""
-    return case.protocol.api == "anthropic" or "claude" in case.model.name.lower()
+    return call.protocol.api == "anthropic" or "claude" in call.model.name.lower()
 
 
-def _room(case: ProviderCall) -> int:
-    """How many tokens the reply may have: as asked, as the model can, as the window leaves."""
-    rest = max(1, case.model.window - case.prompt.tokens)
-    bounds = (case.protocol.cap(case.record.body), case.model.max_output, rest)
-    return min(bound for bound in bounds if bound is not None)
+def _count_output_room(call: ProviderCall) -> int:
+    """Return how many tokens the reply may have: the least of the request's, the model's and the window's limit."""
+    remaining_tokens = max(1, call.model.window - call.prompt.tokens)
+    limits = (
+        call.protocol.cap(call.record.body),
+        call.model.max_output,
+        remaining_tokens,
+    )
+    return min(bound for bound in limits if bound is not None)
 
 
 def _wants_usage(record: Record) -> bool:

@@ -17,27 +17,33 @@ from everthread.core.messages import (
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
 from everthread.lab.provider.cache import MAX_MARKS, Block
-from everthread.lab.provider.faults import Refusal, overflow, refusal
-from everthread.lab.provider.gemini_checks import gemini_problems
-from everthread.lab.provider.script import TRIGGER, is_forged, is_own_compaction
+from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
+from everthread.lab.provider.gemini_checks import find_gemini_problems
+from everthread.lab.provider.script import (
+    COMPACTION_TRIGGER,
+    is_forged,
+    is_own_compaction,
+)
 from everthread.lab.provider.served_models import ServedModel
 
 
-def unknown_model(api: Api, name: str) -> Refusal:
+def refuse_unknown_model(api: Api, name: str) -> Refusal:
     if api == "anthropic":
-        return refusal(api, 404, f"model: {name}")
+        return make_refusal(api, 404, f"model: {name}")
     if api == "gemini":
-        return refusal(api, 404, f"models/{name} is not found for API version v1beta.")
+        return make_refusal(
+            api, 404, f"models/{name} is not found for API version v1beta."
+        )
     words = f"The model `{name}` does not exist or you do not have access to it."
-    return refusal(
+    return make_refusal(
         api, 404, words, kind="invalid_request_error", code="model_not_found"
     )
 
 
-def unknown_trigger(api: Api) -> Refusal:
-    """Of a provider that never heard of compactions."""
+def refuse_compaction_trigger(api: Api) -> Refusal:
+    """Return the error of a provider that does not support compactions."""
     words = "Invalid value: 'compaction_trigger'. Supported values are: 'message', 'reasoning', 'function_call', "
-    return refusal(
+    return make_refusal(
         api,
         400,
         words + "'function_call_output', and 'item_reference'.",
@@ -45,31 +51,33 @@ def unknown_trigger(api: Api) -> Refusal:
     )
 
 
-def unknown_path(api: Api, path: str) -> Refusal:
-    return refusal(api, 404, f"Invalid URL (POST {path})")
+def refuse_unknown_path(api: Api, path: str) -> Refusal:
+    return make_refusal(api, 404, f"Invalid URL (POST {path})")
 
 
 def check_request(
     api: Api,
     request: Request,
     body: Mapping[str, Any],
-    reasoned: Mapping[str, str],
+    reasoning_by_item: Mapping[str, str],
     blocks: Sequence[Block] | None,
 ) -> Refusal | None:
-    """The first thing wrong with the request's form, in the provider's words.
+    """Return the first problem of the request's form as an error of the provider; None if there is none.
 
-    `reasoned` knows, for an item of an earlier response, the reasoning it came after; `blocks` are those of a request
-    to Claude, whose cache marks have rules.
+    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: those of a request to Claude,
+    whose cache marks have rules.
     """
-    marks = () if blocks is None else _mark_problems(blocks, body)
-    problem = next(chain(_problems(api, request, body, reasoned), marks), None)
-    return None if problem is None else refusal(api, 400, problem)
+    marks = () if blocks is None else _find_mark_problems(blocks, body)
+    problem = next(
+        chain(_find_problems(api, request, body, reasoning_by_item), marks), None
+    )
+    return None if problem is None else make_refusal(api, 400, problem)
 
 
 def find_overflow(
     api: Api, model: ServedModel, prompt: int, cap: int | None
 ) -> Refusal | None:
-    """The error where prompt and output are more than the model takes."""
+    """Return the error if prompt and output are more than the model takes."""
     figures = {
         "model": model.name,
         "limit": model.window,
@@ -80,91 +88,98 @@ def find_overflow(
         "cap": model.max_output,
         "above_cap": (model.max_output or 0) + 1,
     }
-    dialect = model.speaks(api)
+    dialect = model.dialect_for(api)
     if prompt > model.window:
-        return overflow(dialect, "prompt_too_long", figures)
+        return make_overflow_refusal(dialect, "prompt_too_long", figures)
     is_capped = (
         cap is not None and model.max_output is not None and cap > model.max_output
     )
-    if is_capped and (cap_error := overflow(dialect, "cap_too_large", figures)):
+    if is_capped and (
+        cap_error := make_overflow_refusal(dialect, "cap_too_large", figures)
+    ):
         return cap_error
     if cap is not None and prompt + cap > model.window:
-        return overflow(dialect, "output_too_large", figures)
+        return make_overflow_refusal(dialect, "output_too_large", figures)
     return None
 
 
-def count_images(api: Api, model: ServedModel, request: Request) -> Refusal | None:
+def find_image_excess(api: Api, model: ServedModel, request: Request) -> Refusal | None:
     """Refuse a request with more images and documents than the model takes."""
     if model.max_images is None:
         return None
-    contents = [part for message in request.messages for part in parts_of(message)]
-    contents += [
+    all_parts = [part for message in request.messages for part in parts_of(message)]
+    all_parts += [
         part
         for message in request.messages
         for result in results_of(message)
         for part in (result.content if isinstance(result.content, list) else ())
     ]
-    count = sum(kind_of(part) in _ATTACHMENTS for part in contents)
+    count = sum(kind_of(part) in _ATTACHMENT_KINDS for part in all_parts)
     if count <= model.max_images:
         return None
-    return refusal(
+    return make_refusal(
         api,
         400,
         f"messages: too many images and documents: {count} > {model.max_images}",
     )
 
 
-_ATTACHMENTS = IMAGE_BLOCKS | {"document", "file", "input_file"}
+_ATTACHMENT_KINDS = IMAGE_BLOCKS | {"document", "file", "input_file"}
 
 
-def _problems(
-    api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]
+def _find_problems(
+    api: Api,
+    request: Request,
+    body: Mapping[str, Any],
+    reasoning_by_item: Mapping[str, str],
 ) -> Iterator[str]:
     if api == "anthropic":
         if not isinstance(body.get("max_tokens"), int):
             yield "max_tokens: Field required"
         if not body.get("messages"):
             yield "messages: at least one message is required"
-        yield from _thinking_problems(body)
+        yield from _find_thinking_problems(body)
         yield from (
-            _words(api, problem)
+            _format_problem(api, problem)
             for problem in validate_messages(body["messages"], api="anthropic")
             # Claude Code 2.1.325 sends a system message without content after `/compact`.
             if problem.rule != "empty-content"
             or body["messages"][problem.index].get("role") != "system"
         )
-        yield from _forged_thoughts(body["messages"])
-        yield from _missing_thoughts(body)
+        yield from _find_forged_thoughts(body["messages"])
+        yield from _find_missing_thoughts(body)
     elif api == "gemini":
-        yield from gemini_problems(body)
+        yield from find_gemini_problems(body)
     elif api == "openai_chat":
         if not body.get("messages"):
             yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
         yield from (
-            _words(api, problem) for problem in validate_messages(body["messages"])
+            _format_problem(api, problem)
+            for problem in validate_messages(body["messages"])
         )
     else:
         if not body.get("input"):
             yield "Missing required parameter: 'input'."
-        yield from _compaction_problems(body["input"])
+        yield from _find_compaction_problems(body["input"])
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
         yield from (
-            _words(api, problem) for problem in validate_messages(request.messages)
+            _format_problem(api, problem)
+            for problem in validate_messages(request.messages)
         )
-        yield from _reasoning_problems(body["input"], reasoned)
+        yield from _find_reasoning_problems(body["input"], reasoning_by_item)
 
 
-def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
-    """A thinking budget has a least size, and the answer must have room beside it."""
+def _find_thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
+    """Check that a thinking budget has its minimum, and that the answer has room beside it."""
     thinking = body.get("thinking")
     budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     if kind_of(thinking) != "enabled":
         return
     if not isinstance(budget, int):
         yield "thinking.enabled.budget_tokens: Field required"
-    elif budget < MIN_BUDGET:
-        yield f"thinking.enabled.budget_tokens: Input should be greater than or equal to {MIN_BUDGET}"
+    elif budget < MIN_THINKING_TOKENS:
+        yield f"thinking.enabled.budget_tokens: Input should be greater than or equal to {MIN_THINKING_TOKENS}"
     elif body["max_tokens"] <= budget:
         yield (
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
@@ -172,19 +187,19 @@ def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-MIN_BUDGET = 1_024
+MIN_THINKING_TOKENS = 1_024
 
 
-def _forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _find_forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Find reasoning issued here that was changed: its signature no longer matches."""
     for index, message in enumerate(messages):
-        for at, part in enumerate(parts_of(message)):
+        for part_index, part in enumerate(parts_of(message)):
             if is_forged(part):
-                yield f"messages.{index}.content.{at}: Invalid `signature` in `thinking` block"
+                yield f"messages.{index}.content.{part_index}: Invalid `signature` in `thinking` block"
 
 
-def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    """Where thinking is switched on, calls that are being answered come with the thoughts that led to them."""
+def _find_missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
+    """Check that, with thinking enabled, calls that are being answered come with their thinking."""
     messages = body["messages"]
     if (
         kind_of(body.get("thinking")) != "enabled"
@@ -192,45 +207,47 @@ def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
     ):
         return
     openings = [
-        (at, kind_of(parts_of(message)[0]))
-        for at, message in enumerate(messages)
+        (index, kind_of(parts_of(message)[0]))
+        for index, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
     if openings and openings[-1][1] not in REASONING_BLOCKS:
-        at, kind = openings[-1]
+        index, kind = openings[-1]
         yield (
-            f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
+            f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
             "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
             "lastmost set of `tool_use` and `tool_result` blocks)."
         )
 
 
-def _compaction_problems(items: Any) -> Iterator[str]:
+def _find_compaction_problems(items: Any) -> Iterator[str]:
     """Check that a compaction item is unchanged, and that one is requested only at the end."""
-    listed: list[Any] = items if isinstance(items, list) else []
-    for index, item in enumerate(listed):
-        if kind_of(item) == TRIGGER and index < len(listed) - 1:
+    item_list: list[Any] = items if isinstance(items, list) else []
+    for index, item in enumerate(item_list):
+        if kind_of(item) == COMPACTION_TRIGGER and index < len(item_list) - 1:
             yield f"Invalid 'input[{index}]': 'compaction_trigger' must be the last item."
         if kind_of(item) == "compaction" and not is_own_compaction(item):
             yield f"The encrypted content of item '{item.get('id')}' could not be verified."
 
 
-def _reasoning_problems(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:
-    """Reasoning and what follows it go together: neither comes back without the other."""
-    listed: list[Mapping[str, Any]] = items if isinstance(items, list) else []
-    ids = {str(item.get("id")) for item in listed}
-    for item, after in pairwise([*listed, _NOTHING]):
-        if kind_of(item) == "reasoning" and (after is _NOTHING or _is_input(after)):
+def _find_reasoning_problems(
+    items: Any, reasoning_by_item: Mapping[str, str]
+) -> Iterator[str]:
+    """Check that reasoning and the item after it come together."""
+    item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
+    ids = {str(item.get("id")) for item in item_list}
+    for item, next_item in pairwise([*item_list, _END]):
+        if kind_of(item) == "reasoning" and (next_item is _END or _is_input(next_item)):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
-        needed = reasoned.get(str(item.get("id")))
-        if needed and needed not in ids:
+        reasoning_id = reasoning_by_item.get(str(item.get("id")))
+        if reasoning_id and reasoning_id not in ids:
             yield (
                 f"Item '{item['id']}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
-                f"'{needed}'."
+                f"'{reasoning_id}'."
             )
 
 
-_NOTHING: Mapping[str, Any] = {}
+_END: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:
@@ -239,7 +256,7 @@ def _is_input(item: Mapping[str, Any]) -> bool:
     )
 
 
-_WORDS: dict[Api, dict[str, str]] = {
+_PROBLEM_TEXTS: dict[Api, dict[str, str]] = {
     "anthropic": {
         "missing-result": "messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
         "{call}. Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
@@ -265,10 +282,10 @@ _WORDS: dict[Api, dict[str, str]] = {
         "": "Invalid 'input[{index}]': {message}.",
     },
 }
-"""How each protocol words a broken rule; without words of its own, those under the empty name."""
+"""The text of each protocol for a broken rule; the empty name is for rules without a text of their own."""
 
 
-def _words(api: Api, problem: Problem) -> str:
+def _format_problem(api: Api, problem: Problem) -> str:
     rule = (
         "orphan-result"
         if problem.rule in ("misplaced-result", "duplicate-result")
@@ -276,28 +293,34 @@ def _words(api: Api, problem: Problem) -> str:
     )
     # The call id a problem names.
     call = problem.message.partition("'")[2].rpartition("'")[0]
-    template = _WORDS[api].get(rule) or _WORDS[api][""]
+    template = _PROBLEM_TEXTS[api].get(rule) or _PROBLEM_TEXTS[api][""]
     return template.format(index=problem.index, call=call, message=problem.message)
 
 
-def _mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
+def _find_mark_problems(
+    blocks: Sequence[Block], body: Mapping[str, Any]
+) -> Iterator[str]:
     count = sum(block.marks for block in blocks)
     if count > MAX_MARKS:
         yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}."
-    short = False
+    has_short_mark = False
     for block in blocks:
         if block.mark and block.kind in REASONING_BLOCKS:
             yield f"{block.path}.{block.kind}.cache_control: Extra inputs are not permitted"
-        if block.mark and block.blank:
+        if block.mark and block.is_blank:
             yield f"{block.path}.text: cache_control cannot be set for empty text blocks"
-        if block.mark == "1h" and short:
+        if block.mark == "1h" and has_short_mark:
             yield (
                 f"{block.path}.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' "
                 "cache_control block. Note that blocks are processed in the following order: `tools`, `system`, "
                 "`messages`."
             )
-        short = short or block.mark == "5m"
+        has_short_mark = has_short_mark or block.mark == "5m"
     automatic = body.get("cache_control")
-    last = blocks[-1].mark if blocks else None
-    if isinstance(automatic, Mapping) and last and last != automatic.get("ttl", "5m"):
-        yield f"cache_control.ttl: the last block is marked with ttl='{last}' already"
+    last_mark = blocks[-1].mark if blocks else None
+    if (
+        isinstance(automatic, Mapping)
+        and last_mark
+        and last_mark != automatic.get("ttl", "5m")
+    ):
+        yield f"cache_control.ttl: the last block is marked with ttl='{last_mark}' already"

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from everthread.core.types import Api, Reply
 from everthread.errors import InputError
 
-Kind = Literal[
+FaultKind = Literal[
     "rate_limit",
     "server_error",
     "overloaded",
@@ -30,11 +30,11 @@ Kind = Literal[
     "stream_overflow",
     "stream_error",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-ANSWERED: frozenset[Kind] = frozenset(
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+ANSWERED_FAULTS: frozenset[FaultKind] = frozenset(
     {"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"}
 )
-"""Faults with which the client still gets the whole reply."""
+"""Faults after which the client still gets the whole reply."""
 
 UNFINISHED_ANSWER = (
     "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. "
@@ -45,7 +45,7 @@ UNFINISHED_ANSWER = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """A failure of the provider, instead of an answer or while one is sent.
 
     rate_limit, server_error, overloaded, payload_too_large: an error instead of an answer (429, 500, 529, 413).
     overflow: the error of a prompt that does not fit, whatever the prompt is.
@@ -58,7 +58,7 @@ class Fault:
     a stream, the error itself.
     """
 
-    kind: Kind
+    kind: FaultKind
     reply: Reply | str | None = None
     """The answer, if there is one. None: an echo if the client gets all of it, else `UNFINISHED_ANSWER`."""
     seconds: float = 60.0
@@ -70,17 +70,17 @@ class Fault:
     """Other words for the error."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if self.kind not in FAULT_KINDS:
             raise InputError(
-                f"fault {self.kind!r} is unknown; use one of: {', '.join(KINDS)}"
+                f"fault {self.kind!r} is unknown; use one of: {', '.join(FAULT_KINDS)}"
             )
 
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Faults at random, the same ones for the same seed: each kind with its rate, from 0 to 1, per request."""
+    """Random faults, reproducible by the seed: each kind with its rate from 0 to 1 per request."""
 
-    rates: Mapping[Kind, float]
+    rates: Mapping[FaultKind, float]
     seed: int = 0
     seconds: float = 0.05
     """For how long a fault of the plan hangs or delays."""
@@ -97,23 +97,23 @@ class FaultPlan:
 
     def next(self) -> Fault | None:
         """Return the fault for the next request."""
-        dice = self._random.random()
+        number = self._random.random()
         for kind, rate in self.rates.items():
-            dice -= rate
-            if dice < 0:
+            number -= rate
+            if number < 0:
                 return Fault(
                     kind, seconds=self.seconds, after=self._random.randint(1, 6)
                 )
         return None
 
 
-def parse_fault(text: str) -> tuple[Kind, float]:
-    """A kind and its rate from `KIND[=RATE]`, as the command line has it; without a rate, every request."""
+def parse_fault(text: str) -> tuple[FaultKind, float]:
+    """Parse `KIND[=RATE]` of the command line into the kind and its rate; without a rate, every request."""
     name, _, rate = text.partition("=")
-    kind = next((kind for kind in KINDS if kind == name), None)
+    kind = next((kind for kind in FAULT_KINDS if kind == name), None)
     if kind is None:
         raise InputError(
-            f"--fault {text!r}: {name!r} is unknown; use one of: {', '.join(KINDS)}"
+            f"--fault {text!r}: {name!r} is unknown; use one of: {', '.join(FAULT_KINDS)}"
         )
     try:
         return kind, float(rate) if rate else 1.0
@@ -121,8 +121,8 @@ def parse_fault(text: str) -> tuple[Kind, float]:
         raise InputError(f"--fault {text!r}: {rate!r} is no rate from 0 to 1") from None
 
 
-Overflow = Literal["prompt_too_long", "output_too_large", "cap_too_large"]
-"""The prompt alone, the prompt with the output asked for, or that output by itself is more than the model takes."""
+OverflowKind = Literal["prompt_too_long", "output_too_large", "cap_too_large"]
+"""What is too large for the model: the prompt, the prompt with the requested output, or that output alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ class Refusal:
         return str(error.get("message")) if isinstance(error, Mapping) else str(error)
 
 
-_TEXTS: dict[str, dict[str, dict[str, Any]]] = json.loads(
+_DIALECT_TEXTS: dict[str, dict[str, dict[str, Any]]] = json.loads(
     resources.files("everthread.lab.provider")
     .joinpath("dialects.json")
     .read_text("utf-8")
 )
-DIALECTS: tuple[str, ...] = tuple(_TEXTS)
+DIALECTS: tuple[str, ...] = tuple(_DIALECT_TEXTS)
 OWN_DIALECTS: dict[Api, str] = {
     "openai_chat": "openai",
     "openai_responses": "openai-responses",
@@ -154,20 +154,22 @@ OWN_DIALECTS: dict[Api, str] = {
 """The dialect of the provider that made each protocol."""
 
 
-def overflow(
-    dialect: str, kind: Overflow, figures: Mapping[str, Any]
+def make_overflow_refusal(
+    dialect: str, kind: OverflowKind, figures: Mapping[str, Any]
 ) -> Refusal | None:
     """Return the error of this kind with these figures; None if the dialect has none."""
-    text = _TEXTS[dialect].get(kind)
+    text = _DIALECT_TEXTS[dialect].get(kind)
     return (
-        None if text is None else Refusal(text["status"], _fill(text["body"], figures))
+        None
+        if text is None
+        else Refusal(text["status"], _fill_template(text["body"], figures))
     )
 
 
-def refusal(
+def make_refusal(
     api: Api, status: int, message: str, *, kind: str = "", code: str | None = None
 ) -> Refusal:
-    """Any other error in the protocol's own form; `kind` where it is not the usual one of the status."""
+    """Return any other error in the protocol's own format; `kind` if it is not the usual one of the status."""
     if api == "anthropic":
         error = {
             "type": kind or _ANTHROPIC_KINDS.get(status, "api_error"),
@@ -193,10 +195,10 @@ def refusal(
     )
 
 
-def _fill(value: Any, figures: Mapping[str, Any]) -> Any:
-    """The template with its figures; a field that is nothing but one figure is a number."""
+def _fill_template(value: Any, figures: Mapping[str, Any]) -> Any:
+    """Return the template filled with the figures; a field that consists of one figure becomes a number."""
     if isinstance(value, dict):
-        return {key: _fill(item, figures) for key, item in value.items()}
+        return {key: _fill_template(item, figures) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     name = value[1:-1]

@@ -1,4 +1,4 @@
-"""What Gemini refuses in a request's contents."""
+"""Find the problems of a request's contents that Gemini refuses."""
 
 from __future__ import annotations
 
@@ -12,57 +12,59 @@ _GENERATION = re.compile(r"gemini-(\d+)")
 _MIN_SIGNED_GENERATION = 3
 
 
-def gemini_problems(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the contents, in Gemini's words."""
+def find_gemini_problems(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of the contents, in Gemini's words."""
     contents = body.get("contents")
     if not isinstance(contents, list) or not contents:
         yield "* GenerateContentRequest.contents: contents is not specified"
         return
-    for at, content in enumerate(contents):
+    for index, content in enumerate(contents):
         if not content.get("parts"):
-            yield f"* GenerateContentRequest.contents[{at}].parts: contents.parts must not be empty."
+            yield f"* GenerateContentRequest.contents[{index}].parts: contents.parts must not be empty."
         for part in content.get("parts") or ():
             if not part or part == {"thought": True}:
                 yield "Unable to submit request because it must have a text parameter."
             if is_forged_call(part):
                 yield "Corrupted thought signature."
-    yield from _pairing_problems(contents)
-    yield from _signature_problems(str(body.get("model")), contents)
+    yield from _find_pairing_problems(contents)
+    yield from _find_signature_problems(str(body.get("model")), contents)
 
 
-def _pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for at, content in enumerate(contents):
-        calls = _count(content, "functionCall")
-        if calls and at and contents[at - 1].get("role") == "model":
+def _find_pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for index, content in enumerate(contents):
+        calls = _count_parts(content, "functionCall")
+        if calls and index and contents[index - 1].get("role") == "model":
             yield (
                 "Please ensure that function call turn comes immediately after a user turn or after a function "
                 "response turn."
             )
         answers = (
-            _count(contents[at + 1], "functionResponse")
-            if at + 1 < len(contents)
+            _count_parts(contents[index + 1], "functionResponse")
+            if index + 1 < len(contents)
             else 0
         )
         # The user continues without the results.
-        is_dropped = at == len(contents) - 2 and not answers
+        is_dropped = index == len(contents) - 2 and not answers
         if calls != answers and not is_dropped:
             yield (
                 "Please ensure that the number of function response parts is equal to the number of function call "
                 "parts of the function call turn."
             )
-    if _count(contents[0], "functionResponse"):
+    if _count_parts(contents[0], "functionResponse"):
         yield "Please ensure that function response turn comes immediately after a function call turn."
 
 
-def _signature_problems(
+def _find_signature_problems(
     model: str, contents: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Calls since the user last spoke bear a signature, from the third generation on."""
+    """Check that calls since the user's last message have a signature, from the third generation on."""
     generation = _GENERATION.search(model)
     if generation is None or int(generation[1]) < _MIN_SIGNED_GENERATION:
         return
     for content in reversed(contents):
-        if content.get("role") != "model" and not _count(content, "functionResponse"):
+        if content.get("role") != "model" and not _count_parts(
+            content, "functionResponse"
+        ):
             return
         calls = [part for part in content.get("parts") or () if "functionCall" in part]
         if calls and not calls[0].get("thoughtSignature"):
@@ -73,5 +75,5 @@ def _signature_problems(
             )
 
 
-def _count(content: Mapping[str, Any], name: str) -> int:
+def _count_parts(content: Mapping[str, Any], name: str) -> int:
     return sum(name in part for part in content.get("parts") or ())

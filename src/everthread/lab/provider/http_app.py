@@ -29,9 +29,9 @@ from everthread.lab.provider.answers import (
     Record,
     refuse,
 )
-from everthread.lab.provider.checks import unknown_model
-from everthread.lab.provider.faults import FaultPlan, refusal
-from everthread.lab.provider.script import Answers, Script
+from everthread.lab.provider.checks import refuse_unknown_model
+from everthread.lab.provider.faults import FaultPlan, make_refusal
+from everthread.lab.provider.script import Script, ScriptedAnswers
 from everthread.lab.provider.served_models import (
     ANTHROPIC,
     GEMINI,
@@ -47,7 +47,7 @@ Connections = dict[Any, asyncio.Transport]
 """Open connections by the client's address. An ASGI application cannot reset a connection itself."""
 
 GEMINI_METHODS = ("generateContent", "streamGenerateContent")
-_MAX_BYTES = 1 << 30
+_MAX_BODY_BYTES = 1 << 30
 """Largest compressed body, once decoded."""
 
 
@@ -56,9 +56,9 @@ def track_connections(connections: Connections) -> type[H11Protocol]:
 
     class TrackedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            opened = cast("asyncio.Transport", transport)
-            super().connection_made(opened)
-            connections[opened.get_extra_info("peername")] = opened
+            connection = cast("asyncio.Transport", transport)
+            super().connection_made(connection)
+            connections[connection.get_extra_info("peername")] = connection
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections.pop(self.transport.get_extra_info("peername"), None)
@@ -71,83 +71,87 @@ class AnswerApp:
     """ASGI app that sends one answer, with its fault if it has one."""
 
     def __init__(
-        self, provider: Provider, outgoing: ProviderAnswer, record: Record
+        self, provider: Provider, answer: ProviderAnswer, record: Record
     ) -> None:
         self._provider = provider
-        self._outgoing = outgoing
+        self._answer = answer
         self._record = record
-        self._gone: asyncio.Task[None] | None = None
+        self._client_gone: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._send(scope, receive, send)
         finally:
-            if self._gone:
-                self._gone.cancel()
+            if self._client_gone:
+                self._client_gone.cancel()
             self._provider.report(self._record)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        out = self._outgoing
-        fault = self._outgoing.fault
-        kind = fault.kind if fault else ""
-        streamed = out.events is not None
+        answer = self._answer
+        fault = self._answer.fault
+        fault_kind = fault.kind if fault else ""
+        is_stream = answer.events is not None
         if (
             fault
-            and kind in ("hang", "delay")
+            and fault_kind in ("hang", "delay")
             and not await self._wait(receive, fault.seconds)
         ):
             return
-        if kind == "hang" or (kind == "reset" and not streamed):
+        if fault_kind == "hang" or (fault_kind == "reset" and not is_stream):
             self._reset(scope)
             return
-        self._record.status = out.status
-        pieces = out.events or [out.body]
+        self._record.status = answer.status
+        chunks = answer.events or [answer.body]
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-cache",
         }
-        if fault and kind in ("reset", "truncated"):
-            pieces = (
-                pieces[: fault.after] if streamed else [out.body[: len(out.body) // 2]]
+        if fault and fault_kind in ("reset", "truncated"):
+            chunks = (
+                chunks[: fault.after]
+                if is_stream
+                else [answer.body[: len(answer.body) // 2]]
             )
-        if not streamed:
+        if not is_stream:
             headers = {
                 "content-type": "application/json",
-                "content-length": str(len(pieces[0])),
+                "content-length": str(len(chunks[0])),
             }
-        await send(_start(out, headers))
-        for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send(_make_start_message(answer, headers))
+        for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
             # Each event is on its way before the next one, as a model writes.
             await asyncio.sleep(0)
             if (
                 fault
-                and kind == "slow"
-                and streamed
+                and fault_kind == "slow"
+                and is_stream
                 and not await self._wait(receive, fault.seconds)
             ):
                 return
-        if kind == "reset":
-            # A reset overtakes what the client has not read yet.
+        if fault_kind == "reset":
+            # A reset discards data that the client has not read yet.
             await asyncio.sleep(0.02)
             self._reset(scope)
             return
-        if kind == "truncated":
+        if fault_kind == "truncated":
             self._record.events.append("cut")
         await send({"type": "http.response.body", "body": b""})
 
     async def _wait(self, receive: Receive, seconds: float) -> bool:
         """Return whether the client is still connected after this many seconds."""
-        if self._gone is None:
-            self._gone = asyncio.create_task(_until_client_gone(receive))
+        if self._client_gone is None:
+            self._client_gone = asyncio.create_task(_wait_until_client_gone(receive))
         closing = asyncio.create_task(self._provider.closing.wait())
         await asyncio.wait(
-            {self._gone, closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            {self._client_gone, closing},
+            timeout=seconds,
+            return_when=asyncio.FIRST_COMPLETED,
         )
         closing.cancel()
-        if self._gone.done():
+        if self._client_gone.done():
             self._record.events.append("gone")
-        return not self._gone.done()
+        return not self._client_gone.done()
 
     def _reset(self, scope: Scope) -> None:
         self._record.events.append("reset")
@@ -163,21 +167,23 @@ class AnswerApp:
         transport.abort()
 
 
-def _start(out: ProviderAnswer, headers: Mapping[str, str]) -> dict[str, Any]:
+def _make_start_message(
+    answer: ProviderAnswer, headers: Mapping[str, str]
+) -> dict[str, Any]:
     fields = {
         **headers,
-        **out.headers,
+        **answer.headers,
         "request-id": "req_lab",
         "x-request-id": "req_lab",
     }
     return {
         "type": "http.response.start",
-        "status": out.status,
+        "status": answer.status,
         "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
     }
 
 
-async def _until_client_gone(receive: Receive) -> None:
+async def _wait_until_client_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -185,7 +191,7 @@ async def _until_client_gone(receive: Receive) -> None:
 class Provider:
     """A provider for tests, on a local port. `listen` is called with each record after its answer was sent."""
 
-    def __init__(  # noqa: PLR0913  each is a thing a test may want to set
+    def __init__(  # noqa: PLR0913  each is an option of a test
         self,
         models: Models | None = None,
         script: Script | None = None,
@@ -198,7 +204,7 @@ class Provider:
     ) -> None:
         self.log: list[Record] = []
         self.models = index_models(models)
-        self._answering = ProviderLogic(self.models, Answers(script), faults, clock)
+        self._logic = ProviderLogic(self.models, ScriptedAnswers(script), faults, clock)
         self._clock = clock
         self._port = port
         self._listen = listen
@@ -212,7 +218,7 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """The root of its addresses."""
+        """Return the root of its addresses."""
         if self._server is None:
             raise InputError("the provider is not running; open it with `async with`")
         return f"http://127.0.0.1:{self._port}"
@@ -226,7 +232,7 @@ class Provider:
         self._port = listener.getsockname()[1]
         self.closing = asyncio.Event()
         self._server = LoopServer(
-            self._application(), listener, track_connections(self.connections)
+            self._make_application(), listener, track_connections(self.connections)
         )
         await self._server.start()
         return self
@@ -243,45 +249,51 @@ class Provider:
         if failures and kind is None:
             raise failures[0]
 
-    def _application(self) -> Starlette:
-        logic = self._answering
+    def _make_application(self) -> Starlette:
+        logic = self._logic
         login_path = LOGIN_PATH + RESPONSES.path.removeprefix("/v1")
-        posted = [
+        post_routes = [
             *(
                 (protocol, protocol.path, logic.answer)
                 for protocol in PROTOCOLS
                 if protocol is not GEMINI
             ),
             (RESPONSES, login_path, logic.answer),
-            (ANTHROPIC, f"{ANTHROPIC.path}/count_tokens", logic.count),
+            (ANTHROPIC, f"{ANTHROPIC.path}/count_tokens", logic.count_tokens),
             (RESPONSES, f"{RESPONSES.path}/compact", logic.compact),
         ]
         for version in ("v1", "v1beta"):
             model = f"/{version}/models/{{name}}"
-            posted += [
+            post_routes += [
                 (GEMINI, f"{model}:{method}", logic.answer) for method in GEMINI_METHODS
             ]
-            posted.append((GEMINI, f"{model}:countTokens", logic.count))
+            post_routes.append((GEMINI, f"{model}:countTokens", logic.count_tokens))
         routes = [
-            Route(path, self._endpoint(protocol, decide), methods=["POST"])
-            for protocol, path, decide in posted
+            Route(path, self._make_endpoint(protocol, decide), methods=["POST"])
+            for protocol, path, decide in post_routes
         ]
         routes += [
-            Route(protocol.path, self._upgrade, methods=["GET"])
+            Route(protocol.path, self._refuse_websocket, methods=["GET"])
             for protocol in PROTOCOLS
         ]
         routes += [
-            Route(path, self._models, methods=["GET"])
+            Route(path, self._list_models, methods=["GET"])
             for path in ("/v1/models", f"{LOGIN_PATH}/models")
         ]
-        routes.append(Route("/v1beta/models", self._gemini_models, methods=["GET"]))
         routes.append(
-            Route("/v1beta/models/{name:path}", self._gemini_model, methods=["GET"])
+            Route("/v1beta/models", self._list_gemini_models, methods=["GET"])
         )
-        routes.append(Route("/v1/models/{name:path}", self._model, methods=["GET"]))
+        routes.append(
+            Route(
+                "/v1beta/models/{name:path}", self._show_gemini_model, methods=["GET"]
+            )
+        )
+        routes.append(
+            Route("/v1/models/{name:path}", self._show_model, methods=["GET"])
+        )
         return Starlette(routes=routes)
 
-    def _endpoint(
+    def _make_endpoint(
         self,
         protocol: Protocol,
         decide: Callable[[Protocol, Record], Awaitable[ProviderAnswer]],
@@ -291,31 +303,31 @@ class Provider:
         async def answer(http: HttpRequest) -> ASGIApp:
             try:
                 raw = await http.body()
-            except ClientDisconnect:  # before it had said what it wants
+            except ClientDisconnect:  # before the body was complete
                 return Response(status_code=400)
             record = self._log_request(protocol, http)
             try:
                 record.body = json.loads(
                     decode_body(
-                        raw, http.headers.get("content-encoding", ""), _MAX_BYTES
+                        raw, http.headers.get("content-encoding", ""), _MAX_BODY_BYTES
                     )
                     or b""
                 )
             except ValueError:
                 record.body = None
             if protocol is GEMINI and isinstance(record.body, dict):
-                record.body = _with_path(record.body, http)
+                record.body = _add_path_fields(record.body, http)
             try:
-                outgoing = await decide(protocol, record)
+                provider_answer = await decide(protocol, record)
             except Exception as error:  # noqa: BLE001  a script may raise anything; it is raised again, in `__aexit__`
                 self._failures.append(error)
                 words = f"The script failed: {type(error).__name__}: {error}"
-                outgoing = refuse(record, refusal(protocol.api, 500, words))
-            return AnswerApp(self, outgoing, record)
+                provider_answer = refuse(record, make_refusal(protocol.api, 500, words))
+            return AnswerApp(self, provider_answer, record)
 
         return answer
 
-    async def _upgrade(self, http: HttpRequest) -> JSONResponse:
+    async def _refuse_websocket(self, http: HttpRequest) -> JSONResponse:
         """Refuse a WebSocket."""
         record = self._log_request(RESPONSES, http)
         record.status = self._upgrade_status if "upgrade" in http.headers else 405
@@ -326,7 +338,7 @@ class Provider:
             else "WebSockets are not served here"
         )
         return JSONResponse(
-            refusal(RESPONSES.api, record.status, words).body, record.status
+            make_refusal(RESPONSES.api, record.status, words).body, record.status
         )
 
     def _log_request(self, protocol: Protocol, http: HttpRequest) -> Record:
@@ -345,7 +357,7 @@ class Provider:
         if self._listen:
             self._listen(record)
 
-    async def _models(self, _http: HttpRequest) -> JSONResponse:
+    async def _list_models(self, _http: HttpRequest) -> JSONResponse:
         return JSONResponse(
             {
                 "object": "list",
@@ -353,7 +365,7 @@ class Provider:
             }
         )
 
-    async def _gemini_models(self, _http: HttpRequest) -> JSONResponse:
+    async def _list_gemini_models(self, _http: HttpRequest) -> JSONResponse:
         return JSONResponse(
             {
                 "models": [
@@ -362,30 +374,30 @@ class Provider:
             }
         )
 
-    async def _gemini_model(self, http: HttpRequest) -> JSONResponse:
+    async def _show_gemini_model(self, http: HttpRequest) -> JSONResponse:
         name = http.path_params["name"]
         if name in self.models:
             return JSONResponse(_describe_gemini_model(self.models[name]))
-        error = unknown_model("gemini", name)
+        error = refuse_unknown_model("gemini", name)
         return JSONResponse(error.body, error.status)
 
-    async def _model(self, http: HttpRequest) -> JSONResponse:
+    async def _show_model(self, http: HttpRequest) -> JSONResponse:
         name = http.path_params["name"]
         if name in self.models:
             return JSONResponse(_describe_model(self.models[name]))
-        error = unknown_model(
+        error = refuse_unknown_model(
             "anthropic" if "anthropic-version" in http.headers else "openai_chat", name
         )
         return JSONResponse(error.body, error.status)
 
 
-def _with_path(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
+def _add_path_fields(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
     """Return Gemini's body with the fields of its path: the model, and whether to stream."""
-    whole = body.get("generateContentRequest")
+    wrapped_request = body.get("generateContentRequest")
     streams = ":streamGenerateContent" in http.url.path
     fields: dict[str, Any] = {"stream": True} if streams else {}
     return {
-        **(whole if isinstance(whole, dict) else body),
+        **(wrapped_request if isinstance(wrapped_request, dict) else body),
         "model": http.path_params["name"],
         **fields,
     }

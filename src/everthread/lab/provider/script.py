@@ -34,27 +34,27 @@ Answer = Reply | Fault | str
 Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]
 Script = Sequence[Step] | Callable[[Request], Answer | Awaitable[Answer]]
 
-_ECHO_CHARS = 200
-_MAX_COMPARED = 20
+_MAX_ECHO_CHARS = 200
+_MAX_COMPARED_UTTERANCES = 20
 
 
-class Answers:
-    """Hands out the answers of a script, one for each request that gets as far."""
+class ScriptedAnswers:
+    """Hands out the answers of a script, one for each request that passes the checks."""
 
     def __init__(self, script: Script | None = None) -> None:
         self._steps = None if script is None or callable(script) else list(script)
         self._respond = script if callable(script) else echo
-        self._used = 0
+        self._used_count = 0
 
     async def next(self, request: Request) -> Answer:
         step: Step = self._respond
         if self._steps is not None:
-            if self._used >= len(self._steps):
+            if self._used_count >= len(self._steps):
                 raise InputError(
                     f"the script has {len(self._steps)} answers, and all were given"
                 )
-            step = self._steps[self._used]
-        self._used += 1
+            step = self._steps[self._used_count]
+        self._used_count += 1
         if not callable(step):
             return step
         answer = step(request)
@@ -63,20 +63,25 @@ class Answers:
 
 def echo(request: Request) -> str:
     """Echo the last message, so that a person sees that it arrived."""
-    last = request.messages[-1] if request.messages else None
+    last_message = request.messages[-1] if request.messages else None
     words = (
-        (text_of(last) or " ".join(result.text for result in results_of(last)))
-        if last
+        (
+            text_of(last_message)
+            or " ".join(result.text for result in results_of(last_message))
+        )
+        if last_message
         else ""
     )
-    return f"You said: {words[:_ECHO_CHARS]}" if words.strip() else "You said nothing."
+    return (
+        f"You said: {words[:_MAX_ECHO_CHARS]}" if words.strip() else "You said nothing."
+    )
 
 
-class Recorded:
-    """Answers with what followed in a recorded conversation.
+class RecordedAnswers:
+    """Answers with the message that followed in a recorded conversation.
 
-    The position is found by the end of the request: a client may have replaced the beginning by a summary. Where the
-    words of several positions fit, the one with the longest run of equal words before it counts, else the next one.
+    The position is found by the end of the request: a client may have replaced the beginning by a summary. If several
+    positions fit, the one with the longest run of equal messages before it is used, else the next one.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
@@ -85,35 +90,37 @@ class Recorded:
 
     def __call__(self, request: Request) -> Answer:
         requested = _split_utterances(request.messages)
-        places = {
-            at: utterance.answer
-            for at, utterance in enumerate(self._utterances)
+        answers_by_position = {
+            position: utterance.answer
+            for position, utterance in enumerate(self._utterances)
             if requested and requested[-1].ends_with(utterance) and utterance.answer
         }
-        if not places:
+        if not answers_by_position:
             return echo(request)
         self._position = max(
-            places,
-            key=lambda at: (
-                self._run(requested, at),
-                at >= self._position,
-                -abs(at - self._position),
+            answers_by_position,
+            key=lambda position: (
+                self._count_equal_utterances(requested, position),
+                position >= self._position,
+                -abs(position - self._position),
             ),
         )
-        return Reply(places[self._position])
+        return Reply(answers_by_position[self._position])
 
-    def _run(self, requested: Sequence[_Utterance], position: int) -> int:
-        before = zip(
-            reversed(requested[-_MAX_COMPARED:]),
+    def _count_equal_utterances(
+        self, requested: Sequence[_Utterance], position: int
+    ) -> int:
+        pairs = zip(
+            reversed(requested[-_MAX_COMPARED_UTTERANCES:]),
             reversed(self._utterances[: position + 1]),
             strict=False,
         )
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass(frozen=True, slots=True)
 class _Utterance:
-    """Neighbouring messages of one role: some protocols make one message of them."""
+    """Neighbouring messages of one role, which some protocols join into one message."""
 
     role: str
     words: str
@@ -131,70 +138,71 @@ class _Utterance:
 
 def _split_utterances(messages: Sequence[Message]) -> list[_Utterance]:
     utterances: list[_Utterance] = []
-    for at, message in enumerate(messages, 1):
+    for next_index, message in enumerate(messages, 1):
         role = message["role"]
         words = (
             text_of(message) or "\n".join(result.text for result in results_of(message))
         ).strip()
         if utterances and utterances[-1].role == role == "user":
             words = f"{utterances.pop().words}\n{words}".strip()
-        later = (messages[index] for index in range(at, len(messages)))
+        later_messages = (messages[index] for index in range(next_index, len(messages)))
         answer = next(
-            (message for message in later if message["role"] == "assistant"), None
+            (message for message in later_messages if message["role"] == "assistant"),
+            None,
         )
         utterances.append(_Utterance(role, words, answer))
     return utterances
 
 
 def read_script(value: Any) -> list[Step]:
-    """A script from JSON: texts, `{"fault": KIND, …}`, or assistant messages (in chat's form, `{"content": …}`)."""
+    """Read a script from JSON: texts, `{"fault": KIND, …}`, or assistant messages (`{"content": …}`)."""
     if not isinstance(value, list):
         raise InputError(f"a script is a list of answers, not {type(value).__name__}")
-    return [_read_step(step, at) for at, step in enumerate(value)]
+    return [_read_step(step, number) for number, step in enumerate(value)]
 
 
-def _read_step(step: Any, at: int) -> Step:
+def _read_step(step: Any, number: int) -> Step:
     if isinstance(step, str):
         return step
     if not isinstance(step, Mapping):
         raise InputError(
-            f"answer {at} of the script is a text or an object, not {type(step).__name__}"
+            f"answer {number} of the script is a text or an object, not {type(step).__name__}"
         )
     if "fault" in step:
         fields = {key: value for key, value in step.items() if key != "fault"}
         try:
             return Fault(step["fault"], **fields)
         except TypeError as error:
-            raise InputError(f"answer {at} of the script: {error}") from None
+            raise InputError(f"answer {number} of the script: {error}") from None
     if not ({"content", "tool_calls"} & step.keys()):
         raise InputError(
-            f"answer {at} of the script has neither content nor tool_calls nor fault"
+            f"answer {number} of the script has neither content nor tool_calls nor fault"
         )
     message: Any = {"content": None, **step, "role": "assistant"}
     return Reply(message)
 
 
-_SIGNED = "bGFi"
+_SIGNATURE_PREFIX = "bGFi"
 """Prefix of signatures issued here; others are not checked."""
 _CALL_TOKENS = 10
 """Tokens a call costs besides its name and arguments."""
 
 
-def complete_reply(  # noqa: PLR0913  all that a reply depends on
+def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     answer: Reply | str,
     protocol: Protocol,
     counter: TokenCounter,
     *,
     name: str,
     number: int,
-    room: int,
+    max_tokens: int,
     use: CacheUse,
-    thoughts: int = 0,
+    extra_reasoning_tokens: int = 0,
 ) -> Reply:
-    """The whole reply of the model with this name, in the protocol's own form; usage that was given stays.
+    """Return the complete reply of the model with this name, in the protocol's own format; given usage is kept.
 
-    A text longer than the room is cut; calls never are. `thoughts` are reasoning tokens besides those of the reasoning
-    shown.
+    A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
+    the visible reasoning.
     """
     reply = (
         Reply({"role": "assistant", "content": answer})
@@ -210,91 +218,103 @@ def complete_reply(  # noqa: PLR0913  all that a reply depends on
         id=reply.id or f"{protocol.prefix}{number}",
     )
     text = reply.message.get("content")
-    if isinstance(text, str) and not calls and counter.text(text) > room:
-        fitting = bisect_right(
-            range(len(text)), room, key=lambda end: counter.text(text[: end + 1])
+    if isinstance(text, str) and not calls and counter.text(text) > max_tokens:
+        fitting_chars = bisect_right(
+            range(len(text)), max_tokens, key=lambda end: counter.text(text[: end + 1])
         )
         reply = replace(
-            reply, message={**reply.message, "content": text[:fitting]}, stop="length"
+            reply,
+            message={**reply.message, "content": text[:fitting_chars]},
+            stop="length",
         )
     body = protocol.codec.encode_reply(
-        replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id))
+        replace(reply, message=_encode_thoughts(reply.message, protocol.api, reply.id))
     )
     if reply.usage is None:
-        reasoning = _reasoning_tokens(reply.message, counter) + thoughts
+        reasoning = (
+            _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
+        )
         body[protocol.usage_field] = protocol.usage(
             use, reasoning + count_answer(reply.message, counter), reasoning
         )
     return protocol.codec.decode_reply(body)
 
 
-def reasoned_items(reply: Reply) -> dict[str, str]:
-    """The ids of a response's items, each with that of the reasoning before it."""
+def map_items_to_reasoning(reply: Reply) -> dict[str, str]:
+    """Return the id of the reasoning before each item of a response, by the item's id."""
     items = native_value(reply.message, "openai_responses")
     pairs: dict[str, str] = {}
-    before = ""
+    reasoning_id = ""
     for item in items if isinstance(items, list) else []:
         if kind_of(item) == "reasoning":
-            before = str(item.get("id"))
-        elif before:
-            pairs[str(item.get("id"))] = before
+            reasoning_id = str(item.get("id"))
+        elif reasoning_id:
+            pairs[str(item.get("id"))] = reasoning_id
     return pairs
 
 
 def is_forged(part: Mapping[str, Any]) -> bool:
-    """Whether a thinking block bears a signature made here, for other words."""
+    """Return whether a thinking block has a signature that was issued here for another text."""
     signature = part.get("signature")
     if (
         kind_of(part) != "thinking"
         or not isinstance(signature, str)
-        or not signature.startswith(_SIGNED)
+        or not signature.startswith(_SIGNATURE_PREFIX)
     ):
         return False
     return signature != sign(str(part.get("thinking")))
 
 
 def sign(thinking: str) -> str:
-    """The signature of words of reasoning."""
+    """Return the signature of a text of reasoning."""
     return (
-        _SIGNED
+        _SIGNATURE_PREFIX
         + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
     )
 
 
-TRIGGER = "compaction_trigger"
+COMPACTION_TRIGGER = "compaction_trigger"
 """With this item at its end a request of the Responses protocol asks for a compaction."""
-_COMPACTED = "bGFiY21w"
+_COMPACTION_PREFIX = "bGFiY21w"
 
 
 def make_compaction(request: Request, number: int) -> dict[str, Any]:
     """Return an opaque item that represents a conversation."""
     last_words = next(
-        (text_of(one) for one in reversed(request.messages) if one["role"] == "user"),
+        (
+            text_of(message)
+            for message in reversed(request.messages)
+            if message["role"] == "user"
+        ),
         "",
     )
-    inner = base64.urlsafe_b64encode(
+    payload = base64.urlsafe_b64encode(
         f"{len(request.messages)} messages, last: {last_words[:200]}".encode()
     ).decode()
     return {
         "id": f"cmp_lab{number}",
         "type": "compaction",
-        "encrypted_content": f"{_COMPACTED}.{inner}.{sign(inner)}",
+        "encrypted_content": f"{_COMPACTION_PREFIX}.{payload}.{sign(payload)}",
     }
 
 
 def is_own_compaction(item: Mapping[str, Any]) -> bool:
     """Return whether the item was issued here and is unchanged."""
-    prefix, _, rest = str(item.get("encrypted_content")).partition(".")
-    inner, _, signature = rest.partition(".")
-    return prefix == _COMPACTED and signature == sign(inner)
+    prefix, _, signed_payload = str(item.get("encrypted_content")).partition(".")
+    payload, _, signature = signed_payload.partition(".")
+    return prefix == _COMPACTION_PREFIX and signature == sign(payload)
 
 
-def asks_compaction(body: Mapping[str, Any]) -> bool:
+def asks_for_compaction(body: Mapping[str, Any]) -> bool:
     items = body.get("input")
-    return isinstance(items, list) and bool(items) and kind_of(items[-1]) == TRIGGER
+    return (
+        isinstance(items, list)
+        and bool(items)
+        and kind_of(items[-1]) == COMPACTION_TRIGGER
+    )
 
 
-def _with_thoughts(message: Message, api: Api, name: str) -> Message:
+def _encode_thoughts(message: Message, api: Api, name: str) -> Message:
     """Convert plain-text reasoning (`reasoning_content`) to the form of the protocol.
 
     Chat clients read it unchanged; Claude signs it; the responses protocol hides it in an item; Gemini signs calls.
@@ -304,7 +324,7 @@ def _with_thoughts(message: Message, api: Api, name: str) -> Message:
         return _sign_content(message)
     if not thinking or api == "openai_chat" or "_native" in message:
         return message
-    rest = cast(
+    message_without_thoughts = cast(
         "Message",
         {key: value for key, value in message.items() if key != "reasoning_content"},
     )
@@ -314,56 +334,58 @@ def _with_thoughts(message: Message, api: Api, name: str) -> Message:
             "thinking": thinking,
             "signature": sign(thinking),
         }
-        return {**rest, "content": [thought, *parts_of(message)]}
+        return {**message_without_thoughts, "content": [thought, *parts_of(message)]}
     item = {
         "id": f"rs_{name}",
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": thinking}],
         "encrypted_content": sign(thinking),
     }
-    items = openai_responses.encode_reply(Reply(rest, stop="stop", id=name))["output"]
+    items = openai_responses.encode_reply(
+        Reply(message_without_thoughts, stop="stop", id=name)
+    )["output"]
     return with_native(message, api, [item, *items])
 
 
 def _sign_content(message: Message) -> Message:
-    """The message as Gemini writes it: thoughts as a part, and a signature on the first call."""
-    rest = cast(
+    """Return the message as Gemini writes it: thoughts as a part, and a signature on the first call."""
+    message_without_thoughts = cast(
         "Message",
         {key: value for key, value in message.items() if key != "reasoning_content"},
     )
     contents = [
         content
-        for content in gemini.encode_messages([rest])
+        for content in gemini.encode_messages([message_without_thoughts])
         if content["role"] == "model"
     ]
     parts = [dict(part) for content in contents for part in content["parts"]]
-    signed = next((part for part in parts if "functionCall" in part), None)
-    if signed is not None:
-        signed["thoughtSignature"] = sign_call(signed["functionCall"])
+    first_call = next((part for part in parts if "functionCall" in part), None)
+    if first_call is not None:
+        first_call["thoughtSignature"] = sign_call(first_call["functionCall"])
     if thinking := message.get("reasoning_content"):
         parts.insert(0, {"text": thinking, "thought": True})
     return with_native(message, "gemini", {"role": "model", "parts": parts})
 
 
 def sign_call(call: Mapping[str, Any]) -> str:
-    """The signature of a call of Gemini's."""
+    """Return the signature of a call of Gemini."""
     return sign(json.dumps([call.get("name"), call.get("args")], sort_keys=True))
 
 
 def is_forged_call(part: Mapping[str, Any]) -> bool:
-    """Whether a call bears a signature made here, for another call."""
+    """Return whether a call has a signature that was issued here for another call."""
     signature = part.get("thoughtSignature")
     if (
         "functionCall" not in part
         or not isinstance(signature, str)
-        or not signature.startswith(_SIGNED)
+        or not signature.startswith(_SIGNATURE_PREFIX)
     ):
         return False
     return signature != sign_call(part["functionCall"])
 
 
 def count_answer(message: Message, counter: TokenCounter) -> int:
-    """Tokens of an answer without its reasoning."""
+    """Count the tokens of an answer without its reasoning."""
     calls = sum(
         counter.text(call.name) + counter.text(call.arguments) + _CALL_TOKENS
         for call in calls_of(message)
@@ -375,7 +397,9 @@ def count_answer(message: Message, counter: TokenCounter) -> int:
     )
 
 
-def _reasoning_tokens(message: Message, counter: TokenCounter) -> int:
+def _count_reasoning_tokens(message: Message, counter: TokenCounter) -> int:
     blocks = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
-    plain = counter.text(message.get("reasoning_content") or "")
-    return plain + sum(counter.text(str(part.get("thinking") or "")) for part in blocks)
+    text_tokens = counter.text(message.get("reasoning_content") or "")
+    return text_tokens + sum(
+        counter.text(str(part.get("thinking") or "")) for part in blocks
+    )

@@ -1,4 +1,4 @@
-"""Which models the provider serves, how each behaves, and what differs between the four protocols."""
+"""The models that the provider serves, and the differences between the four protocols."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from everthread.wire.codecs import CODECS, Codec
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
+    """An API of the provider: its path, fields and usage format."""
+
     api: Api
     path: str
     prefix: str
-    """Of the ids of its replies."""
+    """Prefix of the ids of its replies."""
     caps: tuple[str, ...]
-    """The fields that limit the output; the first that is there counts."""
+    """The fields that limit the output; the first that is present is used."""
     content: str
-    """The field a reply's substance is in."""
+    """The field with a reply's content."""
     usage: Callable[[CacheUse, int, int], dict[str, Any]]
-    """The usage object from what became of the prompt, the output and the reasoning in it."""
+    """Makes the usage object from the use of the cache, the output tokens and the reasoning tokens among them."""
     usage_field: str = "usage"
 
     @property
@@ -34,19 +36,19 @@ class Protocol:
         return CODECS[self.api]
 
     def cap(self, body: Mapping[str, Any]) -> int | None:
-        """How many tokens the reply may have, as asked."""
-        stated = (_nested(body, name.split(".")) for name in self.caps)
-        return next((value for value in stated if isinstance(value, int)), None)
+        """Return how many tokens the reply may have, as the request asks."""
+        values = (_read_nested(body, name.split(".")) for name in self.caps)
+        return next((value for value in values if isinstance(value, int)), None)
 
 
-def _nested(fields: Any, names: list[str]) -> Any:
+def _read_nested(fields: Any, names: list[str]) -> Any:
     for name in names:
         fields = fields.get(name) if isinstance(fields, Mapping) else None
     return fields
 
 
-def _chat_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
-    written = {"cache_write_tokens": use.write} if use.write else {}
+def _make_chat_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+    write_field = {"cache_write_tokens": use.write} if use.write else {}
     return {
         "prompt_tokens": use.prompt,
         "completion_tokens": output,
@@ -54,13 +56,13 @@ def _chat_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
         "prompt_tokens_details": {
             "cached_tokens": use.read,
             "audio_tokens": 0,
-            **written,
+            **write_field,
         },
         "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": 0},
     }
 
 
-def _responses_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+def _make_responses_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
     return {
         "input_tokens": use.prompt,
         "input_tokens_details": {
@@ -73,7 +75,9 @@ def _responses_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, An
     }
 
 
-def _anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[str, Any]:
+def _make_anthropic_usage(
+    use: CacheUse, output: int, _reasoning: int
+) -> dict[str, Any]:
     return {
         "input_tokens": use.input,
         "cache_creation_input_tokens": use.write,
@@ -87,7 +91,7 @@ def _anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[str, A
     }
 
 
-def _gemini_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+def _make_gemini_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
     return {
         "promptTokenCount": use.prompt,
         "cachedContentTokenCount": use.read,
@@ -104,7 +108,7 @@ CHAT = Protocol(
     prefix="chatcmpl-lab",
     caps=("max_completion_tokens", "max_tokens"),
     content="choices",
-    usage=_chat_usage,
+    usage=_make_chat_usage,
 )
 RESPONSES = Protocol(
     "openai_responses",
@@ -112,7 +116,7 @@ RESPONSES = Protocol(
     prefix="resp_lab",
     caps=("max_output_tokens",),
     content="output",
-    usage=_responses_usage,
+    usage=_make_responses_usage,
 )
 ANTHROPIC = Protocol(
     "anthropic",
@@ -120,7 +124,7 @@ ANTHROPIC = Protocol(
     prefix="msg_lab",
     caps=("max_tokens",),
     content="content",
-    usage=_anthropic_usage,
+    usage=_make_anthropic_usage,
 )
 GEMINI = Protocol(
     "gemini",
@@ -128,25 +132,25 @@ GEMINI = Protocol(
     "lab",
     caps=("generationConfig.maxOutputTokens",),
     content="candidates",
-    usage=_gemini_usage,
+    usage=_make_gemini_usage,
     usage_field="usageMetadata",
 )
 PROTOCOLS = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
 
 
-Shown = Literal[
+WindowField = Literal[
     "max_model_len",
     "n_ctx_train",
     "context_length",
     "context_window",
     "inputTokenLimit",
 ]
-"""Where the list of models states the window: as vLLM, llama.cpp, OpenRouter, Groq and Google do."""
+"""The field in the list of models that states the window, as in vLLM, llama.cpp, OpenRouter, Groq and Google."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model. A new one behaves as the real provider of the protocol it is asked by."""
+    """One model. By default it behaves like the real provider of the protocol that the request uses."""
 
     name: str
     window: int = 128_000
@@ -154,15 +158,14 @@ class ServedModel:
     """Whose error bodies it answers with (a key of `DIALECTS`); None: those of the protocol's own provider."""
     max_output: int | None = None
     """The most a request may ask for; None: whatever the window leaves."""
-    shows: Shown | None = None
+    shows: WindowField | None = None
     """Whether, and where, `GET /v1/models` states the window."""
     cache_minimum: int | None = None
     """The shortest prefix that Claude's cache takes; None: as documented for the model's name."""
     errors_in_stream: bool = False
     """A streamed request that does not fit gets its error in a stream with status 200."""
     compacts: bool = True
-    """It answers `compaction_trigger` and `/v1/responses/compact` with an item; False: it has never heard of them."""
-
+    """Whether it answers `compaction_trigger` and `/v1/responses/compact` with an item or refuses them."""
     max_images: int | None = None
     """The most images and documents a request may hold; None: any number."""
     tokenizer: str | None = None
@@ -178,8 +181,8 @@ class ServedModel:
                 f"the window of {self.name} is {self.window}; it must be at least 1"
             )
 
-    def speaks(self, api: Api) -> str:
-        """The dialect of its errors on this protocol."""
+    def dialect_for(self, api: Api) -> str:
+        """Return the dialect of its errors on this protocol."""
         return self.dialect or OWN_DIALECTS[api]
 
     @property
@@ -196,24 +199,24 @@ DEFAULT_MODELS: Mapping[str, int] = {"gpt-5": 400_000, "claude-sonnet-5": 200_00
 
 
 def index_models(models: Models | None) -> dict[str, ServedModel]:
-    """The models by name, from windows by name or from whole descriptions."""
+    """Return the models by name, from windows by name or from descriptions."""
     models = DEFAULT_MODELS if models is None else models
-    listed = (
+    model_list = (
         [ServedModel(*pair) for pair in models.items()]
         if isinstance(models, Mapping)
         else list(models)
     )
-    if not listed:
+    if not model_list:
         raise InputError("a provider serves at least one model")
-    return {model.name: model for model in listed}
+    return {model.name: model for model in model_list}
 
 
 def parse_model(
-    text: str, *, shows: Shown | None = None, compacts: bool = True
+    text: str, *, shows: WindowField | None = None, compacts: bool = True
 ) -> ServedModel:
-    """A model from `NAME=WINDOW[:dialect]`, as the command line has it."""
-    name, equals, rest = text.rpartition("=")
-    window, _, dialect = rest.partition(":")
+    """Parse a model from `NAME=WINDOW[:dialect]` of the command line."""
+    name, equals, window_and_dialect = text.rpartition("=")
+    window, _, dialect = window_and_dialect.partition(":")
     if not (equals and name and window.replace("_", "").isdecimal()):
         raise InputError(
             f"--model {text!r} is not NAME=WINDOW or NAME=WINDOW:DIALECT, as in gpt-5=400000:openai"
@@ -224,14 +227,15 @@ def parse_model(
 
 
 def cache_minimum(model: str) -> int:
-    """The shortest prefix in tokens that Claude's cache takes, as documented for each model."""
+    """Return the shortest prefix in tokens that Claude's cache takes, as documented for each model."""
     name = bare_name(model).replace(".", "-")
     return next(
-        (tokens for pattern, tokens in _MINIMUMS if re.search(pattern, name)), 1024
+        (tokens for pattern, tokens in _CACHE_MINIMUMS if re.search(pattern, name)),
+        1024,
     )
 
 
-_MINIMUMS = (
+_CACHE_MINIMUMS = (
     (r"(?:opus|fable)-5|mythos-5", 512),
     (r"mythos|opus-4-7|haiku-3|3-5-haiku|3-haiku", 2048),
     (r"opus-4-[56]|haiku-4", 4096),

@@ -2,8 +2,8 @@
 
 from everthread.lab.replay import replay
 
-found = replay(messages, model="claude-sonnet-4-5", window=200_000)
-found.ours.cost, found.ours.peak, found.compactions
+result = replay(messages, model="claude-sonnet-4-5", window=200_000)
+result.everthread.cost, result.everthread.peak, result.compactions
 """
 
 from everthread.lab.replay.result import (
@@ -11,7 +11,7 @@ from everthread.lab.replay.result import (
     PlayedCall,
     PlayedCompaction,
     Replay,
-    ReplayWay,
+    StrategyResult,
 )
 from everthread.lab.replay.runner import areplay, replay
 
@@ -20,7 +20,7 @@ __all__ = [
     "PlayedCall",
     "PlayedCompaction",
     "Replay",
-    "ReplayWay",
+    "StrategyResult",
     "areplay",
     "replay",
 ]

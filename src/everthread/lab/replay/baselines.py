@@ -1,4 +1,4 @@
-"""The simulated cache and prices of a replay, and its baselines: no management, caching alone, truncation."""
+"""Simulate the cache and prices of a replay, and play its baselines: no management, caching alone, truncation."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from everthread.lab.provider.cache import (
 from everthread.lab.provider.served_models import cache_minimum
 from everthread.lab.replay import result
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
-from everthread.lab.replay.recording import Recording, recorded_use
+from everthread.lab.replay.recording import Recording, make_cache_use
 from everthread.lab.replay.replay_plan import PlannedCall
-from everthread.lab.replay.result import PlayedCall, ReplayWay
+from everthread.lab.replay.result import PlayedCall, StrategyResult
 from everthread.testing import SteppedClock
 
 
-class Prompts:
+class PromptSizer:
     """Reads requests of any models into blocks; a message object is read once."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Prompts:
         self._head_blocks: Sequence[Block] = ()
 
     def counter(self, model: str) -> TokenCounter:
-        return self._reader(model).counter
+        return self._get_reader(model).counter
 
     def read(self, request: Request) -> Prompt:
         blocks = [*self._read_head(request)]
@@ -69,22 +69,22 @@ class Prompts:
         if head != self._head:
             self._head = head
             self._head_blocks = (
-                self._reader(request.model).read("openai_chat", head, {}).blocks
+                self._get_reader(request.model).read("openai_chat", head, {}).blocks
             )
         return self._head_blocks
 
-    def _reader(self, model: str) -> PromptReader:
+    def _get_reader(self, model: str) -> PromptReader:
         if model not in self._readers:
             self._readers[model] = PromptReader(model)
         return self._readers[model]
 
     def _read_message(self, model: str, message: Message) -> Sequence[Block]:
-        """Return its blocks. A mark on the message itself moves to the last one, as the wire does.
+        """Return the blocks of a message. A mark on the message itself moves to its last block, as on the wire.
 
         Reasoning is a block before the others, except encrypted reasoning, which is not in the log.
         """
         blocks = (
-            self._reader(model)
+            self._get_reader(model)
             .read("openai_chat", Request(model, [message]), {})
             .blocks
         )
@@ -106,11 +106,11 @@ class Prompts:
 
 
 class ReplayCaches:
-    """The provider's caches, for one way of holding the conversation.
+    """The provider's caches, for one strategy.
 
     Without a recording, entries expire by the clock. With one, the calls that missed in the log miss here too, and no
-    others do, except for changes that the way itself makes. An automatic cache is spread over several machines: a call
-    that missed in part reads the prefix that the previous missed call left on another machine.
+    others do, except for changes that the strategy itself makes. An automatic cache is spread over several machines: a
+    call that missed in part reads the prefix that the previous missed call left on another machine.
     """
 
     def __init__(self, clock: Callable[[], float], recording: Recording | None) -> None:
@@ -125,15 +125,15 @@ class ReplayCaches:
         minimum = cache_minimum(model) if caches_by_marks(model) else None
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
-        missed = number == 0 or number in recording.missed
-        partly_missed = minimum is None and number in recording.partly_missed
-        if missed:
+        is_missed = number == 0 or number in recording.missed_calls
+        is_partly_missed = minimum is None and number in recording.partly_missed_calls
+        if is_missed:
             self._caches = ProviderCaches(self._clock)
-            self._fill(model, prompt, recording.cached_before(number))
+            self._fill(model, prompt, recording.count_cached_tokens(number))
         use = self._caches.use(model, prompt, minimum=minimum)
-        if missed or partly_missed:
-            elsewhere = self._other_machine.use(model, prompt, minimum=minimum)
-            return elsewhere if partly_missed else use
+        if is_missed or is_partly_missed:
+            other_use = self._other_machine.use(model, prompt, minimum=minimum)
+            return other_use if is_partly_missed else use
         return use
 
     def _fill(self, model: str, prompt: Prompt, tokens: int) -> None:
@@ -155,7 +155,7 @@ class ReplayCaches:
 
 
 FILL_TOLERANCE = 1.02
-"""A filler has about the size that it should have."""
+"""Filler texts may exceed their size by this factor."""
 
 
 class CacheMarker:
@@ -174,91 +174,96 @@ class CacheMarker:
     ) -> Request:
         if not caches_by_marks(model):
             return Request(model, list(messages), system, list(tools))
-        last = (
+        last_index = (
             None
             if self._last is not None and self._last >= len(messages)
             else self._last
         )
-        start = first_markable_index(len(messages), last)
-        near = apply_cache_control(
+        start = first_markable_index(len(messages), last_index)
+        marked_messages = apply_cache_control(
             messages[start:],
             ttl=self._ttl,
             native_anthropic=True,
-            previous_index=None if last is None else last - start,
+            previous_index=None if last_index is None else last_index - start,
         )
         self._last = len(messages) - 1
-        marked = mark_system(system, ttl=self._ttl)
-        return Request(model, [*messages[:start], *near], marked, list(tools))
+        marked_system = mark_system(system, ttl=self._ttl)
+        return Request(
+            model, [*messages[:start], *marked_messages], marked_system, list(tools)
+        )
 
 
 @dataclass(slots=True)
 class CallLedger:
-    """Records the calls of one way of holding a conversation."""
+    """Records the calls of one strategy."""
 
     ttl: str
-    began: float
+    started_at: float
     """The time of the first call, in seconds since 1970: prices change."""
     calls: list[PlayedCall] = field(default_factory=list)
-    _before: tuple[Request, CacheUse, float] | None = None
+    _previous_call: tuple[Request, CacheUse, float] | None = None
 
     def record_call(
         self,
         request: Request,
         use: CacheUse,
         output: int,
-        at: float,
+        sent_at: float,
         *,
-        reshaped: str = "",
+        reshape_cause: str = "",
     ) -> None:
-        """Record a call. `reshaped`: why its history does not extend that of the previous call."""
-        cause, missed = self._find_miss(request, use, at, reshaped)
-        self._before = request, use, at
-        input_cost, output_cost = call_costs(
-            request.model, use, output, at=self.began + at
+        """Record a call. `reshape_cause`: why its history does not extend that of the previous call."""
+        cause, missed = self._find_miss(request, use, sent_at, reshape_cause)
+        self._previous_call = request, use, sent_at
+        input_cost, output_cost = price_call(
+            request.model, use, output, timestamp=self.started_at + sent_at
         )
         self.calls.append(
             PlayedCall(
-                at,
+                sent_at,
                 len(request.messages),
                 use,
                 output=output,
                 input_cost=input_cost,
                 output_cost=output_cost,
                 miss=cause,
-                missed=missed,
+                missed_tokens=missed,
             )
         )
 
     def _find_miss(
-        self, request: Request, use: CacheUse, at: float, reshaped: str
+        self, request: Request, use: CacheUse, sent_at: float, reshape_cause: str
     ) -> tuple[result.Cause, int]:
-        """The tokens missed, and the first cause that applies, those that lose most first."""
-        if self._before is None:
+        """Return the first cause that applies, the most costly first, and the tokens missed."""
+        if self._previous_call is None:
             return result.FIRST_CAUSE, 0
-        before, previous_use, then = self._before
-        cached = _cached_tokens(before.model, previous_use)
+        previous_request, previous_use, previous_time = self._previous_call
+        cached = _count_readable_tokens(previous_request.model, previous_use)
         if cached == 0:
             return (result.SHORT_CAUSE if use.read == 0 else ""), 0
         if cached <= use.read:
             return "", 0
         causes = [
-            (before.model != request.model, result.MODEL_CAUSE),
-            (at - then >= cache_seconds(request.model, self.ttl), result.EXPIRED_CAUSE),
-            (before.tools != request.tools, result.TOOLS_CAUSE),
-            (bool(reshaped), reshaped),
-            (before.system != request.system, result.SYSTEM_CAUSE),
+            (previous_request.model != request.model, result.MODEL_CAUSE),
+            (
+                sent_at - previous_time >= cache_seconds(request.model, self.ttl),
+                result.EXPIRED_CAUSE,
+            ),
+            (previous_request.tools != request.tools, result.TOOLS_CAUSE),
+            (bool(reshape_cause), reshape_cause),
+            (previous_request.system != request.system, result.SYSTEM_CAUSE),
         ]
         return next(
             (cause for applies, cause in causes if applies), result.CHANGED_CAUSE
         ), cached - use.read
 
 
-def call_costs(
-    model: str, use: CacheUse, output: int, *, at: float
+def price_call(
+    model: str, use: CacheUse, output: int, *, timestamp: float
 ) -> tuple[Decimal | None, Decimal | None]:
     """Return dollars for the prompt and for the output; None if a price is unknown."""
     prices = prices_for(
-        model, time=datetime.fromtimestamp(at, UTC), prompt_tokens=use.prompt
+        model, time=datetime.fromtimestamp(timestamp, UTC), prompt_tokens=use.prompt
     )
     if prices is None:
         return None, None
@@ -273,74 +278,81 @@ def call_costs(
     )
 
 
-def _cached_tokens(model: str, use: CacheUse) -> int:
-    """The tokens of a prompt that the next one can read: with marks those read and written, else all but the end."""
+def _count_readable_tokens(model: str, use: CacheUse) -> int:
+    """Return the tokens of a prompt that the next can read: with marks those read and written, else all but the end."""
     if caches_by_marks(model):
         return use.read + use.write
     cached = use.prompt - 2 * CACHE_STEP_TOKENS
     return cached if cached >= MIN_CACHED_TOKENS else 0
 
 
-UNCACHED = "uncached"
-CACHED = "cached"
-TRUNCATED = "truncated"
-RECORDED = "recorded"
+UNCACHED_STRATEGY = "uncached"
+CACHED_STRATEGY = "cached"
+TRUNCATED_STRATEGY = "truncated"
+RECORDED_STRATEGY = "recorded"
 BASELINE_LABELS = {
-    UNCACHED: "no management, no caching",
-    CACHED: "caching, no compaction",
-    TRUNCATED: result.TRUNCATION_CAUSE,
-    RECORDED: "as it was, by the log's usage",
+    UNCACHED_STRATEGY: "no management, no caching",
+    CACHED_STRATEGY: "caching, no compaction",
+    TRUNCATED_STRATEGY: result.TRUNCATION_CAUSE,
+    RECORDED_STRATEGY: "as it was, by the log's usage",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySetting:
-    """What all ways of holding one conversation have in common."""
+class ReplayInputs:
+    """The inputs that all strategies share: calls, window, system prompt, tools, recorded cache."""
 
     calls: tuple[PlannedCall, ...]
     window: int
     ttl: str
-    began: float
+    started_at: float
     system: System
     tools: list[dict[str, Any]]
-    prompts: Prompts
+    prompts: PromptSizer
     step: Callable[[], None]
     recording: Recording | None = None
     """None if the log states no usage: then the cache is simulated by the clock."""
 
     @property
-    def fits(self) -> int:
-        """The largest prompt that leaves room for an answer."""
+    def max_prompt_tokens(self) -> int:
+        """Return the tokens of the largest prompt that leaves room for an answer."""
         return self.window - min(DEFAULT_OUTPUT_RESERVE, self.window // 8)
 
 
-def price_recorded_calls(setting: ReplaySetting) -> list[PlayedCall | None]:
+def price_recorded_calls(setting: ReplayInputs) -> list[PlayedCall | None]:
     """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
-    played: list[PlayedCall | None] = []
+    priced_calls: list[PlayedCall | None] = []
     messages = 0
     for call in setting.calls:
         messages += len(call.inputs)
         usage = call.usage
         if usage is None or not usage.prompt_tokens:
-            played.append(None)
+            priced_calls.append(None)
         else:
-            use = recorded_use(usage)
-            costs = call_costs(call.model, use, call.output, at=setting.began + call.at)
-            played.append(PlayedCall(call.at, messages, use, call.output, *costs))
+            use = make_cache_use(usage)
+            costs = price_call(
+                call.model,
+                use,
+                call.output,
+                timestamp=setting.started_at + call.sent_at,
+            )
+            priced_calls.append(
+                PlayedCall(call.sent_at, messages, use, call.output, *costs)
+            )
         messages += 1
-    return played
+    return priced_calls
 
 
 def play_baselines(
-    setting: ReplaySetting,
-) -> tuple[ReplayWay, ReplayWay, ReplayWay, list[Message]]:
-    """The ways without cache, with a cache, and with the oldest messages dropped; the messages left by the last."""
-    cached, messages = _play_history(setting, CACHED)
+    setting: ReplayInputs,
+) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
+    """Play without cache, with a cache, and with the oldest messages dropped; also return the messages left at last."""
+    cached, messages = _play_history(setting, CACHED_STRATEGY)
     uncached_calls = []
     for planned, call in zip(setting.calls, cached.calls, strict=False):
         use = CacheUse(call.use.prompt)
-        prompt_cost, output_cost = call_costs(
-            planned.model, use, call.output, at=setting.began + call.at
+        prompt_cost, output_cost = price_call(
+            planned.model, use, call.output, timestamp=setting.started_at + call.sent_at
         )
         uncached_calls.append(
             replace(
@@ -349,84 +361,101 @@ def play_baselines(
                 input_cost=prompt_cost,
                 output_cost=output_cost,
                 miss="",
-                missed=0,
+                missed_tokens=0,
             )
         )
     uncached = replace(
-        cached, name=UNCACHED, what=BASELINE_LABELS[UNCACHED], calls=uncached_calls
+        cached,
+        name=UNCACHED_STRATEGY,
+        label=BASELINE_LABELS[UNCACHED_STRATEGY],
+        calls=uncached_calls,
     )
     # Nothing is dropped, so it is the same.
-    if cached.refused is None and cached.peak <= setting.fits:
+    if cached.refused_call is None and cached.peak <= setting.max_prompt_tokens:
         return (
             uncached,
             cached,
-            replace(cached, name=TRUNCATED, what=BASELINE_LABELS[TRUNCATED]),
+            replace(
+                cached,
+                name=TRUNCATED_STRATEGY,
+                label=BASELINE_LABELS[TRUNCATED_STRATEGY],
+            ),
             messages,
         )
-    return uncached, cached, *_play_history(setting, TRUNCATED)
+    return uncached, cached, *_play_history(setting, TRUNCATED_STRATEGY)
 
 
-def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Message]]:
+def _play_history(
+    setting: ReplayInputs, name: str
+) -> tuple[StrategyResult, list[Message]]:
     """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
-    ledger = CallLedger(setting.ttl, setting.began)
+    ledger = CallLedger(setting.ttl, setting.started_at)
     clock = SteppedClock(0.0)
     marker = CacheMarker(setting.ttl)
     caches = ReplayCaches(clock, setting.recording)
     history: list[Message] = []
     for number, call in enumerate(setting.calls):
         history += call.inputs
-        reshaped = ""
-        if name == TRUNCATED:
+        reshape_cause = ""
+        if name == TRUNCATED_STRATEGY:
             end_of_history = _fit_history(setting, history, call.model)
             if len(end_of_history) < len(history):
-                reshaped = result.TRUNCATION_CAUSE
+                reshape_cause = result.TRUNCATION_CAUSE
                 marker = CacheMarker(setting.ttl)
             history = end_of_history
         request = marker.request(call.model, history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
-            return ReplayWay(name, BASELINE_LABELS[name], ledger.calls, number), history
-        clock.now = call.at
+            return StrategyResult(
+                name, BASELINE_LABELS[name], ledger.calls, number
+            ), history
+        clock.now = call.sent_at
         use = caches.use(number, request.model, prompt)
-        ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
+        ledger.record_call(
+            request, use, call.output, call.sent_at, reshape_cause=reshape_cause
+        )
         history.append(call.answer)
         setting.step()
-    return ReplayWay(name, BASELINE_LABELS[name], ledger.calls), history
+    return StrategyResult(name, BASELINE_LABELS[name], ledger.calls), history
 
 
 def _fit_history(
-    setting: ReplaySetting, history: list[Message], model: str
+    setting: ReplayInputs, history: list[Message], model: str
 ) -> list[Message]:
-    """The end of the history that fits, in whole groups of calls and results."""
+    """Return the end of the history that fits, in whole groups of calls and results."""
     counter = setting.prompts.counter(model)
     size = counter.request(
         (), system=setting.system, tools=setting.tools
     ) + counter.messages(history)
     start = 0
     remaining = size
-    for start, dropped in _possible_starts(history, counter.message):
-        remaining = size - dropped
-        if remaining <= setting.fits:
+    for start, dropped_tokens in _list_possible_starts(history, counter.message):
+        remaining = size - dropped_tokens
+        if remaining <= setting.max_prompt_tokens:
             return history[start:] if start else history
-    return _cut_texts(history[start:], setting.fits / remaining, setting.fits // 2)
+    return _cut_texts(
+        history[start:],
+        setting.max_prompt_tokens / remaining,
+        setting.max_prompt_tokens // 2,
+    )
 
 
-def _cut_texts(group: list[Message], share: float, least: int) -> list[Message]:
+def _cut_texts(group: list[Message], share: float, min_chars: int) -> list[Message]:
     """Cut the long texts of a last group that does not fit by itself."""
     return [
         with_content(message, text[: int(share * len(text) * 0.9)])
-        if isinstance(text := message.get("content"), str) and len(text) > least
+        if isinstance(text := message.get("content"), str) and len(text) > min_chars
         else message
         for message in group
     ]
 
 
-def _possible_starts(
+def _list_possible_starts(
     history: list[Message], count: Callable[[Message], int]
 ) -> Iterator[tuple[int, int]]:
-    """The possible starts of the history, with the tokens before each; a result never starts it."""
-    before = 0
-    for at, message in enumerate(history):
+    """Yield each possible start of the history with the tokens before it; a tool's result never starts it."""
+    tokens_before = 0
+    for index, message in enumerate(history):
         if message["role"] != "tool":
-            yield at, before
-        before += count(message)
+            yield index, tokens_before
+        tokens_before += count(message)

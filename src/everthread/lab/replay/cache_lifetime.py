@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from everthread.lab.provider.cache import CLAUDE_SECONDS, prefix_seconds
+from everthread.lab.provider.cache import CLAUDE_SECONDS, find_prefix_seconds
 
 
 def caches_by_marks(model: str) -> bool:
-    """Tell whether the model's cache needs marks, as Claude's does; any other is automatic."""
+    """Return whether the model's cache needs marks, as Claude's does; any other is automatic."""
     return "claude" in model.lower()
 
 
@@ -15,5 +15,5 @@ def cache_seconds(model: str, ttl: str) -> float:
     return (
         CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"]
         if caches_by_marks(model)
-        else prefix_seconds(model)
+        else find_prefix_seconds(model)
     )

@@ -1,7 +1,7 @@
-"""Facts that a log's usage gives a replay, and how far the replay's prediction agrees with the log.
+"""Read facts about the cache from a log's usage, and measure how far the replay's prediction agrees with the log.
 
 The prediction reads the usage of the first call, and of later calls only whether they missed the cache. It never reads
-how large a later prompt was or how much of it was cached: those are what it predicts.
+how large a later prompt was or how much of it was cached: it predicts those.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, parts_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import System
-from everthread.lab.importers.log import ClientCompaction, Log, inject_text
+from everthread.lab.importers.log import ClientCompaction, Log, make_injected_message
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
 from everthread.lab.replay.replay_plan import PlannedCall
@@ -32,31 +32,31 @@ PARTLY_MISSED_SHARE = 0.95
 """A call missed an automatic cache in part if it read less than this part."""
 EARLIER_MESSAGE_TOKENS = 4_000
 """Size of each message that represents earlier conversation."""
-FILLER = "[Part of the prompt that the log does not hold.]"
+FILLER_START = "[Part of the prompt that the log does not hold.]"
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """Facts about a recorded session, taken from its usage."""
 
-    shared: int
+    shared_tokens: int
     """Tokens at the start of the prompt that were cached before the session began."""
-    lasting: int
+    lasting_tokens: int
     """Tokens at the start of the prompt that outlast a change of the conversation: parts of the system prompt."""
     ttl: str | None
     """The lifetime of Claude's cache that the client asked for; None if it wrote nothing to the cache."""
-    missed: frozenset[int]
+    missed_calls: frozenset[int]
     """Calls that missed the cache although their prompt continued the previous one."""
-    partly_missed: frozenset[int]
+    partly_missed_calls: frozenset[int]
     """Calls that found only an older part of their prompt in an automatic cache."""
-    expired: frozenset[int]
+    expired_calls: frozenset[int]
     """Calls that missed because even the system prompt was no longer cached."""
 
-    def cached_before(self, number: int) -> int:
+    def count_cached_tokens(self, number: int) -> int:
         """Return the tokens at the start of the prompt that a call finds although it missed the cache."""
         if number == 0:
-            return self.shared
-        return 0 if number in self.expired else self.lasting
+            return self.shared_tokens
+        return 0 if number in self.expired_calls else self.lasting_tokens
 
 
 def read_recording(
@@ -88,20 +88,20 @@ def read_recording(
     )
     return Recording(
         shared,
-        lasting=lasting,
+        lasting_tokens=lasting,
         ttl=ttl,
-        missed=missed,
-        partly_missed=partly,
-        expired=frozenset(
+        missed_calls=missed,
+        partly_missed_calls=partly,
+        expired_calls=frozenset(
             number for number in missed if _has_expired(calls, number, ttl)
         ),
     )
 
 
 def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> bool:
-    """Tell whether a marked cache had forgotten everything before a call. An automatic one is shared by sessions."""
+    """Return whether a cache with marks had expired before a call. An automatic cache is shared by sessions."""
     model = calls[number].model
-    pause = calls[number].at - calls[number - 1].at
+    pause = calls[number].sent_at - calls[number - 1].sent_at
     return caches_by_marks(model) and pause >= cache_seconds(model, ttl or "5m")
 
 
@@ -112,19 +112,29 @@ def _find_read_shares(
 ) -> dict[int, float]:
     """Return, for each call that continued the previous prompt, the share of the reusable prompt that it read.
 
-    Both are shares of the same prompt, so that neither the size of the prompt nor the amount cached is known from it.
+    Shares do not reveal the size of the prompt or the amount cached, which the replay must predict.
     """
-    reshaped = {first_call_after(calls, compaction) for compaction in compactions}
+    calls_after_compaction = {
+        find_first_call_after(calls, compaction) for compaction in compactions
+    }
     shares = {}
     for number in range(1, len(calls)):
         usage = calls[number].usage
-        if usage is not None and usage.prompt_tokens and number not in reshaped:
-            could_read = sizes[number - 1] / sizes[number]
-            shares[number] = usage.cache_read_tokens / usage.prompt_tokens / could_read
+        if (
+            usage is not None
+            and usage.prompt_tokens
+            and number not in calls_after_compaction
+        ):
+            readable_share = sizes[number - 1] / sizes[number]
+            shares[number] = (
+                usage.cache_read_tokens / usage.prompt_tokens / readable_share
+            )
     return shares
 
 
-def first_call_after(calls: Sequence[PlannedCall], compaction: ClientCompaction) -> int:
+def find_first_call_after(
+    calls: Sequence[PlannedCall], compaction: ClientCompaction
+) -> int:
     """Return the index of the first call after a compaction of the client; the number of calls if there is none."""
     return next(
         (
@@ -141,9 +151,9 @@ class FirstPrompt:
     """The parts of the first prompt that the log does not hold, as fillers of their size."""
 
     system: System
-    earlier: Sequence[Message] = ()
+    earlier_messages: Sequence[Message] = ()
     """Messages before the first of the log, if the session continues another one."""
-    lasting: int = 0
+    lasting_tokens: int = 0
     """See `Recording`."""
 
 
@@ -158,14 +168,18 @@ def complete_prompt(
     usage = calls[0].usage
     if usage is None or not usage.prompt_tokens:
         return FirstPrompt(log.system)
-    known = counter.request(calls[0].inputs, system=log.system, tools=log.tools)
-    missing = usage.prompt_tokens - known
-    if missing <= 0:
+    known_tokens = counter.request(calls[0].inputs, system=log.system, tools=log.tools)
+    missing_tokens = usage.prompt_tokens - known_tokens
+    if missing_tokens <= 0:
         return FirstPrompt(log.system)
-    earlier = max(missing - MAX_FIXED_TOKENS, 0)
-    fixed = missing - earlier
-    lasting = min(_find_lasting(usage) or int(LASTING_SHARE * fixed), fixed)
-    sizes = [size for size in (lasting, fixed - lasting) if size > 0]
+    earlier_tokens = max(missing_tokens - MAX_FIXED_TOKENS, 0)
+    fixed_tokens = missing_tokens - earlier_tokens
+    lasting_tokens = min(
+        _find_lasting_tokens(usage) or int(LASTING_SHARE * fixed_tokens), fixed_tokens
+    )
+    sizes = [
+        size for size in (lasting_tokens, fixed_tokens - lasting_tokens) if size > 0
+    ]
     blocks: list[Any] = [
         {"type": "text", "text": text}
         for text in (
@@ -176,10 +190,12 @@ def complete_prompt(
         )
     ]
     system: System = [*blocks, *parts_of({"content": log.system})]
-    return FirstPrompt(system, _earlier_messages(earlier, counter), lasting)
+    return FirstPrompt(
+        system, _make_earlier_messages(earlier_tokens, counter), lasting_tokens
+    )
 
 
-def _find_lasting(usage: CanonicalUsage) -> int:
+def _find_lasting_tokens(usage: CanonicalUsage) -> int:
     """Return how much of the system prompt other sessions keep in the cache; 0 if the first call does not show it."""
     continues_other = (
         usage.cache_read_tokens >= (1 - MIN_SHARED_REST) * usage.prompt_tokens
@@ -187,31 +203,33 @@ def _find_lasting(usage: CanonicalUsage) -> int:
     return 0 if continues_other else usage.cache_read_tokens
 
 
-def _earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
+def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
     """Return messages of this many tokens in place of earlier conversation; none is taken for the user's words."""
     messages: list[Message] = []
     while tokens > 0:
         size = min(tokens, EARLIER_MESSAGE_TOKENS)
-        text = fill_text(size, lambda filler: counter.message(inject_text(filler)))
-        messages.append(inject_text(text))
+        text = fill_text(
+            size, lambda filler: counter.message(make_injected_message(filler))
+        )
+        messages.append(make_injected_message(text))
         tokens -= size
     return messages
 
 
 def fill_text(tokens: int, count: Callable[[str], int]) -> str:
     """Return a text of about this many tokens, as `count` counts it."""
-    words = max(tokens - count(FILLER), 0)
-    text = FILLER
+    words = max(tokens - count(FILLER_START), 0)
+    text = FILLER_START
     for _ in range(4):
-        text = FILLER + " fill" * words
-        counted = count(text)
-        if words == 0 or abs(counted - tokens) <= max(tokens // 1_000, 2):
+        text = FILLER_START + " fill" * words
+        counted_tokens = count(text)
+        if words == 0 or abs(counted_tokens - tokens) <= max(tokens // 1_000, 2):
             break
-        words = words * tokens // max(counted, 1)
+        words = words * tokens // max(counted_tokens, 1)
     return text
 
 
-def recorded_use(usage: CanonicalUsage) -> CacheUse:
+def make_cache_use(usage: CanonicalUsage) -> CacheUse:
     """Return a recorded usage in the form of the simulated cache."""
     hour = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
     return CacheUse(
@@ -222,27 +240,31 @@ def recorded_use(usage: CanonicalUsage) -> CacheUse:
     )
 
 
-def answer_size(call: PlannedCall, counter: TokenCounter, *, counted: int) -> int:
+def count_answer_tokens(
+    call: PlannedCall, counter: TokenCounter, *, text_tokens: int
+) -> int:
     """Return the tokens of an answer: as reported, unless the log has only the figure of the stream's beginning."""
-    thoughts = counter.text(call.answer.get("reasoning_content") or "")
-    reported = call.usage.output_tokens if call.usage is not None else 0
-    return max(reported, counted + thoughts)
+    thought_tokens = counter.text(call.answer.get("reasoning_content") or "")
+    reported_tokens = call.usage.output_tokens if call.usage is not None else 0
+    return max(reported_tokens, text_tokens + thought_tokens)
 
 
 def add_hidden_reasoning(
-    call: PlannedCall, counter: TokenCounter, *, counted: int
+    call: PlannedCall, counter: TokenCounter, *, text_tokens: int
 ) -> Message:
     """Return the answer with reasoning as large as in later prompts.
 
     Claude gets back all that it wrote. Encrypted reasoning of OpenAI's models does not count again.
     """
     usage = call.usage
-    thoughts = counter.text(call.answer.get("reasoning_content") or "")
-    sent = usage.output_tokens - usage.reasoning_tokens if usage is not None else 0
-    missing = sent - counted - thoughts
-    if missing <= 0:
+    thought_tokens = counter.text(call.answer.get("reasoning_content") or "")
+    sent_tokens = (
+        usage.output_tokens - usage.reasoning_tokens if usage is not None else 0
+    )
+    missing_tokens = sent_tokens - text_tokens - thought_tokens
+    if missing_tokens <= 0:
         return call.answer
-    filler = fill_text(missing, counter.text)
+    filler = fill_text(missing_tokens, counter.text)
     return {
         **call.answer,
         "reasoning_content": (call.answer.get("reasoning_content") or "") + filler,
@@ -250,22 +272,26 @@ def add_hidden_reasoning(
 
 
 def measure_agreement(
-    predicted: Sequence[PlayedCall], recorded: Sequence[PlayedCall | None], until: int
+    predicted_calls: Sequence[PlayedCall],
+    recorded_calls: Sequence[PlayedCall | None],
+    call_count: int,
 ) -> Agreement | None:
-    """Compare the prediction with the record, call by call up to `until`."""
+    """Compare the prediction with the record, call by call up to `call_count`."""
     pairs = [
-        (mine, theirs)
-        for mine, theirs in zip(predicted[:until], recorded[:until], strict=False)
-        if theirs is not None
+        (predicted_call, recorded_call)
+        for predicted_call, recorded_call in zip(
+            predicted_calls[:call_count], recorded_calls[:call_count], strict=False
+        )
+        if recorded_call is not None
     ]
-    if not pairs or not any(theirs.use.prompt for _, theirs in pairs):
+    if not pairs or not any(recorded_call.use.prompt for _, recorded_call in pairs):
         return None
     return Agreement(
         len(pairs),
-        prompt_predicted=sum(mine.use.prompt for mine, _ in pairs),
-        prompt_recorded=sum(theirs.use.prompt for _, theirs in pairs),
-        input_predicted=_sum_costs([mine for mine, _ in pairs]),
-        input_recorded=_sum_costs([theirs for _, theirs in pairs]),
+        prompt_predicted=sum(predicted_call.use.prompt for predicted_call, _ in pairs),
+        prompt_recorded=sum(recorded_call.use.prompt for _, recorded_call in pairs),
+        input_predicted=_sum_costs([predicted_call for predicted_call, _ in pairs]),
+        input_recorded=_sum_costs([recorded_call for _, recorded_call in pairs]),
     )
 
 

@@ -1,6 +1,6 @@
-"""Splits a recorded conversation into model calls, each with its new messages, its answer and its time.
+"""Split a recorded conversation into model calls, each with its new messages, its answer and its time.
 
-The time between calls decides what a provider's cache still holds. It comes from the log's own times; else from its
+The time between calls decides how much a provider's cache still holds. It comes from the log's own times; else from its
 usage (a call that read nothing from a filled cache came after the cache had expired); else it is assumed: some seconds
 before each message of the user, fewer before each result of a tool.
 """
@@ -22,9 +22,9 @@ from everthread.lab.importers.log import Log, LoggedMessage
 PAUSE_SECONDS = 60.0
 STEP_SECONDS = 15.0
 """Assumed seconds before a message of the user, and before a tool's results."""
-COLD_FACTOR = 1.2
+EXPIRED_PAUSE_FACTOR = 1.2
 """A pause after which the cache had expired is assumed to be this many times its lifetime."""
-WARM_FACTOR = 0.8
+MAX_WARM_PAUSE_FACTOR = 0.8
 """A pause after which it had not is assumed to be at most this part of its lifetime."""
 
 
@@ -35,7 +35,8 @@ class PlannedCall:
     inputs: tuple[Message, ...]
     """The messages since the previous call."""
     answer: Message
-    at: float = 0.0
+    sent_at: float = 0.0
+    """Seconds since the first call."""
     usage: CanonicalUsage | None = None
     cost: float | None = None
     model: str = ""
@@ -45,7 +46,7 @@ class PlannedCall:
     """Index of the answer in the log."""
 
     @property
-    def by_person(self) -> bool:
+    def has_user_message(self) -> bool:
         return any(message["role"] == "user" for message in self.inputs)
 
 
@@ -56,7 +57,7 @@ class ReplayPlan:
     """Repairs and assumptions."""
     timed: str = "assumed"
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
-    began: float | None = None
+    started_at: float | None = None
     """The time of the first call, in seconds since 1970, if it is known."""
 
     @property
@@ -86,7 +87,7 @@ def plan_replay(
         ]
     )
     calls = []
-    recorded: list[float | None] = []
+    recorded_times: list[float | None] = []
     sent_times = _find_sent_times(log.entries)
     for inputs, answer, number in _split_calls(repaired.messages):
         entry = log.entries[number]
@@ -100,7 +101,7 @@ def plan_replay(
                 entry=number,
             )
         )
-        recorded.append(sent_times[number])
+        recorded_times.append(sent_times[number])
     if not calls:
         raise InputError(
             f"{log.source}: holds no answer of a model, so there is no call to replay"
@@ -111,77 +112,86 @@ def plan_replay(
         else []
     )
     if times is not None:
-        moments = _Moments(_check_times(times, len(calls)), "given")
+        call_times = _CallTimes(_check_times(times, len(calls)), "given")
     else:
-        moments = _date_calls(calls, recorded, pause, step=step, ttl=ttl)
+        call_times = _date_calls(calls, recorded_times, pause, step=step, ttl=ttl)
     timed_calls = tuple(
-        replace(call, at=moment) for call, moment in zip(calls, moments.at, strict=True)
+        replace(call, sent_at=seconds)
+        for call, seconds in zip(calls, call_times.seconds, strict=True)
     )
     return ReplayPlan(
-        timed_calls, (*notes, *moments.notes), moments.source, moments.began
+        timed_calls,
+        (*notes, *call_times.notes),
+        call_times.source,
+        call_times.started_at,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Moments:
+class _CallTimes:
     """The time of each call in seconds since the first, and the source of the times."""
 
-    at: list[float]
+    seconds: list[float]
     source: str
-    began: float | None = None
+    started_at: float | None = None
     notes: tuple[str, ...] = ()
 
 
 def _date_calls(
     calls: Sequence[PlannedCall],
-    recorded: Sequence[float | None],
+    recorded_times: Sequence[float | None],
     pause: float,
     *,
     step: float,
     ttl: float,
-) -> _Moments:
-    known = [moment for moment in recorded if moment is not None]
-    if known:
-        began = known[0]
-        since = [None if moment is None else moment - began for moment in recorded]
-        missing = len(calls) - len(known)
+) -> _CallTimes:
+    known_times = [moment for moment in recorded_times if moment is not None]
+    if known_times:
+        started_at = known_times[0]
+        seconds_since_start = [
+            None if moment is None else moment - started_at for moment in recorded_times
+        ]
+        missing_count = len(calls) - len(known_times)
         notes = (
-            (f"{count_noun(missing, 'call')} without a time in the log; assumed",)
-            if missing
+            (f"{count_noun(missing_count, 'call')} without a time in the log; assumed",)
+            if missing_count
             else ()
         )
-        return _Moments(
-            _complete_times(calls, since, pause, step=step), "log", began, notes
+        return _CallTimes(
+            _complete_times(calls, seconds_since_start, pause, step=step),
+            "log",
+            started_at,
+            notes,
         )
     has_usage = any(_used_cache(call.usage) for call in calls)
     assumed = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
-    why = (
+    reason = (
         "where its usage shows that a cache had forgotten, a pause; else"
         if has_usage
         else "assumed are"
     )
-    note = f"the log has no times: {why} {assumed}"
+    note = f"the log has no times: {reason} {assumed}"
     source = "usage" if has_usage else "assumed"
-    return _Moments(_assume_times(calls, pause, step, ttl=ttl), source, notes=(note,))
+    return _CallTimes(_assume_times(calls, pause, step, ttl=ttl), source, notes=(note,))
 
 
 def _is_answer(message: Message) -> bool:
     return message.get("role") == "assistant"
 
 
-_ENTRY = "_entry"
+_INDEX_KEY = "_entry"
 """Key of a message's index in the log. A repair keeps it, whatever else it changes."""
 
 
 def _prepare_message(message: Message, number: int) -> Message:
     """Return the message with its index, without its native value; a later system message becomes a user message."""
-    bare: dict[str, Any] = {
+    prepared: dict[str, Any] = {
         key: value for key, value in message.items() if key != "_native"
     }
-    if bare.get("role") in SYSTEM_ROLES:
-        bare["role"] = "user"
-    bare[_ENTRY] = number
-    return cast("Message", bare)
+    if prepared.get("role") in SYSTEM_ROLES:
+        prepared["role"] = "user"
+    prepared[_INDEX_KEY] = number
+    return cast("Message", prepared)
 
 
 def _split_calls(
@@ -189,10 +199,10 @@ def _split_calls(
 ) -> Iterator[tuple[tuple[Message, ...], Message, int]]:
     """Yield the inputs and the answer of each call, and the answer's index in the log."""
     inputs: list[Message] = []
-    for prepared in messages:
-        bare: dict[str, Any] = dict(prepared)
-        number = bare.pop(_ENTRY, None)
-        message = cast("Message", bare)
+    for prepared_message in messages:
+        fields: dict[str, Any] = dict(prepared_message)
+        number = fields.pop(_INDEX_KEY, None)
+        message = cast("Message", fields)
         if _is_answer(message):
             yield tuple(inputs), message, cast("int", number)
             inputs = []
@@ -203,37 +213,44 @@ def _split_calls(
 def _find_sent_times(entries: Sequence[LoggedMessage]) -> dict[int, float | None]:
     """Return the time of the call of each answer, by the answer's index: that of its last input, else its own."""
     sent_times: dict[int, float | None] = {}
-    last: float | None = None
+    last_input_time: float | None = None
     for number, entry in enumerate(entries):
         if _is_answer(entry.message):
-            sent_times[number] = entry.at if last is None else last
-            last = None
-        elif entry.at is not None:
-            last = entry.at
+            sent_times[number] = (
+                entry.timestamp if last_input_time is None else last_input_time
+            )
+            last_input_time = None
+        elif entry.timestamp is not None:
+            last_input_time = entry.timestamp
     return sent_times
 
 
 def _complete_times(
     calls: Sequence[PlannedCall],
-    recorded: Sequence[float | None],
+    recorded_times: Sequence[float | None],
     pause: float,
     *,
     step: float,
 ) -> list[float]:
     """Return the recorded times without steps back (a clock may have been reset); assume the missing ones."""
-    moments: list[float] = []
+    times: list[float] = []
     now = 0.0
     for number, call in enumerate(calls):
-        moment = recorded[number]
-        if moment is None:
-            following = next(
-                (later for later in recorded[number:] if later is not None), math.inf
+        recorded_time = recorded_times[number]
+        if recorded_time is None:
+            next_time = next(
+                (
+                    later_time
+                    for later_time in recorded_times[number:]
+                    if later_time is not None
+                ),
+                math.inf,
             )
-            gap = pause if call.by_person else step
-            moment = min(now + gap, following)
-        now = max(now, moment)
-        moments.append(now)
-    return moments
+            gap = pause if call.has_user_message else step
+            recorded_time = min(now + gap, next_time)
+        now = max(now, recorded_time)
+        times.append(now)
+    return times
 
 
 def _check_times(times: Sequence[float], count: int) -> list[float]:
@@ -241,7 +258,7 @@ def _check_times(times: Sequence[float], count: int) -> list[float]:
         raise InputError(
             f"times has {len(times):,} entries; the conversation has {count:,} calls, one for each answer"
         )
-    if any(later < earlier for earlier, later in pairwise(times)):
+    if any(later_time < earlier_time for earlier_time, later_time in pairwise(times)):
         raise InputError(
             "times goes back: each call is sent at or after the one before"
         )
@@ -251,17 +268,21 @@ def _check_times(times: Sequence[float], count: int) -> list[float]:
 def _assume_times(
     calls: Sequence[PlannedCall], pause: float, step: float, *, ttl: float
 ) -> list[float]:
-    at = 0.0
-    moments = []
+    sent_at = 0.0
+    times = []
     for number, call in enumerate(calls):
-        before = calls[number - 1].usage if number else None
-        gap = 0.0 if number == 0 else pause if call.by_person else step
-        if number and call.usage is not None and _used_cache(before):
-            forgot = not call.usage.cache_read_tokens
-            gap = max(gap, ttl * COLD_FACTOR) if forgot else min(gap, ttl * WARM_FACTOR)
-        at += gap
-        moments.append(at)
-    return moments
+        previous_usage = calls[number - 1].usage if number else None
+        gap = 0.0 if number == 0 else pause if call.has_user_message else step
+        if number and call.usage is not None and _used_cache(previous_usage):
+            has_expired = not call.usage.cache_read_tokens
+            gap = (
+                max(gap, ttl * EXPIRED_PAUSE_FACTOR)
+                if has_expired
+                else min(gap, ttl * MAX_WARM_PAUSE_FACTOR)
+            )
+        sent_at += gap
+        times.append(sent_at)
+    return times
 
 
 def _used_cache(usage: CanonicalUsage | None) -> bool:

@@ -1,4 +1,4 @@
-"""Replays as one self-contained HTML page: figures, charts and tables of each."""
+"""Render replays as one self-contained HTML page: figures, charts and tables of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from importlib.resources import files
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,16 +22,16 @@ from everthread.gateway.dashboard.charts import (
     Line,
     Mark,
     Segment,
-    bar,
-    draw,
+    draw_bar,
+    draw_chart,
 )
 from everthread.gateway.dashboard.headlines import Figure
-from everthread.gateway.dashboard.summary_lines import summary_sections
-from everthread.gateway.dashboard.text import clean, line_of, part
-from everthread.gateway.dashboard.views import REASONS
-from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
+from everthread.gateway.dashboard.summary_lines import split_summary
+from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
+from everthread.gateway.dashboard.views import REASON_TEXTS
+from everthread.lab.replay.result import FactCounts, Replay, StrategyResult, sum_costs
 
-STYLES = {
+LINE_STYLES = {
     "everthread": "a",
     "uncached": "b",
     "cached": "c",
@@ -38,10 +39,10 @@ STYLES = {
     "recorded": "b",
 }
 MAX_FACTS = 400
-FACT_PLACES = ("in the context", "found by recall", "lost")
+FACT_PLACE_LABELS = ("in the context", "found by recall", "lost")
 
 
-def page(
+def render_report(
     replays: Sequence[Replay],
     verdicts: Sequence[Sequence[str]] = (),
     *,
@@ -61,21 +62,21 @@ def page(
             version=__version__,
             style=Markup((static / "style.css").read_text("utf-8")),  # noqa: S704 - our own file  # nosec B704
             script=Markup((static / "charts.js").read_text("utf-8")),  # noqa: S704 - our own file  # nosec B704
-            overview=[_overview_row(one) for one in replays]
+            overview=[_make_overview_row(replay) for replay in replays]
             if len(replays) > 1
             else [],
-            lead=_headline(replays),
+            lead=_make_headline(replays),
             replays=[
-                _section(one, number, uncached=uncached)
-                | {"verdict": _verdict_of(verdicts, number)}
-                for number, one in enumerate(replays, 1)
+                _make_section(replay, number, uncached=uncached)
+                | {"verdict": _clean_verdict(verdicts, number)}
+                for number, replay in enumerate(replays, 1)
             ],
         )
     )
 
 
-def table_page(
-    title: str, sentence: str, heads: Sequence[str], rows: Sequence[Sequence[object]]
+def render_table_page(
+    title: str, sentence: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> str:
     """Render a page with one sentence and one table."""
     static = files("everthread.gateway.dashboard") / "static"
@@ -85,7 +86,7 @@ def table_page(
         .render(
             title=title,
             sentence=clean(sentence),
-            heads=heads,
+            heads=headings,
             rows=[
                 [
                     clean(f"{cell:,}" if isinstance(cell, int) else str(cell))
@@ -110,168 +111,205 @@ def _load_pages() -> Environment:
     pages.filters |= {
         "comma": "{:,}".format,
         "clean": clean,
-        "draw": draw,
-        "sections": summary_sections,
+        "draw": draw_chart,
+        "sections": split_summary,
     }
     return pages
 
 
-def _verdict_of(verdicts: Sequence[Sequence[str]], number: int) -> list[str]:
+def _clean_verdict(verdicts: Sequence[Sequence[str]], number: int) -> list[str]:
     return [clean(line) for line in verdicts[number - 1]] if verdicts else []
 
 
-def _overview_row(one: Replay) -> tuple[str, ...]:
-    facts = one.ours.facts
-    cached = one.way("cached")
+def _name_recording(replay: Replay) -> str:
+    """Return the file name of a recording, without its folder."""
+    return clean(Path(replay.source).name)
+
+
+def _make_overview_row(replay: Replay) -> tuple[str, ...]:
+    facts = replay.everthread.facts
+    cached = replay.strategy("cached")
     return (
-        clean(one.source),
-        f"{len(one.ours.calls):,}",
-        f"{one.ours.peak:,}",
-        f"{len(one.compactions):,}",
-        format_dollars(one.ours.cost),
-        part(one.saved(cached)),
-        "" if cached.refused is None else "yes",
-        part(facts.retained / facts.total)
+        _name_recording(replay),
+        f"{len(replay.everthread.calls):,}",
+        f"{replay.everthread.peak:,}",
+        f"{len(replay.compactions):,}",
+        format_dollars(replay.everthread.cost),
+        format_share(replay.share_saved_against(cached)),
+        "" if cached.refused_call is None else "yes",
+        format_share(facts.retained / facts.total)
         if facts is not None and facts.total
         else "\u2013",
     )
 
 
-def _headline(replays: Sequence[Replay]) -> list[Figure]:
+def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
     """Return the large figures: calls beyond the window, facts kept, dollars against caching alone."""
-    pairs = [(one, one.way("cached")) for one in replays]
-    counts = [min(len(way.calls), len(one.ours.calls)) for one, way in pairs]
-    calls = sum(len(one.ours.calls) for one in replays)
-    beyond = calls - sum(counts)
-    made = count_noun(sum(len(one.compactions) for one in replays), "compaction")
-    peak = (
-        f"{made}, prompts of at most {max(one.ours.peak for one in replays):,} tokens"
+    pairs = [(replay, replay.strategy("cached")) for replay in replays]
+    shared_counts = [
+        min(len(other.calls), len(replay.everthread.calls)) for replay, other in pairs
+    ]
+    calls = sum(len(replay.everthread.calls) for replay in replays)
+    calls_beyond = calls - sum(shared_counts)
+    compactions_text = count_noun(
+        sum(len(replay.compactions) for replay in replays), "compaction"
     )
-    if beyond:
-        detail = f"of {calls:,} in all; {peak}"
-        lead = Figure(count_noun(beyond, "call"), "beyond the window", detail)
+    peak_text = f"{compactions_text}, prompts of at most {max(replay.everthread.peak for replay in replays):,} tokens"
+    if calls_beyond:
+        detail = f"of {calls:,} in all; {peak_text}"
+        lead_figure = Figure(
+            count_noun(calls_beyond, "call"), "beyond the window", detail
+        )
     else:
-        lead = Figure(count_noun(calls, "call"), "within the window", peak)
-    ours = total(
-        one.ours.cost_of_first(count)
-        for (one, _), count in zip(pairs, counts, strict=True)
+        lead_figure = Figure(count_noun(calls, "call"), "within the window", peak_text)
+    our_cost = sum_costs(
+        replay.everthread.cost_of_first(count)
+        for (replay, _), count in zip(pairs, shared_counts, strict=True)
     )
-    caching_alone = total(
-        way.cost_of_first(count) for (_, way), count in zip(pairs, counts, strict=True)
+    caching_alone = sum_costs(
+        other.cost_of_first(count)
+        for (_, other), count in zip(pairs, shared_counts, strict=True)
     )
-    spent = total(one.ours.cost for one in replays)
+    spent_dollars = sum_costs(replay.everthread.cost for replay in replays)
     return [
-        replace(lead, is_lead=True),
-        *_facts_figure(replays),
-        Figure(format_dollars(spent), "in all", "" if spent else _NO_PRICE),
-        *_saving_figure(ours, caching_alone, sum(counts)),
+        replace(lead_figure, is_lead=True),
+        *_make_facts_figure(replays),
+        Figure(
+            format_dollars(spent_dollars), "in all", "" if spent_dollars else _NO_PRICE
+        ),
+        *_make_saving_figure(our_cost, caching_alone, sum(shared_counts)),
     ]
 
 
 _NO_PRICE = "the model has no price in the table"
 
 
-def _facts_figure(replays: Sequence[Replay]) -> list[Figure]:
+def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
     """Return the share of the facts that is kept; nothing if none was looked for."""
-    facts = [one.ours.facts for one in replays if one.ours.facts is not None]
-    count = sum(one.total for one in facts)
+    facts = [
+        fact_counts.everthread.facts
+        for fact_counts in replays
+        if fact_counts.everthread.facts is not None
+    ]
+    count = sum(fact_counts.total for fact_counts in facts)
     if not count:
         return []
-    shown = sum(one.retained for one in facts) / count
-    found = sum(one.recoverable for one in facts) / count
-    detail = f"{part(shown)} in the last prompt, {part(found)} more by recall"
-    return [Figure(part(shown + found), f"of {count:,} facts kept", detail)]
+    context_share = sum(fact_counts.retained for fact_counts in facts) / count
+    recalled_share = sum(fact_counts.recoverable for fact_counts in facts) / count
+    detail = f"{format_share(context_share)} in the last prompt, {format_share(recalled_share)} more by recall"
+    return [
+        Figure(
+            format_share(context_share + recalled_share),
+            f"of {count:,} facts kept",
+            detail,
+        )
+    ]
 
 
-def _saving_figure(
-    ours: Decimal | None, caching_alone: Decimal | None, calls: int
+def _make_saving_figure(
+    our_cost: Decimal | None, caching_alone: Decimal | None, calls: int
 ) -> list[Figure]:
     """Return the dollars saved or paid more; nothing without prices."""
-    if ours is None or not caching_alone:
+    if our_cost is None or not caching_alone:
         return []
-    label = f"saved, {part(float(1 - ours / caching_alone))}"
-    if ours > caching_alone:
-        label = f"more, {part(float(ours / caching_alone - 1))}"
-    base = f"{count_noun(calls, 'call')} with caching alone"
-    detail = f"than {format_dollars(caching_alone)} for the same {base}"
-    if ours <= caching_alone:
+    label = f"saved, {format_share(float(1 - our_cost / caching_alone))}"
+    if our_cost > caching_alone:
+        label = f"more, {format_share(float(our_cost / caching_alone - 1))}"
+    calls_text = f"{count_noun(calls, 'call')} with caching alone"
+    detail = f"than {format_dollars(caching_alone)} for the same {calls_text}"
+    if our_cost <= caching_alone:
         detail = detail.replace("than", "of", 1)
-    return [Figure(format_dollars(abs(caching_alone - ours)), label, detail)]
+    return [Figure(format_dollars(abs(caching_alone - our_cost)), label, detail)]
 
 
-def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
-    """The template's values for one replay."""
-    ways = [way for way in replay.ways if uncached or way.name != "uncached"]
+def _make_section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
+    """Return the template's values for one replay."""
+    strategies = [
+        strategy
+        for strategy in replay.strategies
+        if uncached or strategy.name != "uncached"
+    ]
     facts = (
-        replay.ours.facts
-        if replay.ours.facts is not None and replay.ours.facts.total
+        replay.everthread.facts
+        if replay.everthread.facts is not None and replay.everthread.facts.total
         else None
     )
-    listed = sorted(facts.named, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
+    listed_facts = (
+        sorted(facts.facts, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
+    )
     return {
         "replay": replay,
-        "lead": _headline([replay]),
+        "name": _name_recording(replay),
+        "lead": _make_headline([replay]),
         "charts": [
-            _context_chart(replay, number),
-            _cost_chart(ways, number),
-            _cache_chart(replay, number),
+            _make_context_chart(replay, number),
+            _make_cost_chart(strategies, number),
+            _make_cache_chart(replay, number),
         ],
-        "ways": [_way_row(replay, way) for way in ways],
+        "ways": [_make_strategy_row(replay, strategy) for strategy in strategies],
         "compactions": [
             (
-                f"before call {one.call + 1:,}",
-                REASONS.get(one.reason, one.reason),
-                f"{one.tokens_before:,} \u2192 {one.tokens_after:,}",
-                f"{one.messages_before:,} \u2192 {one.messages_after:,}",
-                one.author,
+                f"before call {compaction.call + 1:,}",
+                REASON_TEXTS.get(compaction.reason, compaction.reason),
+                f"{compaction.tokens_before:,} \u2192 {compaction.tokens_after:,}",
+                f"{compaction.messages_before:,} \u2192 {compaction.messages_after:,}",
+                compaction.author,
             )
-            for one in replay.compactions
+            for compaction in replay.compactions
         ],
         "misses": [
             (
                 cause,
                 f"{count:,}",
-                f"{sum(call.missed for call in replay.ours.calls if call.miss == cause):,}",
+                f"{sum(call.missed_tokens for call in replay.everthread.calls if call.miss == cause):,}",
             )
-            for cause, count in replay.ours.misses.most_common()
+            for cause, count in replay.everthread.misses.most_common()
         ],
-        "facts": _fact_rows(facts, replay.way("truncated").facts) if facts else [],
-        # Those that left the context first: they are what a reader wants to check.
+        "facts": _make_fact_rows(facts, replay.strategy("truncated").facts)
+        if facts
+        else [],
+        # Facts that left the context come first: a reader wants to check those.
         "named": [
-            (line_of(text, 120), kind, FACT_PLACES[place])
-            for kind, text, place in listed
+            (one_line_excerpt(text, 120), kind, FACT_PLACE_LABELS[place])
+            for kind, text, place in listed_facts
         ],
-        "unnamed": len(facts.named) - len(listed) if facts else 0,
+        "unnamed": len(facts.facts) - len(listed_facts) if facts else 0,
     }
 
 
-def _way_row(replay: Replay, way: ReplayWay) -> tuple[str, ...]:
-    answered = f"{len(way.calls):,}" + ("" if way.refused is None else ", then refused")
+def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, ...]:
+    calls_text = f"{len(strategy.calls):,}" + (
+        "" if strategy.refused_call is None else ", then refused"
+    )
     return (
-        way.what,
-        answered,
-        f"{way.peak:,}",
-        f"{way.mean:,.0f}",
-        f"{way.read:,}",
-        f"{way.written:,}",
-        f"{way.uncached:,}",
-        format_dollars(way.input_cost),
-        format_dollars(way.cost),
-        "–" if way is replay.ours else part(replay.saved(way)),
+        strategy.label,
+        calls_text,
+        f"{strategy.peak:,}",
+        f"{strategy.mean:,.0f}",
+        f"{strategy.read:,}",
+        f"{strategy.written:,}",
+        f"{strategy.uncached:,}",
+        format_dollars(strategy.input_cost),
+        format_dollars(strategy.cost),
+        "–"
+        if strategy is replay.everthread
+        else format_share(replay.share_saved_against(strategy)),
     )
 
 
-def _fact_rows(
+def _make_fact_rows(
     facts: FactCounts, truncated: FactCounts | None
 ) -> list[tuple[str, ...]]:
-    """The facts of each kind: in the context, found by a search, lost; and what truncation would have left."""
+    """Return a row for each kind of fact: in the context, found by a search, lost, left by truncation."""
     rows = []
     for kind, counts in facts.kinds.items():
-        styled = zip(("kept", "found-part", "lost"), counts, strict=True)
+        styled_counts = zip(("kept", "found-part", "lost"), counts, strict=True)
         segments = [
-            Segment(style, f"{count:,}", count) for style, count in styled if count
+            Segment(style, f"{count:,}", count)
+            for style, count in styled_counts
+            if count
         ]
-        chart_bar = bar(
+        chart_bar = draw_bar(
             segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context"
         )
         truncated_count = truncated.kinds[kind][0] if truncated else 0
@@ -286,21 +324,28 @@ def _fact_rows(
     return rows
 
 
-def _context_chart(replay: Replay, number: int) -> Chart:
-    ways = [way for way in replay.ways if way.name != "uncached"]
+def _make_context_chart(replay: Replay, number: int) -> Chart:
+    strategies = [
+        strategy for strategy in replay.strategies if strategy.name != "uncached"
+    ]
     lines = [
-        Line(way.what, STYLES[way.name], [call.use.prompt for call in way.calls])
-        for way in ways
+        Line(
+            strategy.label,
+            LINE_STYLES[strategy.name],
+            [call.use.prompt for call in strategy.calls],
+        )
+        for strategy in strategies
     ]
     marks = [
         Mark(
-            one.call,
-            f"compaction before call {one.call + 1}: {one.tokens_before:,} to {one.tokens_after:,} tokens",
+            compaction.call,
+            f"compaction before call {compaction.call + 1}: "
+            f"{compaction.tokens_before:,} to {compaction.tokens_after:,} tokens",
         )
-        for one in replay.compactions
+        for compaction in replay.compactions
     ]
     text = (
-        f"Tokens of each request. Ours has at most {replay.ours.peak:,} of a window of {replay.window:,} and is "
+        f"Tokens of each request. Ours has at most {replay.everthread.peak:,} of a window of {replay.window:,} and is "
         f"compacted {count_noun(len(replay.compactions), 'time')}."
     )
     limits = [
@@ -318,33 +363,36 @@ def _context_chart(replay: Replay, number: int) -> Chart:
     )
 
 
-def _cost_chart(ways: Sequence[ReplayWay], number: int) -> Chart:
-    priced = [way for way in ways if way.cost is not None]
+def _make_cost_chart(strategies: Sequence[StrategyResult], number: int) -> Chart:
+    priced_strategies = [
+        strategy for strategy in strategies if strategy.cost is not None
+    ]
     lines = [
         Line(
-            way.what,
-            STYLES[way.name],
-            [*accumulate(float(call.cost or 0) for call in way.calls)],
+            strategy.label,
+            LINE_STYLES[strategy.name],
+            [*accumulate(float(call.cost or 0) for call in strategy.calls)],
         )
-        for way in priced
+        for strategy in priced_strategies
     ]
     text = "Dollars spent up to each call. " + " ".join(
-        f"{way.what}: {format_dollars(way.cost)}." for way in priced
+        f"{strategy.label}: {format_dollars(strategy.cost)}."
+        for strategy in priced_strategies
     )
     return Chart(f"cost-{number}", "Cost so far", text, "$", lines)
 
 
-def _cache_chart(replay: Replay, number: int) -> Chart:
-    calls = replay.ours.calls
+def _make_cache_chart(replay: Replay, number: int) -> Chart:
+    calls = replay.everthread.calls
     lines = [
         Line("read from the cache", "read", [call.use.read for call in calls]),
         Line("written to the cache", "write", [call.use.write for call in calls]),
         Line("not cached", "none", [call.use.input for call in calls]),
     ]
     marks = [
-        Mark(at, f"cache miss before call {at + 1}: {call.miss}", "miss")
-        for at, call in enumerate(calls)
-        if call.missed
+        Mark(index, f"cache miss before call {index + 1}: {call.miss}", "miss")
+        for index, call in enumerate(calls)
+        if call.missed_tokens
     ]
     text = f"What became of each prompt\u2019s tokens. {len(marks)} calls read less than the one before had left."
     return Chart(

@@ -27,7 +27,8 @@ CHANGED_CAUSE = "prompt changed"
 class PlayedCall:
     """One call as the provider would have answered it."""
 
-    at: float
+    sent_at: float
+    """Seconds since the first call."""
     messages: int
     use: CacheUse
     output: int
@@ -35,7 +36,7 @@ class PlayedCall:
     """Dollars for the prompt; None if a price is unknown."""
     output_cost: Decimal | None
     miss: Cause = ""
-    missed: int = 0
+    missed_tokens: int = 0
     """Tokens that the previous call had left in the cache and this one did not read."""
 
     @property
@@ -60,12 +61,12 @@ class Agreement:
 
     @property
     def prompt_error(self) -> float:
-        """The share by which the predicted prompt tokens are too many (or, negative, too few)."""
+        """Return the share by which the predicted prompt tokens are too many or, if negative, too few."""
         return self.prompt_predicted / self.prompt_recorded - 1
 
     @property
     def input_error(self) -> float | None:
-        """The same for the dollars of the prompts."""
+        """Return the same for the dollars of the prompts."""
         if self.input_predicted is None or not self.input_recorded:
             return None
         return self.input_predicted / self.input_recorded - 1
@@ -90,14 +91,14 @@ class PlayedCompaction:
 class FactCounts:
     """The facts of the conversation by kind: how many are in the context at its end, found by recall, lost."""
 
-    named: Sequence[tuple[str, str, int]] = ()
+    facts: Sequence[tuple[str, str, int]] = ()
     """Each fact: its kind, its words, and its place: 0 retained, 1 recoverable, 2 lost."""
 
     @property
     def kinds(self) -> dict[str, tuple[int, int, int]]:
-        """Retained, recoverable, lost."""
-        counts = Counter((kind, place) for kind, _, place in self.named)
-        names = dict.fromkeys(kind for kind, _, _ in self.named)
+        """Return how many facts of each kind are retained, recoverable and lost."""
+        counts = Counter((kind, place) for kind, _, place in self.facts)
+        names = dict.fromkeys(kind for kind, _, _ in self.facts)
         return {
             kind: (counts[kind, 0], counts[kind, 1], counts[kind, 2]) for kind in names
         }
@@ -115,22 +116,22 @@ class FactCounts:
         return self._count(2)
 
     def _count(self, place: int) -> int:
-        return sum(fact[2] == place for fact in self.named)
+        return sum(fact[2] == place for fact in self.facts)
 
     @property
     def total(self) -> int:
-        return len(self.named)
+        return len(self.facts)
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayWay:
-    """One way of holding the conversation: Everthread, or a baseline."""
+class StrategyResult:
+    """The calls of a conversation under one strategy: Everthread, or a baseline."""
 
     name: str
-    what: str
+    label: str
     calls: Sequence[PlayedCall]
-    refused: int | None = None
-    """The call that the provider refused for its size, which ended the conversation."""
+    refused_call: int | None = None
+    """Index of the call that the provider refused for its size, which ended the conversation."""
     facts: FactCounts | None = None
 
     @property
@@ -163,15 +164,15 @@ class ReplayWay:
 
     @property
     def input_cost(self) -> Decimal | None:
-        return total(call.input_cost for call in self.calls)
+        return sum_costs(call.input_cost for call in self.calls)
 
     @property
     def cost(self) -> Decimal | None:
-        return total(call.cost for call in self.calls)
+        return sum_costs(call.cost for call in self.calls)
 
     def cost_of_first(self, calls: int) -> Decimal | None:
-        """Dollars of the first calls, to compare with a way that ended earlier."""
-        return total(call.cost for call in self.calls[:calls])
+        """Return the dollars of the first calls, to compare with a strategy that ended earlier."""
+        return sum_costs(call.cost for call in self.calls[:calls])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class LogFigures:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replayed conversation; `ways[0]` is Everthread."""
+    """A replayed conversation; `strategies[0]` is Everthread."""
 
     source: str
     model: str
@@ -199,7 +200,7 @@ class Replay:
     threshold: int
     timed: str
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
-    ways: Sequence[ReplayWay]
+    strategies: Sequence[StrategyResult]
     compactions: Sequence[PlayedCompaction]
     engine: str = "compressor"
     notes: Sequence[str] = ()
@@ -212,50 +213,54 @@ class Replay:
     """None if the log states no usage."""
 
     @property
-    def ours(self) -> ReplayWay:
-        return self.ways[0]
+    def everthread(self) -> StrategyResult:
+        return self.strategies[0]
 
-    def way(self, name: str) -> ReplayWay:
-        return next(way for way in self.ways if way.name == name)
+    def strategy(self, name: str) -> StrategyResult:
+        return next(result for result in self.strategies if result.name == name)
 
-    def has_way(self, name: str) -> bool:
-        return any(way.name == name for way in self.ways)
+    def has_strategy(self, name: str) -> bool:
+        return any(result.name == name for result in self.strategies)
 
-    def shared_calls(self, way: ReplayWay) -> int:
-        """Return the number of calls that our way and another both answered."""
-        return min(len(way.calls), len(self.ours.calls))
+    def count_shared_calls(self, other: StrategyResult) -> int:
+        """Return the number of calls that Everthread and another strategy both answered."""
+        return min(len(other.calls), len(self.everthread.calls))
 
-    def saved(self, way: ReplayWay) -> float | None:
-        """Return the share of the dollars that our way saves over the shared calls; None if a price is unknown."""
-        count = self.shared_calls(way)
-        ours = self.ours.cost_of_first(count)
-        theirs = way.cost_of_first(count)
-        return None if ours is None or not theirs else float(1 - ours / theirs)
-
-    def caching_saves(self) -> float | None:
-        """The share of the input's dollars that the cache alone saves, without compaction."""
-        with_cache = self.way("cached").input_cost
-        without = self.way("uncached").input_cost
+    def share_saved_against(self, other: StrategyResult) -> float | None:
+        """Return the share of the dollars that Everthread saves over the shared calls; None if a price is unknown."""
+        count = self.count_shared_calls(other)
+        our_cost = self.everthread.cost_of_first(count)
+        other_cost = other.cost_of_first(count)
         return (
             None
-            if with_cache is None or not without
-            else float(1 - with_cache / without)
+            if our_cost is None or not other_cost
+            else float(1 - our_cost / other_cost)
+        )
+
+    def share_saved_by_caching(self) -> float | None:
+        """Return the share of the input's dollars that the cache alone saves, without compaction."""
+        with_cache = self.strategy("cached").input_cost
+        without_cache = self.strategy("uncached").input_cost
+        return (
+            None
+            if with_cache is None or not without_cache
+            else float(1 - with_cache / without_cache)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Return everything as JSON values."""
         names = ("source", "model", "window", "threshold", "engine", "recorded_cost")
         return {name: getattr(self, name) for name in names} | {
             "times": self.timed,
             "notes": list(self.notes),
-            "caching_saves_of_input": _round_share(self.caching_saves()),
+            "caching_saves_of_input": _round_share(self.share_saved_by_caching()),
             "seconds": round(self.seconds, 3),
             "log": None if self.log is None else asdict(self.log),
             "agreement": None
             if self.agreement is None
             else _agreement_as_dict(self.agreement),
             "compactions": [asdict(compaction) for compaction in self.compactions],
-            "ways": [_way_as_dict(self, way) for way in self.ways],
+            "ways": [_strategy_as_dict(self, strategy) for strategy in self.strategies],
         }
 
 
@@ -269,7 +274,7 @@ def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
     }
 
 
-def total(costs: Iterable[Decimal | None]) -> Decimal | None:
+def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:
     """Return the sum; None if one is unknown."""
     amount = Decimal(0)
     for cost in costs:
@@ -279,33 +284,36 @@ def total(costs: Iterable[Decimal | None]) -> Decimal | None:
     return amount
 
 
-def _way_as_dict(replay: Replay, way: ReplayWay) -> dict[str, Any]:
-    names = ("name", "what", "peak", "read", "written", "uncached")
-    return {name: getattr(way, name) for name in names} | {
-        "answered": len(way.calls),
-        "refused_at": way.refused,
-        "mean": round(way.mean),
-        "misses": dict(way.misses),
-        "cost": _round_dollars(way.cost),
-        "input_cost": _round_dollars(way.input_cost),
-        "we_save": None if way is replay.ours else _round_share(replay.saved(way)),
-        "facts": None if way.facts is None else _fact_figures(way.facts),
-        "calls": [_call_as_dict(call) for call in way.calls],
+def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any]:
+    names = ("name", "peak", "read", "written", "uncached")
+    return {name: getattr(strategy, name) for name in names} | {
+        "what": strategy.label,
+        "answered": len(strategy.calls),
+        "refused_at": strategy.refused_call,
+        "mean": round(strategy.mean),
+        "misses": dict(strategy.misses),
+        "cost": _round_dollars(strategy.cost),
+        "input_cost": _round_dollars(strategy.input_cost),
+        "we_save": None
+        if strategy is replay.everthread
+        else _round_share(replay.share_saved_against(strategy)),
+        "facts": None if strategy.facts is None else _fact_figures(strategy.facts),
+        "calls": [_call_as_dict(call) for call in strategy.calls],
     }
 
 
 def _fact_figures(facts: FactCounts) -> dict[str, Any]:
     places = ("retained", "recoverable", "lost")
     kinds = {
-        kind: dict(zip(places, counts, strict=True))
-        for kind, counts in facts.kinds.items()
+        kind: dict(zip(places, kind_counts, strict=True))
+        for kind, kind_counts in facts.kinds.items()
     }
     return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
 
 
 def _call_as_dict(call: PlayedCall) -> dict[str, Any]:
     return {
-        "at": round(call.at, 3),
+        "at": round(call.sent_at, 3),
         "messages": call.messages,
         "prompt": call.use.prompt,
         "read": call.use.read,
@@ -314,7 +322,7 @@ def _call_as_dict(call: PlayedCall) -> dict[str, Any]:
         "output": call.output,
         "cost": _round_dollars(call.cost),
         "miss": call.miss,
-        "missed": call.missed,
+        "missed": call.missed_tokens,
     }
 
 
@@ -322,5 +330,5 @@ def _round_dollars(cost: Decimal | None) -> float | None:
     return None if cost is None else round(float(cost), 8)
 
 
-def _round_share(part: float | None) -> float | None:
-    return None if part is None else round(part, 4)
+def _round_share(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

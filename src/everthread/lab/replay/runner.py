@@ -1,4 +1,4 @@
-"""Replays a conversation through `Conversation`, with its baselines; `run_trial`: a stored thread with new settings."""
+"""Replay a conversation through `Conversation`, with its baselines; `run_trial`: a stored thread with new settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.compression import run_sync
 from everthread.factory.conversations import make_session_options
 from everthread.factory.stores import open_store
-from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
+from everthread.gateway.dashboard.trials import (
+    TrialRequest,
+    TrialResult,
+    TrialRun,
+)
 from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.served_models import PROTOCOLS
@@ -37,10 +41,10 @@ from everthread.lab.replay import tracked_facts as facts
 from everthread.lab.replay.baselines import (
     CallLedger,
     ReplayCaches,
-    ReplaySetting,
+    ReplayInputs,
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
-from everthread.lab.replay.recording import first_call_after, measure_agreement
+from everthread.lab.replay.recording import find_first_call_after, measure_agreement
 from everthread.lab.replay.replay_plan import (
     PAUSE_SECONDS,
     STEP_SECONDS,
@@ -52,9 +56,9 @@ from everthread.lab.replay.result import (
     LogFigures,
     PlayedCompaction,
     Replay,
-    ReplayWay,
+    StrategyResult,
 )
-from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_setting
+from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_inputs
 from everthread.testing import SteppedClock
 from everthread.thread.events import (
     CompactionDone,
@@ -65,20 +69,20 @@ from everthread.thread.events import (
 )
 from everthread.thread.options import Route, SessionOptions, Setup
 
-Compact = Callable[[int, Conversation], bool] | Collection[int]
-"""The calls before which to compact, whatever the size: their indices, or a function."""
+CompactBefore = Callable[[int, Conversation], bool] | Collection[int]
+"""Calls before which to compact regardless of size: their indices, or a function."""
 
-_USAGE = {protocol.api: protocol.usage for protocol in PROTOCOLS}
+_USAGE_FORMATTERS = {protocol.api: protocol.usage for protocol in PROTOCOLS}
 
 
-def route_for(model: str, window: int) -> Route:
-    """Claude at Anthropic, any other as a chat model with an automatic cache."""
+def make_route(model: str, window: int) -> Route:
+    """Return a route to Anthropic for Claude, and to a chat model with an automatic cache for any other."""
     if caches_by_marks(model):
         return Route(model, "anthropic", window, provider="anthropic")
     return Route(model, "openai_chat", window)
 
 
-def fast_folder() -> str | None:
+def find_memory_folder() -> str | None:
     """Return a folder in memory if the system has one: the store of a replay is temporary."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
@@ -111,27 +115,27 @@ class SimulatedAlarm:
         return True
 
 
-class Player:
+class ReplayPlayer:
     """Replays one conversation."""
 
     def __init__(
         self,
-        setting: ReplaySetting,
+        setting: ReplayInputs,
         options: SessionOptions,
         engine: Callable[[Services], ContextEngine],
-        compact: Compact,
+        compact: CompactBefore,
     ) -> None:
         self.setting = setting
         self._options = options
         self._engine = engine
         self._compact = compact
         self._clock = SteppedClock(0.0)
-        self.ledger = CallLedger(setting.ttl, setting.began)
+        self.ledger = CallLedger(setting.ttl, setting.started_at)
         self.compactions: list[PlayedCompaction] = []
         self.notes: dict[str, str] = {}
-        """Notes by their words without figures: of several that differ in figures, the last is given."""
+        """Notes by their text without figures: of several that differ only in figures, the last is kept."""
         self.refused: int | None = None
-        self._started = 0.0
+        self._compaction_started = 0.0
         """The start of the last compaction, by a real clock."""
         self._alarm = SimulatedAlarm(self._clock)
 
@@ -140,20 +144,20 @@ class Player:
         """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
         setting = self.setting
         with tempfile.TemporaryDirectory(
-            prefix="everthread-replay-", dir=fast_folder()
+            prefix="everthread-replay-", dir=find_memory_folder()
         ) as folder:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setup = Setup(
                     store,
-                    route_for(setting.calls[0].model, setting.window),
+                    make_route(setting.calls[0].model, setting.window),
                     engine=self._engine,
                     summarizer=lambda context: JournalWriter(context.counter),
                     options=self._options,
                     system=setting.system,
                     listener=self._on_event,
                     clock=self._clock,
-                    wall_clock=lambda: setting.began + self._clock.now,
+                    wall_clock=lambda: setting.started_at + self._clock.now,
                     timer=self._alarm.set,
                 )
                 async with await Conversation.open(
@@ -167,7 +171,7 @@ class Player:
     def _on_event(self, event: Event) -> None:
         number = len(self.ledger.calls)
         if isinstance(event, CompactionStarted):
-            self._started = time.perf_counter()
+            self._compaction_started = time.perf_counter()
         elif isinstance(event, CompactionDone):
             self.compactions.append(
                 PlayedCompaction(
@@ -178,15 +182,17 @@ class Player:
                     messages_before=event.messages_before,
                     messages_after=event.messages_after,
                     author=event.author,
-                    seconds=time.perf_counter() - self._started,
+                    seconds=time.perf_counter() - self._compaction_started,
                 )
             )
         elif isinstance(event, CompactionFailed):
-            self._note(f"a compaction failed before call {number + 1:,}: {event.error}")
+            self._add_note(
+                f"a compaction failed before call {number + 1:,}: {event.error}"
+            )
         elif isinstance(event, Notice):
-            self._note(event.text)
+            self._add_note(event.text)
 
-    def _note(self, text: str) -> None:
+    def _add_note(self, text: str) -> None:
         self.notes[re.sub(r"[\d,.]+", "#", text)] = text
 
     async def _play_calls(self, conversation: Conversation) -> None:
@@ -194,15 +200,15 @@ class Player:
         caches = ReplayCaches(self._clock, setting.recording)
         compactions = 0
         for number, call in enumerate(setting.calls):
-            if self._alarm.ring_before(call.at):
+            if self._alarm.ring_before(call.sent_at):
                 await conversation.wait_for_idle_compaction()
-            self._clock.now = call.at
+            self._clock.now = call.sent_at
             if call.model != conversation.route.name:
-                await conversation.use_model(route_for(call.model, setting.window))
+                await conversation.use_model(make_route(call.model, setting.window))
             try:
                 prepared, prompt = await self._prepare_call(conversation, number)
             except ContextOverflowError as error:
-                self._note(str(error))
+                self._add_note(str(error))
                 self.refused = number
                 return
             request = prepared.request
@@ -212,9 +218,9 @@ class Player:
             )
             compactions = len(self.compactions)
             self.ledger.record_call(
-                request, use, call.output, call.at, reshaped=reshaped
+                request, use, call.output, call.sent_at, reshape_cause=reshaped
             )
-            usage = _USAGE[prepared.api](use, call.output, 0)
+            usage = _USAGE_FORMATTERS[prepared.api](use, call.output, 0)
             await conversation.record(
                 Reply(call.answer, usage=usage, model=request.model)
             )
@@ -236,7 +242,7 @@ class Player:
             ):
                 compaction = await conversation.compress()
                 if not compaction.changed:
-                    self._note(
+                    self._add_note(
                         f"nothing was compacted before call {number + 1:,}: {compaction.reason}"
                     )
         prepared = await conversation.prepare(messages or None)
@@ -248,12 +254,12 @@ class Player:
         return prepared, prompt
 
 
-OURS = "everthread"
+EVERTHREAD = "everthread"
 Progress = Callable[[int, int], None]
 """Called with the number of finished steps and of all steps."""
 
 
-async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
+async def areplay(  # noqa: PLR0913 - the options of a replay
     conversation: Log | Sequence[Message],
     *,
     model: str | None = None,
@@ -264,9 +270,9 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     times: Sequence[float] | None = None,
     pause: float = PAUSE_SECONDS,
     step: float = STEP_SECONDS,
-    compact: Compact = (),
-    compared: bool = True,
-    judged: bool | None = None,
+    compact: CompactBefore = (),
+    with_baselines: bool = True,
+    with_facts: bool | None = None,
     progress: Progress | None = None,
     ttl: str | None = None,
 ) -> Replay:
@@ -274,37 +280,45 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
 
     `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
     conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
-    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `compared`: also the baselines.
-    `judged`: also the facts; None: as `compared`. `ttl`: the lifetime of Claude's cache; None: as recorded, else as in
-    `options`.
+    `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `with_baselines`: also play the
+    baselines. `with_facts`: also look for the facts at the end; None: as `with_baselines`. `ttl`: the lifetime of
+    Claude's cache; None: as recorded, else as in `options`.
 
     A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
     """
-    started = time.perf_counter()
+    started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or make_session_options(Config()), background=False)
     lifetime = cache_seconds(
         model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
     )
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
-    setting = prepare_setting(
+    setting = prepare_inputs(
         log,
         plan,
         model=model,
         window=window,
         ttl=ttl or settings.cache_ttl,
         is_ttl_given=ttl is not None,
-        step=_count_steps(progress, len(plan.calls) * (3 if compared else 1)),
+        step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
     make_engine = _engine_maker(engine, dict(engine_options or {}))
     settings = replace(settings, cache_ttl=setting.ttl)
-    player = Player(setting, settings, make_engine, compact)
-    is_judged = compared if judged is None else judged
-    stated = facts.collect_facts(plan.messages) if compared or is_judged else []
-    own = await _play_ours(player, stated if is_judged else None)
-    others = _play_others(log, setting, stated) if compared else OtherWays()
-    replayed = _make_replay(log, plan, setting, own, others)
-    return replace(replayed, engine=engine, seconds=time.perf_counter() - started)
+    player = ReplayPlayer(setting, settings, make_engine, compact)
+    judges_facts = with_baselines if with_facts is None else with_facts
+    facts_to_find = (
+        facts.collect_facts(plan.messages) if with_baselines or judges_facts else []
+    )
+    own_replay = await _play_with_everthread(
+        player, facts_to_find if judges_facts else None
+    )
+    other_strategies = (
+        _play_other_strategies(log, setting, facts_to_find)
+        if with_baselines
+        else OtherStrategies()
+    )
+    replayed = _make_replay(log, plan, setting, own_replay, other_strategies)
+    return replace(replayed, engine=engine, seconds=time.perf_counter() - started_at)
 
 
 def _make_log(messages: Sequence[Message]) -> Log:
@@ -321,61 +335,63 @@ def _engine_maker(
 
 @dataclass(frozen=True, slots=True)
 class OwnReplay:
-    """How the session went with Everthread."""
+    """The session replayed with Everthread."""
 
-    way: ReplayWay
+    strategy: StrategyResult
     threshold: int
     compactions: list[PlayedCompaction]
     notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class OtherWays:
+class OtherStrategies:
     """The baselines and the session as recorded, and how far the prediction agrees with the record."""
 
-    ways: list[ReplayWay] = field(default_factory=list)
+    strategies: list[StrategyResult] = field(default_factory=list)
     agreement: Agreement | None = None
 
 
 def _make_replay(
     log: Log,
     plan: ReplayPlan,
-    setting: ReplaySetting,
-    own: OwnReplay,
-    others: OtherWays,
+    setting: ReplayInputs,
+    own_replay: OwnReplay,
+    other_strategies: OtherStrategies,
 ) -> Replay:
     return Replay(
         log.source,
         ", ".join(dict.fromkeys(call.model for call in setting.calls)),
         setting.window,
-        threshold=own.threshold,
+        threshold=own_replay.threshold,
         timed=plan.timed,
-        ways=[own.way, *others.ways],
-        compactions=own.compactions,
-        notes=[*log.warnings, *plan.notes, *own.notes],
+        strategies=[own_replay.strategy, *other_strategies.strategies],
+        compactions=own_replay.compactions,
+        notes=[*log.warnings, *plan.notes, *own_replay.notes],
         recorded_cost=_sum_recorded_cost(setting),
         log=_describe_log(log),
-        agreement=others.agreement,
+        agreement=other_strategies.agreement,
     )
 
 
-async def _play_ours(
-    player: Player, judged: Sequence[facts.StatedFact] | None
+async def _play_with_everthread(
+    player: ReplayPlayer, facts_to_find: Sequence[facts.StatedFact] | None
 ) -> OwnReplay:
-    """Play the session with Everthread. `judged`: the facts to look for at its end."""
+    """Play the session with Everthread. `facts_to_find`: the facts to look for at its end."""
     async with player.play() as replayed:
         fact_counts = (
-            None if judged is None else await facts.judge_facts(judged, replayed)
+            None
+            if facts_to_find is None
+            else await facts.locate_facts(facts_to_find, replayed)
         )
         threshold = replayed.threshold
         compactions = await _add_summaries(player.compactions, replayed)
-    way = ReplayWay(
-        OURS, "Everthread", player.ledger.calls, player.refused, fact_counts
+    strategy = StrategyResult(
+        EVERTHREAD, "Everthread", player.ledger.calls, player.refused, fact_counts
     )
-    return OwnReplay(way, threshold, compactions, list(player.notes.values()))
+    return OwnReplay(strategy, threshold, compactions, list(player.notes.values()))
 
 
-def _sum_recorded_cost(setting: ReplaySetting) -> float | None:
+def _sum_recorded_cost(setting: ReplayInputs) -> float | None:
     """Return the recorded cost of all calls; None if that of any is unknown."""
     costs = [call.cost for call in setting.calls if call.cost is not None]
     return sum(costs) if len(costs) == len(setting.calls) else None
@@ -388,33 +404,35 @@ async def _add_summaries(
     records = await conversation.store.compactions(conversation.id)
     texts = [record.record.summary for record in records]
     return [
-        replace(one, summary=text or "")
-        for one, text in zip_longest(compactions, texts)
-        if one is not None
+        replace(compaction, summary=text or "")
+        for compaction, text in zip_longest(compactions, texts)
+        if compaction is not None
     ]
 
 
-def _play_others(
-    log: Log, setting: ReplaySetting, facts_stated: Sequence[facts.StatedFact]
-) -> OtherWays:
+def _play_other_strategies(
+    log: Log, setting: ReplayInputs, facts_to_find: Sequence[facts.StatedFact]
+) -> OtherStrategies:
     recorded = baselines.price_recorded_calls(setting)
     uncached, cached, truncated, messages = baselines.play_baselines(setting)
-    kept = facts.judge_messages(facts_stated, messages)
-    ways = [uncached, cached, replace(truncated, facts=kept)]
-    known = [call for call in recorded if call is not None]
-    if len(known) == len(recorded):
-        name = baselines.RECORDED
-        ways.append(ReplayWay(name, baselines.BASELINE_LABELS[name], known))
+    kept_facts = facts.locate_facts_in_messages(facts_to_find, messages)
+    strategies = [uncached, cached, replace(truncated, facts=kept_facts)]
+    known_calls = [call for call in recorded if call is not None]
+    if len(known_calls) == len(recorded):
+        name = baselines.RECORDED_STRATEGY
+        strategies.append(
+            StrategyResult(name, baselines.BASELINE_LABELS[name], known_calls)
+        )
     agreement = measure_agreement(
-        cached.calls, recorded, until=_calls_before_compaction(log, setting)
+        cached.calls, recorded, call_count=_calls_before_compaction(log, setting)
     )
-    return OtherWays(ways, agreement)
+    return OtherStrategies(strategies, agreement)
 
 
-def _calls_before_compaction(log: Log, setting: ReplaySetting) -> int:
+def _calls_before_compaction(log: Log, setting: ReplayInputs) -> int:
     """Return the number of calls before the client's first own compaction."""
     return (
-        first_call_after(setting.calls, log.compactions[0])
+        find_first_call_after(setting.calls, log.compactions[0])
         if log.compactions
         else len(setting.calls)
     )
@@ -423,13 +441,15 @@ def _calls_before_compaction(log: Log, setting: ReplaySetting) -> int:
 def _describe_log(log: Log) -> LogFigures | None:
     if log.kind not in CLIENT_NAMES:
         return None
-    times = [entry.at for entry in log.entries if entry.at is not None]
+    times = [entry.timestamp for entry in log.entries if entry.timestamp is not None]
     return LogFigures(
         CLIENT_NAMES[log.kind],
         began=min(times, default=None),
         ended=max(times, default=None),
         own_compactions=len(log.compactions),
-        has_readable_summaries=any(one.summary is not None for one in log.compactions),
+        has_readable_summaries=any(
+            compaction.summary is not None for compaction in log.compactions
+        ),
     )
 
 
@@ -439,8 +459,8 @@ def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
 
 
 def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
-    done = count(1)
-    return lambda: progress(next(done), steps) if progress is not None else None
+    step_numbers = count(1)
+    return lambda: progress(next(step_numbers), steps) if progress is not None else None
 
 
 async def run_trial(request: TrialRequest) -> TrialResult:
@@ -458,7 +478,8 @@ async def run_trial(request: TrialRequest) -> TrialResult:
 def replay_twice(request: TrialRequest) -> TrialResult:
     """Replay a thread as configured, with the settings to try, and without compaction."""
     messages = [
-        LoggedMessage(message, at, model=request.model) for message, at in request.said
+        LoggedMessage(message, timestamp, model=request.model)
+        for message, timestamp in request.messages
     ]
     log = Log(
         f"thread {request.source[:12]}",
@@ -469,36 +490,42 @@ def replay_twice(request: TrialRequest) -> TrialResult:
         model=request.model,
     )
     options = make_session_options(load_config())
-    tried = replace(
+    trial_options = replace(
         options,
         threshold=request.threshold,
         threshold_tokens=None,
         target_ratio=request.ratio,
     )
-    now = replay(
-        log, window=request.window, options=options, compared=False, judged=True
+    configured_replay = replay(
+        log,
+        window=request.window,
+        options=options,
+        with_baselines=False,
+        with_facts=True,
     )
-    then = replay(log, window=request.window, options=tried)
+    trial_replay = replay(log, window=request.window, options=trial_options)
     runs = [
-        _trial_run("as configured", now),
-        _trial_run("with these settings", then),
-        _trial_run("without compaction", then, "cached"),
+        _make_trial_run("as configured", configured_replay),
+        _make_trial_run("with these settings", trial_replay),
+        _make_trial_run("without compaction", trial_replay, "cached"),
     ]
-    return TrialResult(runs, then.notes)
+    return TrialResult(runs, trial_replay.notes)
 
 
-def _trial_run(name: str, replayed: Replay, way: str = "everthread") -> TrialRun:
-    played_way = replayed.way(way)
-    facts = played_way.facts
+def _make_trial_run(
+    name: str, replayed: Replay, strategy_name: str = "everthread"
+) -> TrialRun:
+    strategy = replayed.strategy(strategy_name)
+    facts = strategy.facts
     return TrialRun(
         name,
-        [call.use.prompt for call in played_way.calls],
+        [call.use.prompt for call in strategy.calls],
         compactions=[compaction.call for compaction in replayed.compactions]
-        if way == "everthread"
+        if strategy_name == "everthread"
         else [],
-        cost=None if played_way.cost is None else float(played_way.cost),
+        cost=None if strategy.cost is None else float(strategy.cost),
         facts=(facts.retained, facts.recoverable, facts.lost)
         if facts is not None
         else None,
-        refused=played_way.refused is not None,
+        refused=strategy.refused_call is not None,
     )

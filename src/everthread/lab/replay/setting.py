@@ -1,4 +1,4 @@
-"""Prepares a replay: the calls with their models and sizes, the window, and the facts that the log's usage gives."""
+"""Prepare the inputs of a replay: the calls with their models and sizes, the window, the recorded cache."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 from everthread.core.tokens import TokenCounter
-from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
+from everthread.lab.importers.claude_code import (
+    DEFAULT_CLAUDE_WINDOW,
+    LARGE_CLAUDE_WINDOW,
+)
 from everthread.lab.importers.log import Log
-from everthread.lab.replay.baselines import Prompts, ReplaySetting
+from everthread.lab.replay.baselines import PromptSizer, ReplayInputs
 from everthread.lab.replay.recording import (
     add_hidden_reasoning,
-    answer_size,
     complete_prompt,
+    count_answer_tokens,
     read_recording,
 )
 from everthread.lab.replay.replay_plan import PlannedCall, ReplayPlan
@@ -23,7 +26,7 @@ from everthread.providers.catalog import find_catalogue_window
 DEFAULT_MODEL = "claude-sonnet-4-5"
 
 
-def prepare_setting(  # noqa: PLR0913 - each is a choice of the caller
+def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     log: Log,
     plan: ReplayPlan,
     *,
@@ -32,9 +35,9 @@ def prepare_setting(  # noqa: PLR0913 - each is a choice of the caller
     ttl: str,
     is_ttl_given: bool,
     step: Callable[[], None],
-) -> ReplaySetting:
+) -> ReplayInputs:
     """Prepare a replay of a log. `model` None: the log's, call by call, with the facts that its usage gives."""
-    prompts = Prompts()
+    prompts = PromptSizer()
     default_model = model or log.model or DEFAULT_MODEL
     calls = [
         _complete_call(call, model or call.model or default_model, prompts)
@@ -47,19 +50,22 @@ def prepare_setting(  # noqa: PLR0913 - each is a choice of the caller
     if model is None:
         prompt = complete_prompt(log, calls, counter)
         system = prompt.system
-        first = calls[0].inputs
-        calls[0] = replace(calls[0], inputs=(*first[:1], *prompt.earlier, *first[1:]))
+        first_inputs = calls[0].inputs
+        calls[0] = replace(
+            calls[0],
+            inputs=(*first_inputs[:1], *prompt.earlier_messages, *first_inputs[1:]),
+        )
         sizes = _predict_sizes(log, calls, counter)
         recording = read_recording(
-            calls, sizes, log.compactions, lasting=prompt.lasting
+            calls, sizes, log.compactions, lasting=prompt.lasting_tokens
         )
-    return ReplaySetting(
+    return ReplayInputs(
         tuple(calls),
         window or log.window or _find_window(log, calls[0].model, max(sizes)),
         ttl=recording.ttl
         if recording is not None and recording.ttl is not None and not is_ttl_given
         else ttl,
-        began=time.time() if plan.began is None else plan.began,
+        started_at=time.time() if plan.started_at is None else plan.started_at,
         system=system,
         tools=log.tools,
         prompts=prompts,
@@ -71,20 +77,24 @@ def prepare_setting(  # noqa: PLR0913 - each is a choice of the caller
 def _find_window(log: Log, model: str, largest: int) -> int:
     """Return the model's window. Claude Code uses 200,000 tokens of a larger one by default."""
     size = find_catalogue_window(model).tokens
-    if log.kind == "claude-code" and size == LARGE_WINDOW and largest <= USUAL_WINDOW:
-        return USUAL_WINDOW
+    if (
+        log.kind == "claude-code"
+        and size == LARGE_CLAUDE_WINDOW
+        and largest <= DEFAULT_CLAUDE_WINDOW
+    ):
+        return DEFAULT_CLAUDE_WINDOW
     return size
 
 
-def _complete_call(call: PlannedCall, model: str, prompts: Prompts) -> PlannedCall:
+def _complete_call(call: PlannedCall, model: str, prompts: PromptSizer) -> PlannedCall:
     """Return the call with its model, the tokens of its answer, and the reasoning that later prompts contain."""
     counter = prompts.counter(model)
-    counted = counter.message(call.answer)
+    answer_tokens = counter.message(call.answer)
     return replace(
         call,
         model=model,
-        output=answer_size(call, counter, counted=counted),
-        answer=add_hidden_reasoning(call, counter, counted=counted),
+        output=count_answer_tokens(call, counter, text_tokens=answer_tokens),
+        answer=add_hidden_reasoning(call, counter, text_tokens=answer_tokens),
     )
 
 
@@ -96,9 +106,9 @@ def _predict_sizes(
     size = usage.prompt_tokens if usage is not None else 0
     size = size or counter.request(calls[0].inputs, system=log.system, tools=log.tools)
     sizes = [size]
-    for before, call in pairwise(calls):
-        size += counter.message(before.answer) + counter.text(
-            before.answer.get("reasoning_content") or ""
+    for previous_call, call in pairwise(calls):
+        size += counter.message(previous_call.answer) + counter.text(
+            previous_call.answer.get("reasoning_content") or ""
         )
         size += counter.messages(call.inputs)
         sizes.append(size)

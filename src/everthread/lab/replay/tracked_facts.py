@@ -1,4 +1,4 @@
-"""The facts of a conversation, and where each is at the end: in the context, found by a search of the store, or lost.
+"""Collect the facts of a conversation and locate each at its end: in the context, found by a search, or lost.
 
 Files, commands and ids come from the calls' arguments, errors from the output of commands by one pattern: the engine
 chooses what it keeps by other means. Every message of the user is a fact.
@@ -25,25 +25,32 @@ from everthread.core.transcript import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts
 from everthread.store.records import SearchQuery
 
-REQUEST = "latest request"
-SAID = "user messages"
-ERROR = "errors of the last third"
-FILE = "files touched"
-COMMAND = "commands"
-ID = "ids in calls"
-KINDS = (REQUEST, SAID, ERROR, FILE, COMMAND, ID)
-FACT_CHARS = 80
+LATEST_REQUEST_KIND = "latest request"
+USER_MESSAGE_KIND = "user messages"
+ERROR_KIND = "errors of the last third"
+FILE_KIND = "files touched"
+COMMAND_KIND = "commands"
+ID_KIND = "ids in calls"
+FACT_KINDS = (
+    LATEST_REQUEST_KIND,
+    USER_MESSAGE_KIND,
+    ERROR_KIND,
+    FILE_KIND,
+    COMMAND_KIND,
+    ID_KIND,
+)
+MAX_FACT_CHARS = 80
 """Maximum length of a fact, in characters."""
 EDGE_CHARS = 200
 """Characters of the start and of the end of a longer user message that are looked for."""
 
-_PATHS = frozenset(
+_PATH_KEYS = frozenset(
     {"path", "file_path", "filename", "file", "target_file", "notebook_path"}
 )
-_COMMANDS = frozenset({"command", "cmd"})
-_FILE = re.compile(r"[^\s\"'`]{1,160}\.\w{1,8}")
-_ID = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
-_ERROR = re.compile(
+_COMMAND_KEYS = frozenset({"command", "cmd"})
+_FILE_PATTERN = re.compile(r"[^\s\"'`]{1,160}\.\w{1,8}")
+_ID_PATTERN = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
+_ERROR_PATTERN = re.compile(
     r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+"
 )
 _READ_ONLY_PROGRAM = re.compile(
@@ -53,38 +60,42 @@ _READ_ONLY_PROGRAM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StatedFact:
+    """A fact of the conversation: its kind and its text."""
+
     kind: str
     text: str
 
 
 def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
-    """Every fact of the conversation, once."""
-    questions = [
+    """Return every fact of the conversation, once."""
+    user_messages = [
         user_text(message).strip() for message in messages if is_user_message(message)
     ]
-    texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    texts[REQUEST] = questions[-1:]
-    texts[ERROR] = [*_errors(messages)]
+    texts: dict[str, list[str]] = {kind: [] for kind in FACT_KINDS}
+    texts[LATEST_REQUEST_KIND] = user_messages[-1:]
+    texts[ERROR_KIND] = [*_find_errors(messages)]
     for message in messages:
         for call in calls_of(message):
-            for kind, value in _facts_in_call(call):
+            for kind, value in _list_facts_in_call(call):
                 texts[kind].append(value)
     facts = {
         kind: dict.fromkeys(_shorten(value) for value in values)
         for kind, values in texts.items()
     }
-    facts[SAID] = dict.fromkeys(
-        part for text in questions[:-1] for part in _message_edges(text)
+    facts[USER_MESSAGE_KIND] = dict.fromkeys(
+        edge for text in user_messages[:-1] for edge in _list_message_edges(text)
     )
-    return [StatedFact(kind, text) for kind in KINDS for text in facts[kind] if text]
+    return [
+        StatedFact(kind, text) for kind in FACT_KINDS for text in facts[kind] if text
+    ]
 
 
-async def judge_facts(
+async def locate_facts(
     facts: Sequence[StatedFact], conversation: Conversation
 ) -> FactCounts:
     """Count the facts in the context, those that a search of the store finds, and those that are lost."""
-    context = in_context(conversation.messages)
-    places = []
+    context = read_context(conversation.messages)
+    located_facts = []
     for fact in facts:
         place = (
             0
@@ -93,15 +104,15 @@ async def judge_facts(
             if await _is_found_by_search(fact.text, conversation)
             else 2
         )
-        places.append((fact.kind, fact.text, place))
-    return FactCounts(places)
+        located_facts.append((fact.kind, fact.text, place))
+    return FactCounts(located_facts)
 
 
-def judge_messages(
+def locate_facts_in_messages(
     facts: Sequence[StatedFact], messages: Sequence[Message]
 ) -> FactCounts:
     """Count the facts in messages without a store: the others are lost."""
-    context = in_context(messages)
+    context = read_context(messages)
     return FactCounts(
         [(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts]
     )
@@ -114,40 +125,44 @@ class MessageWords:
     text: str
 
     def __contains__(self, words: object) -> bool:
-        plain = _normalize(str(words))
-        begins_open = not re.match(_WORD, plain)
-        ends_open = not re.search(rf"{_WORD}\Z", plain)
-        at = self.text.find(plain)
-        while at >= 0:
-            end = at + len(plain)
-            begins = (
-                begins_open or at == 0 or not re.match(_NAME_CHARS, self.text[at - 1])
+        phrase = _normalize(str(words))
+        may_start_anywhere = not re.match(_WORD_CHAR, phrase)
+        may_end_anywhere = not re.search(rf"{_WORD_CHAR}\Z", phrase)
+        start = self.text.find(phrase)
+        while start >= 0:
+            end = start + len(phrase)
+            starts_whole = (
+                may_start_anywhere
+                or start == 0
+                or not re.match(_NAME_CHAR, self.text[start - 1])
             )
-            ends = (
-                ends_open
+            ends_whole = (
+                may_end_anywhere
                 or end == len(self.text)
-                or not re.match(_NAME_CHARS, self.text[end])
+                or not re.match(_NAME_CHAR, self.text[end])
             )
-            if begins and ends:
+            if starts_whole and ends_whole:
                 return True
-            at = self.text.find(plain, at + 1)
+            start = self.text.find(phrase, start + 1)
         return False
 
 
-def in_context(messages: Sequence[Message]) -> MessageWords:
+def read_context(messages: Sequence[Message]) -> MessageWords:
     return MessageWords(
-        "\n".join(_normalize(text) for message in messages for text in _texts(message))
+        "\n".join(
+            _normalize(text) for message in messages for text in _list_texts(message)
+        )
     )
 
 
 async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
-    """Whether a search for the words finds them."""
+    """Return whether a search for the words finds them."""
     words = text.replace('"', " ")
     query = SearchQuery(f'"{words}"', thread=conversation.id, limit=1)
     return bool(await conversation.store.search(query))
 
 
-def _texts(message: Message) -> Iterator[str]:
+def _list_texts(message: Message) -> Iterator[str]:
     yield text_of(message)
     for result in results_of(message):
         yield result.text
@@ -155,49 +170,49 @@ def _texts(message: Message) -> Iterator[str]:
         yield from iterate_strings(call.parsed)
 
 
-def _facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
+def _list_facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
     """Yield kind and text of the things that a call names."""
     parsed: Any = call.parsed
     arguments = parsed if isinstance(parsed, Mapping) else {}
     for key, value in arguments.items():
         if not isinstance(value, str):
             continue
-        if key in _PATHS:
-            if _FILE.fullmatch(value):
-                yield FILE, value.removeprefix("./")
-        elif key in _COMMANDS:
+        if key in _PATH_KEYS:
+            if _FILE_PATTERN.fullmatch(value):
+                yield FILE_KIND, value.removeprefix("./")
+        elif key in _COMMAND_KEYS:
             # Beside a path it is an editor's command (`view`), not a shell's.
-            if not _PATHS & arguments.keys():
-                yield COMMAND, value
-        elif _ID.fullmatch(value):
-            yield ID, value
+            if not _PATH_KEYS & arguments.keys():
+                yield COMMAND_KIND, value
+        elif _ID_PATTERN.fullmatch(value):
+            yield ID_KIND, value
 
 
-def _errors(messages: Sequence[Message]) -> Iterable[str]:
-    """The last error of every failed command. Commands that print files are left out: their errors may be content."""
+def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
+    """Return the last error of every failed command, except commands that print files: their errors may be content."""
     commands = {
         call.id: " ".join(
-            text for kind, text in _facts_in_call(call) if kind == COMMAND
+            text for kind, text in _list_facts_in_call(call) if kind == COMMAND_KIND
         )
         for message in messages
         for call in calls_of(message)
     }
-    latest: dict[str, str] = {}
+    latest_errors: dict[str, str] = {}
     for message in messages[len(messages) * 2 // 3 :]:
         for result in results_of(message):
             command = commands.get(result.call_id, "")
             match = (
-                _ERROR.search(result.text)
+                _ERROR_PATTERN.search(result.text)
                 if command and not _READ_ONLY_PROGRAM.search(command)
                 else None
             )
             if match:
-                latest[command] = match[0]
-    return latest.values()
+                latest_errors[command] = match[0]
+    return latest_errors.values()
 
 
-def _message_edges(text: str) -> Iterator[str]:
-    """A short message whole; of a longer one its start and its end, in whole words."""
+def _list_message_edges(text: str) -> Iterator[str]:
+    """Yield a short message whole; of a longer one its start and its end, in whole words."""
     line = " ".join(text.split())
     if len(line) <= 2 * EDGE_CHARS:
         yield line
@@ -211,17 +226,17 @@ def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return (
         line
-        if len(line) <= FACT_CHARS
-        else line[:FACT_CHARS].rpartition(" ")[0] or line.partition(" ")[0]
+        if len(line) <= MAX_FACT_CHARS
+        else line[:MAX_FACT_CHARS].rpartition(" ")[0] or line.partition(" ")[0]
     )
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _normalize(text: str) -> str:
-    """The text without differences of white space, quotes, `./` and case."""
+    """Return the text without differences of white space, quotes, `./` and case."""
     return " ".join(re.sub(r"[`\"“”’]", "'", text).replace(" ./", " ").split()).lower()
 
 
-_WORD = "[a-z0-9_]"
-_NAME_CHARS = "[a-z0-9_/-]"
+_WORD_CHAR = "[a-z0-9_]"
+_NAME_CHAR = "[a-z0-9_/-]"
 """Characters that continue a name or a number."""

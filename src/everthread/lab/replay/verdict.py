@@ -1,4 +1,4 @@
-"""A replay in five sentences: length, cost, losses of the client's own compactions, Everthread's way, agreement."""
+"""A replay in five sentences: length, cost, losses of the client's own compactions, Everthread, agreement."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.lab.hand_offs import Comparison, describe
 from everthread.lab.importers.log import CLIENT_NAMES
-from everthread.lab.replay.baselines import CACHED, RECORDED
-from everthread.lab.replay.result import Replay, ReplayWay
+from everthread.lab.replay.baselines import CACHED_STRATEGY, RECORDED_STRATEGY
+from everthread.lab.replay.result import Replay, StrategyResult
 
 MAX_PROMPT_ERROR = 0.25
 """A prediction that is larger by more than this was not of the same prompts."""
@@ -23,8 +23,8 @@ def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[
     lines = [
         _describe_session(replay),
         _describe_cost(replay),
-        _describe_own(replay, comparison),
-        _describe_ours(replay),
+        _describe_own_compactions(replay, comparison),
+        _describe_everthread(replay),
         _describe_agreement(replay),
     ]
     return [line for line in lines if line]
@@ -32,11 +32,11 @@ def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[
 
 def _describe_session(replay: Replay) -> str:
     client = replay.log.client if replay.log is not None else "A conversation"
-    calls = count_noun(len(replay.ours.calls), "call")
+    calls = count_noun(len(replay.everthread.calls), "call")
     largest = (
-        replay.way(RECORDED).peak
-        if replay.has_way(RECORDED)
-        else replay.way(CACHED).peak
+        replay.strategy(RECORDED_STRATEGY).peak
+        if replay.has_strategy(RECORDED_STRATEGY)
+        else replay.strategy(CACHED_STRATEGY).peak
     )
     size = f"the largest prompt had {largest:,} of {replay.window:,} tokens"
     return f"{client}, {replay.model}: {calls}{_describe_time(replay)}; {size}."
@@ -46,8 +46,8 @@ def _describe_time(replay: Replay) -> str:
     log = replay.log
     if log is None or log.began is None or log.ended is None:
         return ""
-    began = datetime.fromtimestamp(log.began, UTC)
-    return f" in {_format_duration(log.ended - log.began)}, begun {began:%Y-%m-%d %H:%M} UTC"
+    started_at = datetime.fromtimestamp(log.began, UTC)
+    return f" in {_format_duration(log.ended - log.began)}, begun {started_at:%Y-%m-%d %H:%M} UTC"
 
 
 def _format_duration(seconds: float) -> str:
@@ -65,117 +65,124 @@ def _format_duration(seconds: float) -> str:
 
 
 def _describe_cost(replay: Replay) -> str:
-    if not replay.has_way(RECORDED):
-        way = replay.way(CACHED)
-        calls = _describe_calls(way)
-        return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(way.cost)}."
-    way = replay.way(RECORDED)
+    if not replay.has_strategy(RECORDED_STRATEGY):
+        strategy = replay.strategy(CACHED_STRATEGY)
+        calls = _describe_calls(strategy)
+        return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(strategy.cost)}."
+    strategy = replay.strategy(RECORDED_STRATEGY)
     output = (
         None
-        if way.cost is None or way.input_cost is None
-        else way.cost - way.input_cost
+        if strategy.cost is None or strategy.input_cost is None
+        else strategy.cost - strategy.input_cost
     )
     return (
-        f"It cost {format_dollars(way.cost)}: {format_dollars(way.input_cost)} for input and {format_dollars(output)} "
-        f"for output; {_describe_misses(way)}."
+        f"It cost {format_dollars(strategy.cost)}: {format_dollars(strategy.input_cost)} for input "
+        f"and {format_dollars(output)} for output; {_describe_misses(strategy)}."
     )
 
 
-def _describe_misses(way: ReplayWay) -> str:
-    misses = _count_misses(way)
+def _describe_misses(strategy: StrategyResult) -> str:
+    misses = _count_misses(strategy)
     if not misses:
         return "every call found at least half of its prompt in the cache"
     calls = count_noun(misses, "call")
     return f"{calls} found less than half of the prompt in the cache"
 
 
-def _describe_calls(way: ReplayWay) -> str:
-    calls = count_noun(len(way.calls), "call")
-    return calls if way.refused is None else f"the {calls} that fit the window"
-
-
-def _count_misses(way: ReplayWay) -> int:
-    """Return the number of calls, after the first, that read less than half of their prompt from the cache."""
-    return sum(
-        call.use.read < MIN_MISSED_SHARE * call.use.prompt for call in way.calls[1:]
+def _describe_calls(strategy: StrategyResult) -> str:
+    calls = count_noun(len(strategy.calls), "call")
+    return (
+        calls if strategy.refused_call is None else f"the {calls} that fit the window"
     )
 
 
-def _describe_own(replay: Replay, comparison: Comparison | None) -> str:
+def _count_misses(strategy: StrategyResult) -> int:
+    """Return the number of calls, after the first, that read less than half of their prompt from the cache."""
+    return sum(
+        call.use.read < MIN_MISSED_SHARE * call.use.prompt
+        for call in strategy.calls[1:]
+    )
+
+
+def _describe_own_compactions(replay: Replay, comparison: Comparison | None) -> str:
     if replay.log is None:
         return ""
     client = replay.log.client
-    made = replay.log.own_compactions
-    if not made:
+    compaction_count = replay.log.own_compactions
+    if not compaction_count:
         return f"{client} did not compact it."
+    times = _format_times(compaction_count)
     if not replay.log.has_readable_summaries:
         return (
-            f"{client} compacted it {_times(made)}; what it kept cannot be read, for its summary is "
-            f"{_describe_lack(client)}."
+            f"{client} compacted it {times}; what it kept cannot be read, for its summary is "
+            f"{_describe_unreadable_summary(client)}."
         )
     if comparison is not None and comparison.compactions:
         return describe([comparison])
-    return f"{client} compacted it {_times(made)}; too little came before or after to measure what was lost."
+    return f"{client} compacted it {times}; too little came before or after to measure what was lost."
 
 
-def _describe_lack(client: str) -> str:
+def _describe_unreadable_summary(client: str) -> str:
     return "encrypted" if client == CLIENT_NAMES["codex"] else "not in the log"
 
 
-def _times(count: int) -> str:
+def _format_times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
-def _describe_ours(replay: Replay) -> str:
-    ours = replay.ours
+def _describe_everthread(replay: Replay) -> str:
+    everthread = replay.everthread
     if replay.compactions:
-        first = replay.compactions[0].call + 1
-        times = _times(len(replay.compactions))
-        peak = f"prompts of at most {ours.peak:,} tokens"
-        done = (
-            f"would have compacted it {times}, first before call {first:,}, with {peak}"
-        )
+        first_call = replay.compactions[0].call + 1
+        times = _format_times(len(replay.compactions))
+        peak = f"prompts of at most {everthread.peak:,} tokens"
+        compaction_text = f"would have compacted it {times}, first before call {first_call:,}, with {peak}"
     else:
-        done = f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
-    facts = ours.facts
-    kept = ""
+        compaction_text = f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
+    facts = everthread.facts
+    facts_text = ""
     if facts is not None and facts.total and replay.compactions:
-        found = (
+        recall_text = (
             f"; a search finds another {facts.recoverable / facts.total:.0%}"
             if facts.recoverable
             else ""
         )
-        lost = facts.total - facts.retained - facts.recoverable
-        if lost:
-            found += f", and {lost:,} of {facts.total:,} are lost"
-        kept = (
+        lost_count = facts.total - facts.retained - facts.recoverable
+        if lost_count:
+            recall_text += f", and {lost_count:,} of {facts.total:,} are lost"
+        facts_text = (
             f" At the end {facts.retained / facts.total:.0%} of all messages of the user, files, commands, errors and "
-            f"ids are in the context{found}."
+            f"ids are in the context{recall_text}."
         )
-    return f"Everthread {done}; {_describe_saving(replay)}.{kept}"
+    return f"Everthread {compaction_text}; {_describe_saving(replay)}.{facts_text}"
 
 
 def _describe_saving(replay: Replay) -> str:
     """Compare the dollars with those of the record, or with caching alone, over the calls that both answered."""
-    way = replay.way(RECORDED) if replay.has_way(RECORDED) else replay.way(CACHED)
-    count = replay.shared_calls(way)
-    ours = replay.ours.cost_of_first(count)
-    theirs = way.cost_of_first(count)
-    if ours is None or theirs is None:
+    other = (
+        replay.strategy(RECORDED_STRATEGY)
+        if replay.has_strategy(RECORDED_STRATEGY)
+        else replay.strategy(CACHED_STRATEGY)
+    )
+    count = replay.count_shared_calls(other)
+    our_cost = replay.everthread.cost_of_first(count)
+    other_cost = other.cost_of_first(count)
+    if our_cost is None or other_cost is None:
         return "what that costs is unknown: the model has no price in the table"
-    base = "as recorded" if way.name == RECORDED else "with caching alone"
+    base = "as recorded" if other.name == RECORDED_STRATEGY else "with caching alone"
     calls = (
         ""
-        if count == len(replay.ours.calls) == len(way.calls)
+        if count == len(replay.everthread.calls) == len(other.calls)
         else f" for the first {count:,} calls"
     )
-    return f"{format_dollars(ours)}{calls}, {_describe_difference(ours, theirs)} {format_dollars(theirs)} {base}"
+    difference = _describe_difference(our_cost, other_cost)
+    return f"{format_dollars(our_cost)}{calls}, {difference} {format_dollars(other_cost)} {base}"
 
 
-def _describe_difference(ours: Decimal, theirs: Decimal) -> str:
-    if not theirs:
+def _describe_difference(our_cost: Decimal, other_cost: Decimal) -> str:
+    if not other_cost:
         return "against"
-    share = float(1 - ours / theirs)
+    share = float(1 - our_cost / other_cost)
     return f"{abs(share):.0%} {'less' if share >= 0 else 'more'} than"
 
 
@@ -188,19 +195,19 @@ def _describe_agreement(replay: Replay) -> str:
         if agreement.input_error is None
         else f" and {_describe_error(agreement.input_error)} input dollars"
     )
-    until = (
+    until_text = (
         f" before {replay.log.client}'s own compaction"
         if replay.log is not None and replay.log.own_compactions
         else ""
     )
-    managed = (
+    warning = (
         " The recorded prompts are much smaller than the history: a gateway may have shortened them."
         if agreement.prompt_error > MAX_PROMPT_ERROR
         else ""
     )
     return (
-        f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until} the replay has "
-        f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars} than the record.{managed}"
+        f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until_text} the replay has "
+        f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars} than the record.{warning}"
     )
 
 

@@ -192,9 +192,16 @@ def load_message(
 
 
 def load_history(
-    tx: Tx, session_id: str, *, start: int = 0, limit: int | None = None
+    tx: Tx,
+    session_id: str,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    after: int = 0,
 ) -> list[StoredMessage]:
     """Return every message said in a thread, in order, once: the history that a person would read.
+
+    `start`: skip this many. `after`: only messages with a larger id; not together with `start`.
 
     A continuation adds the messages after those it inherited. A branch begins with its parent's history up to the
     message at which it left. Summaries and derived messages are context, not history.
@@ -210,8 +217,8 @@ def load_history(
                 continue
         room = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
-            f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
-            (session, carried, room, max(start, 0)),
+            f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
+            (session, carried, after, room, max(start, 0)),
         )
         messages += [as_stored(row) for row in rows]
         start = 0

@@ -1,0 +1,66 @@
+"""`everthread dashboard`: serve the gateway's pages for a store, without a gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
+from everthread.cli.options import StoreUrl, number_option
+from everthread.cli.output import encode_json, escape_controls
+from everthread.cli.store_access import with_store
+from everthread.config import load_config
+
+if TYPE_CHECKING:
+    from everthread.store.store import Store
+
+
+def dashboard(
+    store_url: StoreUrl = None,
+    port: Annotated[
+        int, number_option(maximum=65535, help_text="0 finds a free one.")
+    ] = 8485,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as JSON.")
+    ] = False,
+) -> None:
+    """See your context: threads, windows, calls, compactions and their cost, as pages in a browser.
+
+    It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
+    """
+    leave_on_interrupt()
+    from everthread.factory.gateways import open_dashboard
+    from everthread.lab.replay.runner import run_trial
+
+    config = load_config()
+
+    async def serve_pages(store: Store) -> None:
+        stop_event = watch_end_signals()
+        address = ""
+
+        def announce(path: str) -> None:
+            typer.echo(f"A link that works once: {address}{path}")
+
+        async with open_dashboard(
+            config, store, port=port, trial=run_trial, announce=announce
+        ) as (url, pages):
+            address = url
+            link = f"{url}{pages.access.make_login_link()}"
+            typer.echo(
+                encode_json({"url": url, "link": link})
+                if as_json
+                else escape_controls(f"See your context: {link}")
+            )
+            if not as_json:
+                typer.echo("The link works once. Ctrl-C ends it.")
+            if open_browser:
+                import webbrowser
+
+                webbrowser.open(link)
+            await stop_event.wait()
+
+    with_store(store_url, serve_pages, empty_if_missing=True)

@@ -1,0 +1,161 @@
+"""The receipt that `everthread wrap` prints when the client exits."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from everthread.core.messages import count_noun
+
+if TYPE_CHECKING:
+    from everthread.gateway.dashboard.savings import CostComparison
+    from everthread.store.records import Insights
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFigures:
+    """The traffic of a gateway within a period."""
+
+    calls: int
+    prompt: int
+    output: int
+    cost: float | None
+    """None if a price is unknown."""
+    compactions: int
+    tokens_saved: int
+
+    @classmethod
+    def from_insights(cls, insights: Insights) -> ReceiptFigures:
+        total = insights.total
+        cost = None if total.unpriced else float(total.cost)
+        return cls(
+            total.calls,
+            total.prompt,
+            output=total.output,
+            cost=cost,
+            compactions=insights.compactions,
+            tokens_saved=insights.tokens_saved,
+        )
+
+    @classmethod
+    def from_response(cls, answer: Any) -> ReceiptFigures:
+        """Read the answer of the API."""
+        total = answer["total"]
+        calls, prompt, output = (
+            int(total[name]) for name in ("calls", "prompt", "output")
+        )
+        cost = None if total["unpriced_calls"] else float(total["known_cost"])
+        return cls(
+            calls,
+            prompt,
+            output=output,
+            cost=cost,
+            compactions=int(answer["compactions"]),
+            tokens_saved=int(answer["tokens_saved"]),
+        )
+
+    def subtract(self, earlier_figures: ReceiptFigures) -> ReceiptFigures:
+        cost = (
+            None
+            if self.cost is None or earlier_figures.cost is None
+            else self.cost - earlier_figures.cost
+        )
+        return ReceiptFigures(
+            self.calls - earlier_figures.calls,
+            self.prompt - earlier_figures.prompt,
+            output=self.output - earlier_figures.output,
+            cost=cost,
+            compactions=self.compactions - earlier_figures.compactions,
+            tokens_saved=self.tokens_saved - earlier_figures.tokens_saved,
+        )
+
+
+_DAY_SECONDS = 86_400
+
+
+_KEY_VARIABLES = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+"""Variables that may hold a client's key for the gateway, which sees its tenant's figures."""
+
+
+_TIMEOUT_SECONDS = 10
+
+
+async def read_figures(url: str, started_at: float) -> ReceiptFigures | str:
+    """Return the figures of a running gateway from the day of `started_at` on, or why they cannot be read."""
+    import httpx2
+
+    key = next(
+        (os.environ[name] for name in _KEY_VARIABLES if os.environ.get(name)), ""
+    )
+    days = int(time.time() // _DAY_SECONDS - started_at // _DAY_SECONDS) + 1
+    try:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+            answer = await http.get(
+                f"{url}/api/insights",
+                params={"days": days},
+                headers={"authorization": f"Bearer {key}"} if key else {},
+            )
+        return (
+            ReceiptFigures.from_response(answer.json())
+            if answer.status_code == 200
+            else f"it answers {answer.status_code}"
+        )
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError):
+        return "it answers something else"
+
+
+def write_shared_receipt(
+    name: str,
+    url: str,
+    figures_before: ReceiptFigures | str,
+    figures_after: ReceiptFigures | str,
+) -> str:
+    """Return the receipt of a gateway that serves others too, or why there is none."""
+    if isinstance(figures_before, str) or isinstance(figures_after, str):
+        problem = figures_before if isinstance(figures_before, str) else figures_after
+        return f"Everthread: no receipt, the figures of {url} cannot be read here ({problem}). Look there: {url}/"
+    lines = write_receipt(name, figures_after.subtract(figures_before)).split("\n")[:-1]
+    lines.append(f"These figures count everything that went through {url} meanwhile.")
+    return "\n".join([*lines, f"Look: {url}/"])
+
+
+def write_receipt(
+    name: str, total: ReceiptFigures, comparison: CostComparison | None = None
+) -> str:
+    """Return the summary of a run: its calls, its compactions and its cost."""
+    from everthread.gateway.dashboard.headlines import describe_difference
+    from everthread.gateway.dashboard.text import format_money
+
+    if not total.calls:
+        return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
+    calls = count_noun(total.calls, "call")
+    if comparison is not None and comparison.beyond:
+        lines = [
+            f"Everthread: {name} made {calls}, {comparison.beyond:,} of them beyond the window."
+        ]
+    else:
+        lines = [f"Everthread: {name} made {calls}."]
+    if total.compactions:
+        compactions = count_noun(total.compactions, "compaction")
+        lines.append(
+            f"Kept: every message, searchable; {compactions} took {total.tokens_saved:,} tokens out of the prompts."
+        )
+    else:
+        lines.append("Kept: every message, searchable; nothing had to be compacted.")
+    cost = format_money(total.cost)
+    difference = describe_difference(comparison) if comparison is not None else None
+    comparison_text = (
+        f"; {difference.value} {difference.label} {difference.detail}"
+        if difference
+        else ""
+    )
+    lines.append(
+        f"Cost: {cost} for {total.prompt:,} tokens in, {total.output:,} out{comparison_text}."
+    )
+    return "\n".join(
+        [*lines, "Look: everthread dashboard, or everthread sessions list."]
+    )

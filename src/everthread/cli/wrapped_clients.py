@@ -1,0 +1,229 @@
+"""The clients that `everthread wrap` can start, and the settings that route each through a gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NEVER_TOKENS = 1_000_000_000
+"""Tokens at which a client would compact by itself: never."""
+
+
+URL_PLACEHOLDER = "http://127.0.0.1:PORT"
+"""The gateway's address before there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedClient:
+    """Variables, flags and files that route a client through a gateway; `{url}` is its address."""
+
+    name: str
+    program: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    """Arguments before the user's own."""
+    fill_folder: Callable[[Path, str], Mapping[str, str]] | None = None
+    """Fills a temporary folder and returns the variables that point there."""
+    mcp: tuple[str, ...] = ()
+    """Arguments that attach our MCP server, with `--mcp`; before the user's own arguments."""
+    note: str = ""
+
+    @property
+    def takes_mcp(self) -> bool:
+        return bool(self.mcp) or "{opencode}" in self.variables.values()
+
+
+def _opencode_config(url: str, *, mcp: bool) -> str:
+    providers = {
+        "anthropic": {"options": {"baseURL": f"{url}/v1"}},
+        "openai": {"options": {"baseURL": f"{url}/v1"}},
+    }
+    mcp_setting = (
+        {
+            "mcp": {
+                "everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}
+            }
+        }
+        if mcp
+        else {}
+    )
+    return json.dumps({"provider": providers, **mcp_setting})
+
+
+def _write_pi_extension(folder: Path, url: str) -> Mapping[str, str]:
+    """Write an extension for this run; sessions and settings of pi stay where they are."""
+    addresses = {"anthropic": url, "openai": f"{url}/v1"}
+    calls = [
+        f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(address)} }});"
+        for name, address in addresses.items()
+    ]
+    (folder / "everthread.ts").write_text(
+        "\n".join(["export default function (pi) {", *calls, "}", ""]), "utf-8"
+    )
+    return {}
+
+
+def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
+    """Copy Cline's list of providers, with the gateway's addresses."""
+    data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
+    settings_file = Path(
+        os.environ.get("CLINE_PROVIDER_SETTINGS_PATH")
+        or data / "settings" / "providers.json"
+    )
+    settings: Any = (
+        json.loads(settings_file.read_text("utf-8"))
+        if settings_file.is_file()
+        else {"version": 1}
+    )
+    for name, provider in settings.get("providers", {}).items():
+        if name == "anthropic" or name.startswith("openai"):
+            address_setting = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
+            provider["settings"] = {**provider.get("settings", {}), **address_setting}
+    copy = folder / "providers.json"
+    copy.write_text(json.dumps(settings), "utf-8")
+    copy.chmod(0o600)
+    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copy)}
+
+
+CLIENTS = {
+    row.name: row
+    for row in (
+        WrappedClient(
+            "claude",
+            "claude",
+            {
+                "ANTHROPIC_BASE_URL": "{url}",
+                "DISABLE_AUTO_COMPACT": "1",
+                "ENABLE_TOOL_SEARCH": "true",
+                "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER_TOKENS),
+            },
+            mcp=(
+                "--mcp-config",
+                '{"mcpServers":{"everthread":{"type":"http","url":"{url}/mcp"}}}',
+            ),
+            note="its own compaction and its own limit are off (/compact stays), tool search stays on",
+        ),
+        WrappedClient(
+            "codex",
+            "codex",
+            arguments=(
+                "-c",
+                'openai_base_url="{url}/v1"',
+                "-c",
+                f"model_auto_compact_token_limit={NEVER_TOKENS}",
+            ),
+            mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
+            note="the built-in provider; its own compaction never comes due",
+        ),
+        WrappedClient(
+            "opencode",
+            "opencode",
+            {
+                "OPENCODE_CONFIG_CONTENT": "{opencode}",
+                "OPENCODE_DISABLE_AUTOCOMPACT": "1",
+            },
+            note="its providers anthropic and openai; its own compaction is off",
+        ),
+        WrappedClient(
+            "pi",
+            "pi",
+            arguments=("-e", "{folder}/everthread.ts"),
+            fill_folder=_write_pi_extension,
+            note="its providers anthropic and openai, by an extension for this run",
+        ),
+        WrappedClient(
+            "aider",
+            "aider",
+            {
+                "OPENAI_API_BASE": "{url}/v1",
+                "ANTHROPIC_BASE_URL": "{url}",
+                "ANTHROPIC_API_BASE": "{url}",
+            },
+            ("--max-chat-history-tokens", str(NEVER_TOKENS)),
+            note="models of OpenAI and Anthropic; its own summaries are off",
+        ),
+        WrappedClient(
+            "qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"
+        ),
+        WrappedClient(
+            "gemini",
+            "gemini",
+            {"GOOGLE_GEMINI_BASE_URL": "{url}"},
+            note="with an API key (/auth in it), not a login; its own compaction rarely comes due",
+        ),
+        WrappedClient(
+            "cline",
+            "cline",
+            {"CLINE_SESSION_BACKEND_MODE": "local"},
+            ("--compaction", "off"),
+            fill_folder=_copy_cline_settings,
+            note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
+        ),
+        WrappedClient(
+            "copilot",
+            "copilot",
+            {
+                "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER_TOKENS),
+            },
+            note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
+        ),
+        WrappedClient(
+            "goose",
+            "goose",
+            {
+                "OPENAI_HOST": "{url}",
+                "ANTHROPIC_HOST": "{url}",
+                "GOOSE_AUTO_COMPACT_THRESHOLD": "0",
+                "GOOSE_TOOL_PAIR_SUMMARIZATION": "false",
+            },
+            note="its providers anthropic and openai; its own compaction is off",
+        ),
+    )
+}
+
+
+def make_settings(
+    client: WrappedClient, url: str, folder: Path, *, mcp: bool
+) -> tuple[dict[str, str], list[str]]:
+    """Return the variables and arguments that route a client through the gateway."""
+    values = {
+        "{url}": url,
+        "{opencode}": _opencode_config(url, mcp=mcp),
+        "{folder}": str(folder),
+    }
+
+    def fill(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(name, value)
+        return text
+
+    variables = {
+        "EVERTHREAD_URL": url,
+        **{name: fill(value) for name, value in client.variables.items()},
+    }
+    if client.fill_folder is not None:
+        variables |= client.fill_folder(folder, url)
+    return variables, [
+        fill(argument) for argument in (*client.arguments, *(client.mcp if mcp else ()))
+    ]
+
+
+def format_settings(
+    client: WrappedClient,
+    folder: Path,
+    url: str = URL_PLACEHOLDER,
+    *,
+    mcp: bool = False,
+) -> str:
+    """Format the settings as shell commands; the temporary folder is called FOLDER."""
+    variables, arguments = make_settings(client, url, folder, mcp=mcp)
+    lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join(
+        [*lines, shlex.join([client.program, *arguments]), f"# {client.note}"]
+    ).replace(str(folder), "FOLDER")

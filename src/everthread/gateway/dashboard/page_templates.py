@@ -1,0 +1,72 @@
+"""The templates and static files of the pages."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from jinja2 import Environment
+
+from everthread._version import __version__
+from everthread.core.prices import format_dollars
+from everthread.gateway.dashboard import text, views
+from everthread.gateway.dashboard.charts import (
+    Segment,
+    draw_bar,
+    make_environment,
+)
+from everthread.gateway.dashboard.summary_lines import split_markup
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    data: bytes
+    kind: str
+    version: str
+
+
+def load_static_files() -> dict[str, StaticFile]:
+    static = {}
+    for entry in (
+        files(__package__ or "everthread.gateway.dashboard") / "static"
+    ).iterdir():
+        data = entry.read_bytes()
+        kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
+        static[entry.name] = StaticFile(
+            data, kind, hashlib.sha256(data).hexdigest()[:12]
+        )
+    return static
+
+
+def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
+    pages = make_environment()
+    pages.globals |= {
+        "version": __version__,
+        "visibility_labels": views.VISIBILITY_LABELS,
+        "static": lambda name: f"/dashboard/static/{static[name].version}/{name}",
+        "bar": lambda segments, total, description, mark=None: draw_bar(
+            [Segment(*segment) for segment in segments],
+            total,
+            description,
+            mark_at=mark,
+        ),
+    }
+    pages.filters |= {
+        "comma": lambda number: f"{number:,}",
+        "short": text.format_short,
+        "dollars": format_dollars,
+        "money": text.format_money,
+        "pieces": split_markup,
+        "part": text.format_share,
+        "moment": text.format_time,
+        "iso": lambda seconds: text.format_time(seconds, "%Y-%m-%dT%H:%M:%S+00:00"),
+        "ago": lambda then: text.format_age(then, time.time()),
+        "span": text.format_duration,
+        "line": text.one_line_excerpt,
+        "clean": text.clean,
+    }
+    return pages

@@ -1,0 +1,82 @@
+"""Read a file that is one conversation: a request, messages, or a log of another program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.types import Request
+from everthread.errors import TranscriptError, WireError
+from everthread.lab.importers.log_files import LOG_LOCATIONS
+from everthread.lab.importers.read_logs import (
+    EXPORT_TYPE,
+    load_json,
+    load_lines,
+    parse_log,
+    read_text,
+)
+from everthread.wire.codecs import decode_any
+
+FILE_HELP = (
+    "A conversation: JSON or JSONL, an export, a log of Claude Code, Codex, Copilot CLI, Gemini CLI, pi or opencode; "
+    "`-` is standard input."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFile:
+    """A conversation file: its name, its protocol, its request, and the lines that could not be read."""
+
+    source: str
+    api: str
+    """The protocol to write it back in; for a log of another program OpenAI's chat."""
+    request: Request
+    is_message_list: bool = False
+    """Whether the file is a list of messages and no request."""
+    warnings: Sequence[str] = ()
+    """Lines of a log that could not be read, by number, and counts of those left out."""
+
+
+def read_conversation(file: str) -> ConversationFile:
+    """Return the conversation in `file` (`-`: standard input): a request, else a log of another program."""
+    source, text = read_text(file)
+    try:
+        value = _parse_file(text)
+        api, request = decode_any(value)
+    except (TranscriptError, WireError) as problem:
+        try:
+            log = parse_log(text, source)
+        except TranscriptError:
+            log = None
+        if log is None or log.kind not in (*LOG_LOCATIONS, EXPORT_TYPE):
+            raise TranscriptError(f"{source}: {problem}") from problem
+        if not log.entries:
+            raise TranscriptError(
+                f"{source}: holds no message that can be read"
+            ) from problem
+        request = Request(log.model, log.messages, system=log.system, tools=log.tools)
+        return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
+    return ConversationFile(
+        source, api, request, is_message_list=isinstance(value, list)
+    )
+
+
+def _parse_file(text: str) -> Any:
+    """Return a JSON value, or the list of those in a JSONL text, each of whose lines must be one."""
+    value, problem = load_json(text)
+    if problem is None:
+        # One line of JSONL is an object like any other; a lone message is a conversation of one.
+        return (
+            [value]
+            if isinstance(value, dict) and "role" in value and "messages" not in value
+            else value
+        )
+    values: list[Any] = []
+    for number, value in load_lines(text):
+        if isinstance(value, Exception):
+            if values and isinstance(values[0], dict):
+                raise TranscriptError(f"line {number} is not JSON: {value}") from value
+            raise TranscriptError(f"is not JSON: {problem}") from problem
+        values.append(value)
+    return values
