@@ -95,7 +95,7 @@ class ContextCompressor(SummaryEngine):
             journal = Journal(tuple(entries))
         task = task_lines(plan)
         pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
-        names = NamesSection.plan(state.names, plan.summary_budget, plan.words_shown)
+        names = NamesSection.plan(state.names, plan.summary_budget)
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40
         request = SummaryRequest(
             messages=order.hide_secrets(plan.middle),

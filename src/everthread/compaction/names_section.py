@@ -16,9 +16,7 @@ from everthread.compaction.names_in_use import NamesInUse
 Count = Callable[[str], int]
 
 SECTION_SHARE = 5
-"""The section takes at most this part (1/n) of the summary's room, the user's words included."""
-MAX_SHARE = 3
-"""It takes at most this part (1/n) of the room without the user's words."""
+"""The section takes at most this part (1/n) of the summary's room, without the user's words."""
 MAX_TOO_LONG = 12
 """After this many names that do not fit, stop trying shorter ones."""
 MIN_ROOM = 24
@@ -39,12 +37,11 @@ class NamesSection:
     room: int
 
     @classmethod
-    def plan(cls, names: NamesInUse, budget: int, word_tokens: int) -> NamesSection:
-        """Return the section for a summary of `budget` tokens beside `word_tokens` of the user's words."""
+    def plan(cls, names: NamesInUse, budget: int) -> NamesSection:
+        """Return the section for a summary of `budget` tokens."""
         ranked_names = names.ranked()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
-        share = min((budget + word_tokens) // SECTION_SHARE, budget // MAX_SHARE)
-        room = min(share, needed_tokens)
+        room = min(budget // SECTION_SHARE, needed_tokens)
         return cls(ranked_names, room if room >= MIN_ROOM else 0)
 
     def text(self, summary_text: str, shown_names: Set[str], count: Count) -> str:

@@ -203,7 +203,7 @@ class LosslessEngine(SummaryEngine):
         facts = facts.finished(plan.facts)
         state = facts.at_end(*plan.following)
         budget = self._budget(order, parts, sum(source.tokens for source in sources))
-        names = NamesSection.plan(state.names, budget, plan.words_shown)
+        names = NamesSection.plan(state.names, budget)
         pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
         marker = order.marker
         if self._services.lookup and not self._services.budget.is_small:
