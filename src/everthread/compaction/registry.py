@@ -133,45 +133,49 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
         return _built_in(name)
     if problem := _name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
-    looked = []
+    search_notes = []
     for location, offers in _places(home):
         source = next((offer for offer in offers if offer.name == name), None)
         if source is None:
-            looked.append(f"{location}: none of this name")
+            search_notes.append(f"{location}: none of this name")
         elif source.problem:
             raise EngineError(f"{source} cannot be used: {source.problem}")
         else:
             return source
-    places = "".join(f"\n  {line}" for line in looked)
+    places = "".join(f"\n  {line}" for line in search_notes)
     raise UnknownEngineError(f"there is no context engine {name!r}; looked in{places}")
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     """List every engine on offer, in the order in which names are looked up. Run none of their code."""
     active = ALIASES.get(active, active)
-    first: dict[str, str] = {}
-    listed = []
+    first_locations: dict[str, str] = {}
+    engines = []
     for offer in (offer for _, offers in _places(home) for offer in offers):
         problem = offer.problem
-        if offer.source != "built-in" and (wrong := _name_problem(offer.name)):
-            problem = f"never used: {wrong}"
+        if offer.source != "built-in" and (name_problem := _name_problem(offer.name)):
+            problem = f"never used: {name_problem}"
         else:
-            chosen = first.setdefault(offer.name, offer.location)
+            first_location = first_locations.setdefault(offer.name, offer.location)
             problem = problem or (
-                "" if chosen == offer.location else f"hidden by {chosen}"
+                ""
+                if first_location == offer.location
+                else f"hidden by {first_location}"
             )
-        mine = first.get(offer.name) == offer.location and offer.name == active
-        listed.append(
+        is_active = (
+            first_locations.get(offer.name) == offer.location and offer.name == active
+        )
+        engines.append(
             EngineInfo(
                 offer.name,
                 offer.source,
                 location=offer.location,
-                active=mine,
+                active=is_active,
                 problem=problem,
                 description=offer.description,
             )
         )
-    return listed
+    return engines
 
 
 def _name_problem(name: str) -> str:
@@ -231,7 +235,9 @@ def _package_engines() -> Iterator[EngineSource]:
         offer = _entry_point(point, "package")
         if offered_names[point.name] > 1:
             owners = ", ".join(
-                _location(other) for other in points if other.name == point.name
+                _location(other_point)
+                for other_point in points
+                if other_point.name == point.name
             )
             offer = replace(
                 offer, problem=f"several packages offer this name: {owners}"
@@ -282,9 +288,9 @@ def _wrap_errors(failing: str) -> Iterator[None]:
             for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith("<")
         ]
-        where = (
+        code_place = (
             f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
         )
         raise EngineError(
-            f"{failing}: {type(error).__name__}: {error}{where}"
+            f"{failing}: {type(error).__name__}: {error}{code_place}"
         ) from error
