@@ -170,8 +170,8 @@ class LosslessEngine(SummaryEngine):
         archive = self._services.archive
         if archive is None:
             return self.current_state()
-        earlier = read_earlier(history.messages)
-        parts = _parts_in_view(earlier, first_turn=1)
+        earlier_summary = read_earlier(history.messages)
+        parts = _parts_in_view(earlier_summary, first_turn=1)
         if any(part.node.id and part.node.id not in self._nodes for part in parts):
             nodes = await archive.nodes()
             self._nodes = self._nodes | {
@@ -388,16 +388,18 @@ def _resolve_parts(order: SummaryOrder, graph: StoredGraph) -> list[VisibleNode]
     ]
 
 
-def _parts_in_view(earlier: Earlier, first_turn: int) -> list[VisibleNode]:
+def _parts_in_view(earlier_summary: Earlier, first_turn: int) -> list[VisibleNode]:
     """Return the nodes in a summary; if it has none, all of it as one part from `first_turn` on."""
-    if not earlier.text:
+    if not earlier_summary.text:
         return []
-    last_turn = max((message.end for message in earlier.words), default=first_turn)
+    last_turn = max(
+        (message.end for message in earlier_summary.words), default=first_turn
+    )
     return read_parts(
-        earlier.text,
+        earlier_summary.text,
         first_turn=first_turn,
         last_turn=last_turn,
-        messages=earlier.messages,
+        messages=earlier_summary.messages,
     )
 
 

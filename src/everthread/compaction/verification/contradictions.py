@@ -119,7 +119,7 @@ class _Comparison:
                 scores[statement] += self._weights[part]
         return scores
 
-    def best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
+    def find_best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
         holders = self._statements_by_part[part]
         part_weight = self._weights[part]
@@ -140,10 +140,10 @@ class _Comparison:
         holders = self._statements_by_part[part]
         if not holders:
             return None
-        share, closest = self.best(self._scores, part)
+        share, closest = self.find_best(self._scores, part)
         if share < closeness.share:
             return None
-        support, _ = self.best(widen(holders, NEIGHBOUR_STATEMENTS), part)
+        support, _ = self.find_best(widen(holders, NEIGHBOUR_STATEMENTS), part)
         if (
             support >= closeness.margin * share
             or self.count_shared(closest, part) < closeness.parts
@@ -226,13 +226,13 @@ def _is_reversed(
     reversed_statements = (
         index.statements_with(word, is_negated=not is_negated) - agreeing_statements
     )
-    share, closest = comparison.best(reversed_statements, (_WORD, word))
+    share, closest = comparison.find_best(reversed_statements, (_WORD, word))
     if (
         share < OF_POLARITY.share
         or comparison.count_shared(closest, (_WORD, word)) < OF_POLARITY.parts
     ):
         return False
-    support, _ = comparison.best(agreeing_statements, (_WORD, word))
+    support, _ = comparison.find_best(agreeing_statements, (_WORD, word))
     return support < OF_POLARITY.margin * share
 
 

@@ -144,9 +144,9 @@ class CallRounds:
         return [*rows, asdict(rounds)][-_MAX_KEPT:]
 
 
-def _takes_blocks(sent: SentHistory, index: int, api: Api) -> bool:
+def _takes_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds the caller's results, so that hidden ones can go before them."""
-    value = sent.values[index] if index < len(sent.values) else None
+    value = sent_history.values[index] if index < len(sent_history.values) else None
     if (
         not isinstance(value, dict)
         or value.get("role") == "assistant"

@@ -61,10 +61,10 @@ class PointCache:
 
     def find_stretch(self, family: Family, history: History) -> KnownPoint | None:
         """Find the thread whose last messages are in a history without its beginning."""
-        found = self._ends.find(family, history)
-        if found is None:
+        thread_end = self._ends.find(family, history)
+        if thread_end is None:
             return None
-        digest, length = found
+        digest, length = thread_end
         point = self._tips.get((*family, digest))
         return None if point is None else KnownPoint(point, length)
 
@@ -142,8 +142,10 @@ class PointCache:
 class _ThreadEnds:
     """The last messages of threads, by which a part of a conversation is recognised."""
 
-    def __init__(self, most: int) -> None:
-        self._ends: RecentDict[Point, tuple[str, tuple[str, ...]]] = RecentDict(most)
+    def __init__(self, max_ends: int) -> None:
+        self._ends: RecentDict[Point, tuple[str, tuple[str, ...]]] = RecentDict(
+            max_ends
+        )
         """For the last message of a thread: the digest of the point and all that is kept."""
 
     def remember(self, link: ThreadLink, history: History) -> None:

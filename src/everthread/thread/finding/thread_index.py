@@ -189,12 +189,12 @@ class ThreadIndex:
         Clients send a conversation's history for side calls too: to get suggestions, or
         facts worth remembering.
         """
-        sent = question.sent
+        sent_history = question.sent
         thread = known_point.point.link.thread
         frame = question.frame.request
-        if not sent.has_one_role or self._roles.has_last_prompt(thread, frame):
+        if not sent_history.has_one_role or self._roles.has_last_prompt(thread, frame):
             return False
-        if known_point.length <= opening_length(sent.values):
+        if known_point.length <= opening_length(sent_history.values):
             return False
         return not await self._roles.fits(thread, frame)
 
