@@ -75,7 +75,7 @@ class Dialogue:
     name: str
     speakers: tuple[str, str]
     turns: list[Turn]
-    asked: list[Question]
+    questions: list[Question]
 
 
 @dataclass
@@ -279,7 +279,7 @@ async def measure(dialogues: Sequence[Dialogue], store: Store) -> list[Row]:
         }
         dialogue_scores = {name: Score() for name in rankers}
         for name, rank in rankers.items():
-            for question in dialogue.asked:
+            for question in dialogue.questions:
                 results = await rank(question.text)
                 dialogue_scores[name].add(question, results)
                 scores.setdefault(name, Score()).add(question, results)
@@ -362,7 +362,7 @@ async def _measure_injections(
         zip(dialogues, stored_dialogues, strict=True)
     ):
         other_index = (index + 1) % len(dialogues)
-        for question in dialogue.asked:
+        for question in dialogue.questions:
             injected = await stored_dialogue.would_inject(question.text, limit)
             own_injections.append(bool(injected))
             if injected:

@@ -313,8 +313,8 @@ def _label_shares(
     return shares
 
 
-def _count_labels(group: frozenset[str], some: Iterable[Label]) -> int:
-    return sum(label.kind in group for label in some)
+def _count_labels(group: frozenset[str], labels: Iterable[Label]) -> int:
+    return sum(label.kind in group for label in labels)
 
 
 def _measure_marks(pool: Executor, count: int) -> list[Row]:

@@ -46,14 +46,19 @@ def assemble(
         tail.insert(0, (user, index))
     if note:
         head = _add_note(head, note)
-    places = plan.permanent.between(cut.head_end, cut.tail_start)
-    permanent = [(plan.permanent.messages[index], index) for index in places]
-    instructions = [kept for kept in permanent if kept[0]["role"] in SYSTEM_ROLES]
-    others = [kept for kept in permanent if kept[0]["role"] not in SYSTEM_ROLES]
-    joined = _put_instructions(_join([*head, *others], tail, text), instructions)
-    mended = repair([message for message, _ in joined], in_flight=True)
-    return mended.messages, tuple(
-        None if index is None else joined[index][1] for index in mended.original_indexes
+    indices = plan.permanent.between(cut.head_end, cut.tail_start)
+    permanent = [(plan.permanent.messages[index], index) for index in indices]
+    instructions = [entry for entry in permanent if entry[0]["role"] in SYSTEM_ROLES]
+    other_messages = [
+        entry for entry in permanent if entry[0]["role"] not in SYSTEM_ROLES
+    ]
+    kept_messages = _put_instructions(
+        _join([*head, *other_messages], tail, text), instructions
+    )
+    repair_result = repair([message for message, _ in kept_messages], in_flight=True)
+    return repair_result.messages, tuple(
+        None if index is None else kept_messages[index][1]
+        for index in repair_result.original_indexes
     )
 
 
@@ -63,10 +68,10 @@ KeptMessage = tuple[Message, int | None]
 
 def _keep_messages(work: list[Message], indices: range) -> list[KeptMessage]:
     """Return the messages at these indices, without an earlier summary that was merged into one."""
-    rests = ((without_summary(work[index]), index) for index in indices)
+    pairs = ((without_summary(work[index]), index) for index in indices)
     return [
         (rest, index if rest is work[index] else None)
-        for rest, index in rests
+        for rest, index in pairs
         if rest is not None
     ]
 
@@ -77,68 +82,78 @@ def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
         if message["role"] in ("system", "developer"):
             if any(part.get("text") == note for part in parts_of(message)):
                 return head
-            marked = with_content(
+            system_message = with_content(
                 message, [*parts_of(message), {"type": "text", "text": note}]
             )
-            return [*head[:index], (marked, None), *head[index + 1 :]]
+            return [*head[:index], (system_message, None), *head[index + 1 :]]
     return head
 
 
 def _join(
-    head: list[KeptMessage], after: list[KeptMessage], text: str
+    head: list[KeptMessage], tail: list[KeptMessage], text: str
 ) -> list[KeptMessage]:
     """Insert the summary under a role that neither neighbour has, or merge it into one of them.
 
     Merge into the latest user message only as a last choice, so that it stays unchanged.
     """
-    before = head[-1][0] if head else None
-    following = after[0][0] if after else None
-    taken = {
-        _speaker(message) for message in (before, following) if message is not None
+    message_before = head[-1][0] if head else None
+    message_after = tail[0][0] if tail else None
+    neighbour_roles = {
+        _speaker(message)
+        for message in (message_before, message_after)
+        if message is not None
     }
     if (
-        before is not None
-        and before["role"] == "tool"
-        and (following is None or following["role"] == "assistant")
+        message_before is not None
+        and message_before["role"] == "tool"
+        and (message_after is None or message_after["role"] == "assistant")
     ):
-        return [*head, _summary({"role": "user", "content": text}), *after]
-    if "user" not in taken:
-        return [*head, _summary({"role": "user", "content": text}), *after]
+        return [*head, _summary({"role": "user", "content": text}), *tail]
+    if "user" not in neighbour_roles:
+        return [*head, _summary({"role": "user", "content": text}), *tail]
     if (
-        "assistant" not in taken
+        "assistant" not in neighbour_roles
         and any(message["role"] == "user" for message, _ in head)
-        and after
+        and tail
     ):
-        return [*head, _summary({"role": "assistant", "content": text}), *after]
-    if before is not None and before["role"] != "system" and not calls_of(before):
-        is_latest = is_user_message(before) and not any(
-            is_user_message(message) for message, _ in after
+        return [*head, _summary({"role": "assistant", "content": text}), *tail]
+    if (
+        message_before is not None
+        and message_before["role"] != "system"
+        and not calls_of(message_before)
+    ):
+        is_latest = is_user_message(message_before) and not any(
+            is_user_message(message) for message, _ in tail
         )
         if not is_latest:
-            return [*head[:-1], _summary(_add_text(before, text)), *after]
-    if following is not None and following["role"] == "user":
-        return [*head, _summary(_add_text(following, text, first=True)), *after[1:]]
-    if before is not None and before["role"] == "user":
-        return [*head[:-1], _summary(_add_text(before, text)), *after]
-    return [*head, _summary({"role": "user", "content": text}), *after]
+            return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
+    if message_after is not None and message_after["role"] == "user":
+        return [
+            *head,
+            _summary(_add_text(message_after, text, at_start=True)),
+            *tail[1:],
+        ]
+    if message_before is not None and message_before["role"] == "user":
+        return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
+    return [*head, _summary({"role": "user", "content": text}), *tail]
 
 
 def _put_instructions(
-    joined: list[KeptMessage], instructions: Sequence[KeptMessage]
+    messages: list[KeptMessage], instructions: Sequence[KeptMessage]
 ) -> list[KeptMessage]:
     """Put system messages from the middle before the summary, or else directly after it, in their order."""
-    result = list(joined)
+    result = list(messages)
     lowest = 0
     for message, index in instructions:
-        earlier = [
-            at
-            for at, (_, place) in enumerate(result)
-            if place is not None and place < (index or 0)
+        earlier_positions = [
+            position
+            for position, (_, origin) in enumerate(result)
+            if origin is not None and origin < (index or 0)
         ]
-        lowest = max([lowest, *(at + 1 for at in earlier)])
-        at = _find_place(result, message, lowest)
-        result.insert(at, (message, index))
-        lowest = at + 1
+        lowest = max([lowest, *(position + 1 for position in earlier_positions)])
+        position = _find_place(result, message, lowest)
+        result.insert(position, (message, index))
+        lowest = position + 1
     return _join_instructions(result)
 
 
@@ -147,44 +162,55 @@ def _find_place(
 ) -> int:
     """Return the place for a system message. Anthropic takes one between the user's side and an answer only."""
     summary = next(
-        at for at, (message, _) in enumerate(messages) if is_summary(message)
+        position
+        for position, (message, _) in enumerate(messages)
+        if is_summary(message)
     )
     is_merged = without_summary(messages[summary][0]) is not None
-    beside = max(summary + is_merged, lowest)
+    fallback = max(summary + is_merged, lowest)
     if not has_fixed_position(instruction):
-        return beside
-    places = [
-        at
-        for at in range(lowest, len(messages) + 1)
-        if _takes_instructions(messages, at)
+        return fallback
+    positions = [
+        position
+        for position in range(lowest, len(messages) + 1)
+        if _takes_instructions(messages, position)
     ]
-    before = [at for at in places if at <= summary]
-    return before[0] if before else places[0] if places else beside
+    positions_before = [position for position in positions if position <= summary]
+    return (
+        positions_before[0]
+        if positions_before
+        else positions[0]
+        if positions
+        else fallback
+    )
 
 
-def _takes_instructions(messages: Sequence[KeptMessage], at: int) -> bool:
+def _takes_instructions(messages: Sequence[KeptMessage], position: int) -> bool:
     """Return whether a system message may be put at this place."""
-    before = messages[at - 1][0] if at else None
-    after = messages[at][0] if at < len(messages) else None
-    follows = before is not None and _speaker(before) in ("user", *SYSTEM_ROLES)
-    return follows and (after is None or after["role"] == "assistant")
+    message_before = messages[position - 1][0] if position else None
+    message_after = messages[position][0] if position < len(messages) else None
+    follows = message_before is not None and _speaker(message_before) in (
+        "user",
+        *SYSTEM_ROLES,
+    )
+    return follows and (message_after is None or message_after["role"] == "assistant")
 
 
 def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
     """Join system messages that the wire takes one at a time; a joined one is new."""
-    joined: list[KeptMessage] = []
+    result: list[KeptMessage] = []
     for message, index in messages:
         is_next = (
-            bool(joined)
+            bool(result)
             and message["role"] in SYSTEM_ROLES
-            and joined[-1][0]["role"] in SYSTEM_ROLES
+            and result[-1][0]["role"] in SYSTEM_ROLES
         )
-        run = join_instructions([joined[-1][0], message]) if is_next else [message]
+        run = join_instructions([result[-1][0], message]) if is_next else [message]
         if is_next and len(run) == 1:
-            joined[-1] = (run[0], None)
+            result[-1] = (run[0], None)
         else:
-            joined.append((message, index))
-    return joined
+            result.append((message, index))
+    return result
 
 
 def _summary(message: Message) -> KeptMessage:
@@ -196,11 +222,11 @@ def _speaker(message: Message) -> str:
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
 
-def _add_text(message: Message, text: str, *, first: bool = False) -> Message:
+def _add_text(message: Message, text: str, *, at_start: bool = False) -> Message:
     """Return the message with a text added after its content, or before it."""
     content = message.get("content")
     if isinstance(content, list):
         part = {"type": "text", "text": text}
-        return with_content(message, [part, *content] if first else [*content, part])
-    pair = (text, content) if first else (content, text)
+        return with_content(message, [part, *content] if at_start else [*content, part])
+    pair = (text, content) if at_start else (content, text)
     return with_content(message, "\n\n".join(part for part in pair if part))

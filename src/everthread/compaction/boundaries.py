@@ -164,25 +164,29 @@ def latest_piece(history: CompactionHistory) -> tuple[int, bool]:
     start = pieces[-1].start if pieces else 0
     if all(without_summary(message) is None for message in messages[start:]):
         start = len(messages)
-    last = next(
+    last_answer = next(
         (
-            at
-            for at in range(len(messages) - 1, -1, -1)
-            if messages[at].get("role") == "assistant"
+            index
+            for index in range(len(messages) - 1, -1, -1)
+            if messages[index].get("role") == "assistant"
         ),
         None,
     )
-    if last is None or not history.facts[last].calls or _is_interrupted(history, last):
+    if (
+        last_answer is None
+        or not history.facts[last_answer].calls
+        or _is_interrupted(history, last_answer)
+    ):
         return start, False
-    group = next(piece.start for piece in pieces if piece.end > last)
+    group = next(piece.start for piece in pieces if piece.end > last_answer)
     return min(start, group), True
 
 
 def _is_interrupted(history: CompactionHistory, index: int) -> bool:
     """Return whether the user spoke after the calls of this message before any of them had a result."""
-    after = history.facts[index + 1 :]
-    texts = [text for one in after for text, _ in one.outputs]
-    return any(one.is_user for one in after) and all(
+    following = history.facts[index + 1 :]
+    texts = [text for facts in following for text, _ in facts.outputs]
+    return any(facts.is_user for facts in following) and all(
         text == STUB_RESULT for text in texts
     )
 
@@ -237,14 +241,14 @@ class Fitter:
             self.sizes[index] = 0 if rest is None else self.counter.message(rest)
         self.head_end = history.head_end
         self.user = history.latest_user
-        least, self.is_unanswered = latest_piece(history)
-        self.least = max(least, self.head_end)
+        latest_start, self.is_unanswered = latest_piece(history)
+        self.least = max(latest_start, self.head_end)
         self.has_summary = any(
             history.facts[index].rest is None for index in history.summaries
         )
         """Whether an earlier summary is a separate message."""
         self._tools = {
-            call.id: call.name for one in history.facts for call in one.calls
+            call.id: call.name for facts in history.facts for call in facts.calls
         }
         self._shortened: dict[tuple[int, int], tuple[Shortened, int]] = {}
 
@@ -254,7 +258,7 @@ class Fitter:
         earliest = len(self.messages) if latest_only else 0
         self._cut_head()
         if level > CompactionLevel.NORMAL:
-            self._halve()
+            self._halve_tail()
         tail, cut = self._choose(earliest)
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if self._shorten_arguments(cut):
@@ -264,7 +268,7 @@ class Fitter:
             tail, cut = self._choose(earliest)
             cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
-            self._halve()
+            self._halve_tail()
             tail, cut = self._choose(earliest)
             cut = self._cut_group(tail, cut, at_least=self.room.tail)
         cut = self._squeeze_summary(
@@ -275,10 +279,10 @@ class Fitter:
         )
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and not latest_only:
-            latest, further = self._choose(len(self.messages))
-            if further.tail_start > cut.tail_start:
+            latest, latest_cut = self._choose(len(self.messages))
+            if latest_cut.tail_start > cut.tail_start:
                 tail = latest
-                cut = further
+                cut = latest_cut
                 self.steps.append("kept only the latest group")
         # Cut a large user message before the results it waits for.
         is_large = (
@@ -294,25 +298,25 @@ class Fitter:
         return self._finish(tail, cut)
 
     def _finish(self, tail: _Tail, cut: Cut) -> Fit:
-        kept = [*self.history.messages]
-        stored = {
+        messages = [*self.history.messages]
+        outputs = {
             index: items for index, items in self.stored.items() if index < cut.head_end
         }
-        places = [*range(cut.head_end), *range(cut.tail_start, len(kept))]
+        indices = [*range(cut.head_end), *range(cut.tail_start, len(messages))]
         if cut.kept_user is not None:
-            places.append(cut.kept_user)
-        for index in places:
+            indices.append(cut.kept_user)
+        for index in indices:
             if index in cut.slimmed:
-                kept[index] = self.slim.message(index)
+                messages[index] = self.slim.message(index)
             elif index in tail.shares:
-                short, _ = self._cut_to(index, tail.shares[index])
-                kept[index] = short.message
-                stored[index] = short.stored
+                shortened, _ = self._cut_to(index, tail.shares[index])
+                messages[index] = shortened.message
+                outputs[index] = shortened.stored
             else:
-                kept[index] = self.messages[index]
-                stored[index] = self.stored.get(index, ())
-        to_store = tuple(item for index in sorted(stored) for item in stored[index])
-        return Fit(kept, cut, self.room, to_store, tuple(self.steps))
+                messages[index] = self.messages[index]
+                outputs[index] = self.stored.get(index, ())
+        to_store = tuple(item for index in sorted(outputs) for item in outputs[index])
+        return Fit(messages, cut, self.room, to_store, tuple(self.steps))
 
     # Choice of the cut
 
@@ -320,13 +324,13 @@ class Fitter:
         """Return the tail for the present room. It begins at `earliest` or later, but holds the latest piece."""
         tail = self._walk(earliest, reserve=0)
         reads = self._newest_reads(tail)
-        wanted = sum(self._gain(index) for index in reads)
-        if wanted:
+        read_tokens = sum(self._gain(index) for index in reads)
+        if read_tokens:
             tail = self._walk(
-                earliest, reserve=min(wanted, self.room.tail // RESULT_SHARE)
+                earliest, reserve=min(read_tokens, self.room.tail // RESULT_SHARE)
             )
         self._fill(tail, reads)
-        return tail, self._cut(tail)
+        return tail, self._make_cut(tail)
 
     def _walk(self, earliest: int, *, reserve: int) -> _Tail:
         """Walk back from the end until the tail budget is used, except for `reserve` tokens of it."""
@@ -342,55 +346,58 @@ class Fitter:
                 continue
             if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
                 break
-            places = range(piece.start, piece.end)
-            size = sum(self._size_in_tail(index) for index in places)
+            indices = range(piece.start, piece.end)
+            size = sum(self._size_in_tail(index) for index in indices)
             is_recent = is_recent and tail.used + size <= room.tail // RECENT_SHARE
             if not is_recent:
-                size = sum(map(self._pruned_size, places))
+                size = sum(map(self._pruned_size, indices))
             if tail.used + size > room.tail - reserve:
                 too_few = len(self.messages) - tail.start < room.protect_last_n
                 if (
                     not too_few
-                    or self._request(piece.start, tail.tokens + size) > room.limit
+                    or self._count_request(piece.start, tail.tokens + size) > room.limit
                 ):
                     break
                 tail.is_widened = True
-            self._take(tail, places, size, is_slim=not is_recent)
+            self._take(tail, indices, size, is_slim=not is_recent)
         return tail
 
-    def _take(self, tail: _Tail, places: range, size: int, *, is_slim: bool) -> None:
+    def _take(self, tail: _Tail, indices: range, size: int, *, is_slim: bool) -> None:
         """Add a piece to the tail, before its other pieces."""
-        tail.start = places.start
+        tail.start = indices.start
         tail.tokens += size
         tail.used += size
         if is_slim:
-            tail.slimmed.update(places)
+            tail.slimmed.update(indices)
         else:
             share = self._result_share
             tail.shares.update(
-                (index, share) for index in places if self.sizes[index] > share
+                (index, share) for index in indices if self.sizes[index] > share
             )
 
     def _fill(self, tail: _Tail, reads: Sequence[int]) -> None:
         """Fill the rest of the tail budget with results: the reads of files first, then the newest."""
-        left = min(
+        remaining = min(
             self.room.tail - tail.used,
-            self.room.limit - self._request(tail.start, tail.tokens),
+            self.room.limit - self._count_request(tail.start, tail.tokens),
         )
-        others = sorted(tail.slimmed.difference(reads), reverse=True)
-        for index in (*(read for read in reads if read in tail.slimmed), *others):
-            if left <= 0:
+        other_indices = sorted(tail.slimmed.difference(reads), reverse=True)
+        for index in (
+            *(read_index for read_index in reads if read_index in tail.slimmed),
+            *other_indices,
+        ):
+            if remaining <= 0:
                 break
             share = self._result_share
             gain = self._gain(index)
-            if gain > left >= _MIN_CUT_TOKENS:
+            if gain > remaining >= _MIN_CUT_TOKENS:
                 share = max(
-                    self._pruned_size(index) + left - MIN_RESULT_TOKENS,
+                    self._pruned_size(index) + remaining - MIN_RESULT_TOKENS,
                     MIN_RESULT_TOKENS,
                 )
                 gain = self._cut_to(index, share)[1] - self._pruned_size(index)
-            if 0 < gain <= left:
-                left -= gain
+            if 0 < gain <= remaining:
+                remaining -= gain
                 tail.tokens += gain
                 tail.used += gain
                 tail.slimmed.discard(index)
@@ -399,28 +406,28 @@ class Fitter:
 
     def _newest_reads(self, tail: _Tail) -> list[int]:
         """Return the messages of the tail with the newest read of a file that was not changed since, newest first."""
-        settled: set[str] = set()
+        settled_paths: set[str] = set()
         reads: list[int] = []
         for index in range(len(self.messages) - 1, tail.start - 1, -1):
             calls = self.history.answered_calls.get(index, ())
-            for named in self.history.facts[index].files_named_by(calls):
+            for files in self.history.facts[index].files_named_by(calls):
                 if (
-                    not named.is_change
+                    not files.is_change
                     and index in tail.slimmed
-                    and not settled.issuperset(named.paths)
+                    and not settled_paths.issuperset(files.paths)
                 ):
                     reads.append(index)
-                settled.update(named.paths)
+                settled_paths.update(files.paths)
         return list(dict.fromkeys(reads))
 
-    def _cut(self, tail: _Tail) -> Cut:
-        apart = self._user_before_tail(tail.start)
+    def _make_cut(self, tail: _Tail) -> Cut:
+        user_index = self._user_before_tail(tail.start)
         facts = self.history.facts
-        aside = self.permanent.uncovered | {apart}
+        excluded_indices = self.permanent.uncovered | {user_index}
         middle = (
             facts[index]
             for index in range(self.head_end, tail.start)
-            if index not in aside
+            if index not in excluded_indices
         )
         reasons = (
             f"The head is {count_noun(self.head_end, 'message')}.",
@@ -431,9 +438,9 @@ class Fitter:
             head_end=self.head_end,
             tail_start=tail.start,
             slimmed=frozenset(tail.slimmed),
-            kept_user=apart,
-            has_middle=any(one.rest is not None for one in middle),
-            tokens=self._request(tail.start, tail.tokens),
+            kept_user=user_index,
+            has_middle=any(message_facts.rest is not None for message_facts in middle),
+            tokens=self._count_request(tail.start, tail.tokens),
             reasons=reasons,
         )
 
@@ -445,42 +452,42 @@ class Fitter:
             else None
         )
 
-    def _request(self, start: int, tail: int) -> int:
+    def _count_request(self, start: int, tail: int) -> int:
         """Return the tokens of the compacted request with this tail."""
         words = min(self.room.words, self.words.before(start))
-        return self._kept(start) + self.room.summary + words + tail
+        return self._count_kept(start) + self.room.summary + words + tail
 
-    def _kept(self, start: int) -> int:
+    def _count_kept(self, start: int) -> int:
         """Return the tokens of everything that is kept whatever the summary is, except the tail from `start` on."""
-        apart = self._user_before_tail(start)
-        spoken = (
+        user_index = self._user_before_tail(start)
+        user_tokens = (
             0
-            if apart is None
-            else self.counter.message(spoken_part(self.messages[apart]))
+            if user_index is None
+            else self.counter.message(spoken_part(self.messages[user_index]))
         )
         return (
             self.room.fixed
             + sum(self.sizes[: self.head_end])
             + self._standing_sizes.before(start)
-            + spoken
+            + user_tokens
         )
 
     # Reductions, step by step
 
     def _cut_head(self) -> None:
         """Cut messages of the head that are larger than their share and not the latest user message."""
-        most = self.room.most // HEAD_SHARE
+        limit = self.room.most // HEAD_SHARE
         for index in range(self.head_end):
             is_system = self.messages[index].get("role") in SYSTEM_ROLES
-            if self.sizes[index] > most and index != self.user and not is_system:
-                self._put(
+            if self.sizes[index] > limit and index != self.user and not is_system:
+                self._replace_message(
                     index,
-                    cut_text(index, self.messages[index], most // 2, self.counter),
+                    cut_text(index, self.messages[index], limit // 2, self.counter),
                 )
         if self.stored:
             self.steps.append("stored the middle of oversized messages at the start")
 
-    def _halve(self) -> None:
+    def _halve_tail(self) -> None:
         self.room = replace(self.room, protect_last_n=0, tail=self.room.tail // 2)
         self.steps.append(
             f"protected no last messages and halved the tail to {self.room.tail:,} tokens"
@@ -488,27 +495,31 @@ class Fitter:
 
     def _shrink_large_summary(self, tokens: int) -> None:
         """Take this many tokens from a summary that is larger than usual."""
-        room = max(self.room.summary - tokens, self.room.summary_usual)
-        self.room = replace(self.room, summary=room)
+        summary_tokens = max(self.room.summary - tokens, self.room.summary_usual)
+        self.room = replace(self.room, summary=summary_tokens)
 
     def _squeeze_summary(
         self, cut: Cut, *, limit: int, words: int, summary: int
     ) -> Cut:
         """Leave less room for the user's words, then for the summary, but at least as much as is said."""
-        for name, least, what in (
+        for name, minimum, label in (
             ("words", words, "the user's words"),
             ("summary", summary, "the summary"),
         ):
-            over = cut.tokens - limit
-            now = getattr(self.room, name)
-            taken = (
-                min(now, self.words.before(cut.tail_start)) if name == "words" else now
+            excess = cut.tokens - limit
+            room_tokens = getattr(self.room, name)
+            used_tokens = (
+                min(room_tokens, self.words.before(cut.tail_start))
+                if name == "words"
+                else room_tokens
             )
-            reduction = min(over, max(taken - least, 0))
-            if over > 0 and reduction > 0:
-                self.room = replace(self.room, **{name: taken - reduction})
+            reduction = min(excess, max(used_tokens - minimum, 0))
+            if excess > 0 and reduction > 0:
+                self.room = replace(self.room, **{name: used_tokens - reduction})
                 cut = replace(cut, tokens=cut.tokens - reduction)
-                self.steps.append(f"left {taken - reduction:,} tokens for {what}")
+                self.steps.append(
+                    f"left {used_tokens - reduction:,} tokens for {label}"
+                )
         return cut
 
     def _cut_group(
@@ -523,7 +534,7 @@ class Fitter:
         limit = self.room.limit if limit is None else limit
         if cut.tokens <= limit:
             return cut
-        places = [
+        indices = [
             index
             for index in range(self.least, len(self.messages))
             if self.history.facts[index].results
@@ -531,24 +542,26 @@ class Fitter:
         facts = self.history.facts
         sizes = [
             self.counter.text(result.text)
-            for index in places
+            for index in indices
             for result in facts[index].results
         ]
-        now = sum(self.sizes[index] for index in places)
-        room = max(limit - (cut.tokens - now), at_least)
+        result_tokens = sum(self.sizes[index] for index in indices)
+        room = max(limit - (cut.tokens - result_tokens), at_least)
         share = max(equal_share(sizes, room), MIN_RESULT_TOKENS)
-        before = dict(self.stored)
-        for index in places:
+        stored_before = dict(self.stored)
+        for index in indices:
             if self.sizes[index] > share:
-                self._put(index, self._cut_message(index, share, lookups=is_last))
-        if self.stored == before:
+                self._replace_message(
+                    index, self._cut_message(index, share, lookups=is_last)
+                )
+        if self.stored == stored_before:
             return cut
-        count = sum(len(self.stored.get(index, ())) for index in places)
-        what = f"cut {count_noun(count, 'oversized tool result')} of the tail to {share:,} tokens each"
+        count = sum(len(self.stored.get(index, ())) for index in indices)
+        description = f"cut {count_noun(count, 'oversized tool result')} of the tail to {share:,} tokens each"
         self.steps = [
             step for step in self.steps if "oversized tool result" not in step
         ]
-        self.steps.append(what)
+        self.steps.append(description)
         return self._recount(tail, cut)
 
     def _shorten_arguments(self, cut: Cut) -> bool:
@@ -561,16 +574,18 @@ class Fitter:
             start=self.least,
             results=False,
         )
-        changed = [
+        changed_indices = [
             index
             for index, message in enumerate(pruned)
             if message is not self.messages[index]
         ]
-        for index in changed:
-            self._put(index, Shortened(pruned[index], self.stored.get(index, ())))
-        if changed:
+        for index in changed_indices:
+            self._replace_message(
+                index, Shortened(pruned[index], self.stored.get(index, ()))
+            )
+        if changed_indices:
             self.steps.append("cut long arguments and images of the tail")
-        return bool(changed)
+        return bool(changed_indices)
 
     def _hard_limit(self, tail: _Tail) -> int:
         """Return the tokens that the request must not exceed: T, unless the latest user message alone takes that.
@@ -583,11 +598,11 @@ class Fitter:
                 sum(self.sizes[self.least :]) - self.sizes[self.user], self.room.tail
             )
         words = min(self.room.words_least, self.words.before(tail.start))
-        least = self._kept(tail.start) + self.room.summary_min + words + group
+        minimum = self._count_kept(tail.start) + self.room.summary_min + words + group
         return (
             self.room.most - 1
-            if least < self.room.most
-            else min(least, self.room.prompt)
+            if minimum < self.room.most
+            else min(minimum, self.room.prompt)
         )
 
     def _leave_out_answer(self, tail: _Tail, cut: Cut) -> Cut:
@@ -601,43 +616,44 @@ class Fitter:
             or tail.start == end
         ):
             return cut
-        bare = _Tail(end, 0, 0, set(), {})
-        further = self._cut(bare)
-        if further.tokens >= self.room.most:
+        empty_tail = _Tail(end, 0, 0, set(), {})
+        cut_without_tail = self._make_cut(empty_tail)
+        if cut_without_tail.tokens >= self.room.most:
             return cut
         tail.start = end
         tail.tokens = 0
         self.steps.append("kept no tail: even the latest message is too large")
         return replace(
-            further, reasons=(cut.reasons[0], "There is no tail.", further.reasons[2])
+            cut_without_tail,
+            reasons=(cut.reasons[0], "There is no tail.", cut_without_tail.reasons[2]),
         )
 
     def _cut_users(self, tail: _Tail, cut: Cut) -> Cut:
         """Store the middle of kept messages until the request fits; of the latest user message last, if it must be."""
         tail_users = (
-            at
-            for at in range(cut.tail_start, len(self.messages))
-            if self.history.facts[at].is_user
+            position
+            for position in range(cut.tail_start, len(self.messages))
+            if self.history.facts[position].is_user
         )
         head = (
-            at
-            for at in range(cut.head_end)
-            if self.messages[at].get("role") not in SYSTEM_ROLES
+            position
+            for position in range(cut.head_end)
+            if self.messages[position].get("role") not in SYSTEM_ROLES
         )
-        others = [index for index in (*head, *tail_users) if index != self.user]
-        others.sort(key=lambda index: -self.sizes[index])
-        before = dict(self.stored)
+        candidates = [index for index in (*head, *tail_users) if index != self.user]
+        candidates.sort(key=lambda index: -self.sizes[index])
+        stored_before = dict(self.stored)
         limit = self._hard_limit(tail)
         summary = min(MIN_SUMMARY_TOKENS, self.room.summary)
         cut = self._squeeze_summary(
             cut, limit=self.room.prompt, words=0, summary=summary
         )
-        for index in others:
+        for index in candidates:
             if cut.tokens > limit:
                 cut = self._cut_user(index, tail, cut, limit=limit)
         if self.user is not None and cut.tokens > self.room.prompt:
             cut = self._cut_user(self.user, tail, cut, limit=self.room.prompt)
-        if self.stored != before:
+        if self.stored != stored_before:
             self.steps.append("stored the middle of oversized user messages")
         return cut
 
@@ -646,16 +662,18 @@ class Fitter:
         room = max(
             self.sizes[index] - (cut.tokens - limit), self.room.most // (8 * HEAD_SHARE)
         )
-        self._put(index, cut_text(index, self.messages[index], room, self.counter))
+        self._replace_message(
+            index, cut_text(index, self.messages[index], room, self.counter)
+        )
         tail.shares.pop(index, None)
         return self._recount(tail, cut)
 
-    def _put(self, index: int, short: Shortened) -> None:
+    def _replace_message(self, index: int, shortened: Shortened) -> None:
         """Replace the message at this index."""
-        self.messages[index] = short.message
-        if short.stored:
-            self.stored[index] = short.stored
-        rest = without_summary(short.message)
+        self.messages[index] = shortened.message
+        if shortened.stored:
+            self.stored[index] = shortened.stored
+        rest = without_summary(shortened.message)
         self.sizes[index] = 0 if rest is None else self.counter.message(rest)
 
     # Sizes
@@ -669,7 +687,7 @@ class Fitter:
             self._kept_size(tail, index) for index in range(tail.start, self.least)
         )
         tail.tokens = older + sum(self.sizes[max(tail.start, self.least) :])
-        return replace(cut, tokens=self._request(tail.start, tail.tokens))
+        return replace(cut, tokens=self._count_request(tail.start, tail.tokens))
 
     def _kept_size(self, tail: _Tail, index: int) -> int:
         if index in tail.slimmed:
@@ -682,13 +700,13 @@ class Fitter:
 
     def _cut_to(self, index: int, share: int) -> tuple[Shortened, int]:
         """Return a message with each of its results in at most `share` tokens, and its size."""
-        made = self._shortened.get((index, share))
-        if made is None:
-            short = self._cut_message(index, share)
-            rest = without_summary(short.message)
+        result = self._shortened.get((index, share))
+        if result is None:
+            shortened = self._cut_message(index, share)
+            rest = without_summary(shortened.message)
             size = 0 if rest is None else self.counter.message(rest)
-            made = self._shortened[index, share] = (short, size)
-        return made
+            result = self._shortened[index, share] = (shortened, size)
+        return result
 
     def _cut_message(
         self, index: int, share: int, *, lookups: bool = True
@@ -723,7 +741,7 @@ class Fitter:
 
     def _holds_summary(self, piece: Span) -> bool:
         return self.has_summary and any(
-            one.rest is None for one in self.history.facts[piece.start : piece.end]
+            facts.rest is None for facts in self.history.facts[piece.start : piece.end]
         )
 
     def _tail_reason(self, tail: _Tail) -> str:
@@ -732,8 +750,8 @@ class Fitter:
         if tail.start == self.least:
             return f"{figure}: the latest group or message, which always stays."
         if tail.is_widened:
-            least = self.room.protect_last_n
-            return f"{figure}: widened towards the last {least} messages, up to {self.room.limit:,} tokens in all."
+            minimum = self.room.protect_last_n
+            return f"{figure}: widened towards the last {minimum} messages, up to {self.room.limit:,} tokens in all."
         if tail.tokens > self.room.tail:
             return f"{figure}: the latest group is larger than its share."
         return f"{figure}."

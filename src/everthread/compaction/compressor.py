@@ -84,7 +84,7 @@ class ContextCompressor(SummaryEngine):
     def begin_writing(self, order: SummaryOrder) -> CompressorWriting:
         count = self._services.counter.text
         plan = order.cut
-        given = order.given
+        compaction_input = order.given
         fold = self._fold(plan, order.state)
         facts = fold.state.finished(plan.facts)
         state = facts.at_end(*plan.following)
@@ -99,13 +99,17 @@ class ContextCompressor(SummaryEngine):
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40
         request = SummaryRequest(
             messages=order.hide_secrets(plan.middle),
-            pruned=order.hide_secrets(plan.pruned) if given.has_model else (),
+            pruned=order.hide_secrets(plan.pruned)
+            if compaction_input.has_model
+            else (),
             budget=max(plan.summary_budget - around, plan.summary_budget // 2),
             previous=_without_names(plan.earlier.sections),
             task=task,
-            focus=given.focus_topic,
-            ids=[given.ids[at] for at in plan.covered] if given.ids else (),
-            manual=given.manual,
+            focus=compaction_input.focus_topic,
+            ids=[compaction_input.ids[index] for index in plan.covered]
+            if compaction_input.ids
+            else (),
+            manual=compaction_input.manual,
             journal=journal,
             state=state,
         )
@@ -116,7 +120,7 @@ class ContextCompressor(SummaryEngine):
             names=names,
             pinned=pinned,
             warnings=warnings,
-            pending=PendingDraft(request) if given.has_model else None,
+            pending=PendingDraft(request) if compaction_input.has_model else None,
         )
 
     def continue_writing(
@@ -130,34 +134,34 @@ class ContextCompressor(SummaryEngine):
             def check(draft: SummaryDraft) -> SummaryDraft | str:
                 return check_draft(draft, request, writing.order.cut, counter.text)
 
-            taken = writing.pending.take(drafts[0], check)
-            if isinstance(taken, PendingDraft):
-                return replace(writing, pending=taken)
-            draft = taken
+            outcome = writing.pending.take(drafts[0], check)
+            if isinstance(outcome, PendingDraft):
+                return replace(writing, pending=outcome)
+            draft = outcome
         if draft.author == AUTHOR:
             draft = write_journal(draft, request, counter)
         return self._compose(writing, draft)
 
     def _compose(
-        self, writing: CompressorWriting, written: SummaryDraft
+        self, writing: CompressorWriting, draft: SummaryDraft
     ) -> WrittenSummary:
         """Put the sections of a draft together with the parts that the engine writes itself."""
-        rules = filter(None, (writing.pinned, written.sections.get(RULES, "")))
+        rules = filter(None, (writing.pinned, draft.sections.get(RULES, "")))
         sections = {
-            **written.sections,
+            **draft.sections,
             TASK: writing.request.task,
             RULES: "\n".join(rules),
         }
-        is_brief = self._services.budget.is_small or written.author == AUTHOR
+        is_brief = self._services.budget.is_small or draft.author == AUTHOR
         result = Compaction(
             messages=[],
             summary="",
             tokens_before=0,
             tokens_after=0,
-            author=written.author,
-            verification=written.verification,
-            warnings=(*written.warnings, *writing.warnings),
-            usage=written.usage,
+            author=draft.author,
+            verification=draft.verification,
+            warnings=(*draft.warnings, *writing.warnings),
+            usage=draft.usage,
             state=writing.facts.dump(),
         )
         return WrittenSummary(
@@ -188,32 +192,32 @@ class ContextCompressor(SummaryEngine):
             room = plan.words_room(
                 around + count(marker) + section_tokens(sections, count)
             )
-            missing = plan.words_least - room
-            if missing > 0:
+            missing_tokens = plan.words_least - room
+            if missing_tokens > 0:
                 # The summary must not push out the user's own words.
-                sections = _make_room(sections, missing, count)
+                sections = _make_room(sections, missing_tokens, count)
                 room = plan.words_room(
                     around + count(marker) + section_tokens(sections, count)
                 )
         words = render_words(plan.words, room, count)
-        present = "\n".join([marker, *sections, *sections.values(), words])
-        listed = write_names(names, plan, present, count)
-        shown = render_sections(
-            {**sections, USER_WORDS: words, NAMES: listed},
+        summary_text = "\n".join([marker, *sections, *sections.values(), words])
+        names_text = write_names(names, plan, summary_text, count)
+        sections_text = render_sections(
+            {**sections, USER_WORDS: words, NAMES: names_text},
             template=self._template,
             brief=is_brief,
         )
-        return f"{marker}\n\n{shown}"
+        return f"{marker}\n\n{sections_text}"
 
     def _fold(self, plan: CutPlan, state: EngineState) -> JournalFold:
         """Return journal and facts up to the cut; they continue the last ones if the history continues."""
         facts = plan.facts
         turns = plan.covered_turns
-        last = None
+        last_fold = None
         if self._last and self._last[0] == plan.earlier.text:
-            last = self._last[1]
-        if last is not None and last.continues_messages(facts, turns):
-            fold = last.copy().extend(facts, turns)
+            last_fold = self._last[1]
+        if last_fold is not None and last_fold.continues_messages(facts, turns):
+            fold = last_fold.copy().extend(facts, turns)
         else:
             fold = JournalFold(
                 plan.earlier.journal, self.facts_before(plan.earlier, state)
@@ -253,11 +257,17 @@ def _without_names(sections: Mapping[str, str]) -> Sections:
 
 def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
     """Shorten the sections by this many tokens, except the task and the pinned notes."""
-    fixed = {name: text for name, text in sections.items() if name in (TASK, RULES)}
-    others = {name: text for name, text in sections.items() if name not in fixed}
+    fixed_sections = {
+        name: text for name, text in sections.items() if name in (TASK, RULES)
+    }
+    other_sections = {
+        name: text for name, text in sections.items() if name not in fixed_sections
+    }
     return {
-        **fixed,
+        **fixed_sections,
         **fit_sections(
-            others, max(sum(map(count, others.values())) - tokens, 0), count
+            other_sections,
+            max(sum(map(count, other_sections.values())) - tokens, 0),
+            count,
         ),
     }

@@ -89,12 +89,14 @@ class CutPlan:
     @property
     def facts(self) -> list[MessageFacts]:
         """The facts of the covered messages; of an answer that a summary was merged into, without it."""
-        covered = map(self.history.facts.__getitem__, self.covered)
+        covered_facts = map(self.history.facts.__getitem__, self.covered)
         return [
-            MessageFacts(one.rest)
-            if one.is_summary and one.rest and one.rest["role"] == "assistant"
-            else one
-            for one in covered
+            MessageFacts(message_facts.rest)
+            if message_facts.is_summary
+            and message_facts.rest
+            and message_facts.rest["role"] == "assistant"
+            else message_facts
+            for message_facts in covered_facts
         ]
 
     @property
@@ -114,15 +116,15 @@ class CutPlan:
         Secrets are taken out before anything is cut: half of one is no longer known as a secret.
         """
         clean = {index: redact_message(self.messages[index]) for index in self.covered}
-        slim = self.slim
+        pruner = self.slim
         if any(message is not self.messages[index] for index, message in clean.items()):
             messages = [
                 clean.get(index, message) for index, message in enumerate(self.messages)
             ]
-            slim = Pruner(CompactionHistory([]).extend(messages))
+            pruner = Pruner(CompactionHistory([]).extend(messages))
         return [
             without_summary(message) or message
-            for message in map(slim.message, self.covered)
+            for message in map(pruner.message, self.covered)
         ]
 
     @property
@@ -165,19 +167,19 @@ class CutPlan:
 
         With 80 % of that too, every compaction would shorten what is left of the oldest turns.
         """
-        new = self.middle_tokens - self.earlier_tokens
-        return self.earlier_tokens + new * 8 // 10
+        new_tokens = self.middle_tokens - self.earlier_tokens
+        return self.earlier_tokens + new_tokens * 8 // 10
 
     @property
     def summary_budget(self) -> int:
         """Tokens for the summary. If the middle is mostly the user's words, they get the room first."""
-        least = min(self.budget, self.middle_tokens // 5)
+        minimum = min(self.budget, self.middle_tokens // 5)
         return max(
             min(
                 self.budget,
                 self.most_tokens - min(self.word_tokens, self.fit.room.words),
             ),
-            least,
+            minimum,
         )
 
     @property
@@ -218,10 +220,10 @@ class CutPlan:
 
     def no_work_reason(self, budget: Budget) -> str:
         """Return the reason why nothing can be replaced."""
-        short = self.tokens_before < budget.threshold
+        is_short = self.tokens_before < budget.threshold
         lead = (
             "the conversation is too short to compact"
-            if short
+            if is_short
             else "there is nothing that may be left out"
         )
         return (
@@ -256,9 +258,11 @@ class CutPlan:
     def settled(self, result: Compaction, after: int, reason: str) -> Compaction:
         """Return the result with its sizes as the provider counts; the input if it would not be smaller."""
         if after >= self.tokens_before:
-            why = f"the result would not be smaller ({self.tokens_before:,} -> {after:,} tokens)"
+            explanation = f"the result would not be smaller ({self.tokens_before:,} -> {after:,} tokens)"
             return replace(
-                self.unchanged(why), warnings=result.warnings, usage=result.usage
+                self.unchanged(explanation),
+                warnings=result.warnings,
+                usage=result.usage,
             )
         return replace(
             result,
@@ -270,11 +274,11 @@ class CutPlan:
     def phases(self, summary: int) -> tuple[Phase, ...]:
         cut = self.cut
         kept_tokens = self.tokens_before - self.fixed - self.middle_tokens
-        old = sum(self.history.sizes[index] for index in cut.slimmed)
+        unpruned_tokens = sum(self.history.sizes[index] for index in cut.slimmed)
         note = f"{len(cut.slimmed)} messages of the tail with results as one line each"
         boundaries = f"head {cut.head_end}, tail from {cut.tail_start}"
         return (
-            Phase("prune", old, self.slim_tokens, note),
+            Phase("prune", unpruned_tokens, self.slim_tokens, note),
             Phase(
                 "boundaries", self.tokens_before, self.fixed + kept_tokens, boundaries
             ),
@@ -312,60 +316,66 @@ class CutPlanner:
     def plan(self, level: CompactionLevel, reported: int | None) -> CutPlan:
         """Plan the cut. `reported`: the provider's count for this prompt."""
         history = self.history
-        before = self.fixed + sum(history.sizes)
-        scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
+        tokens_before = self.fixed + sum(history.sizes)
+        scale = (
+            min(max(reported / tokens_before, 0.5), 2.0)
+            if reported and tokens_before
+            else 1.0
+        )
         entries = self._find_words()
         earlier_tokens = sum(
-            entry_tokens(one, self.counter.text) for one in self.earlier.words
+            entry_tokens(entry, self.counter.text) for entry in self.earlier.words
         )
         word_sizes = sum_sizes(
             ((place, tokens) for place, (_, tokens) in entries.items()),
             initial=earlier_tokens,
         )
-        room = self._make_room(before, scale)
-        slim = Pruner(history)
+        room = self._make_room(tokens_before, scale)
+        pruner = Pruner(history)
         permanent = find_permanent(history)
         fitter = Fitter(
-            slim, room, counter=self.counter, words=word_sizes, permanent=permanent
+            pruner, room, counter=self.counter, words=word_sizes, permanent=permanent
         )
-        fit = self._skip_small_middle(fitter.fit(level), slim)
+        fit = self._skip_small_middle(fitter.fit(level), pruner)
         cut = fit.cut
         middle = self._find_middle(cut, permanent)
         tokens = self._count_middle(middle)
-        said = (
-            one
-            for index, (one, _) in entries.items()
+        middle_entries = (
+            entry
+            for index, (entry, _) in entries.items()
             if cut.head_end <= index < cut.tail_start
         )
         return CutPlan(
             history=history,
-            slim=slim,
+            slim=pruner,
             earlier=self.earlier,
             fit=fit,
             permanent=permanent,
             covered=tuple(middle),
             middle=list(middle.values()),
-            words=(*self.earlier.words, *said),
+            words=(*self.earlier.words, *middle_entries),
             word_tokens=word_sizes.before(cut.tail_start),
             words_most=room.words,
-            tokens_before=before,
+            tokens_before=tokens_before,
             scale=scale,
             fixed=self.fixed,
             middle_tokens=tokens,
             earlier_tokens=self.counter.text(self.earlier.text),
-            slim_tokens=sum(slim.tokens(index, self.counter) for index in cut.slimmed),
-            budget=self._summary_budget(middle, fit, replaced=tokens),
+            slim_tokens=sum(
+                pruner.tokens(index, self.counter) for index in cut.slimmed
+            ),
+            budget=self._summary_budget(middle, fit, middle_tokens=tokens),
         )
 
     def _find_words(self) -> WordEntries:
         """Return the user's words after the head, except the latest message; also words typed into calls."""
         history = self.history
         facts = history.facts
-        places = [index for index in history.users[:-1] if index >= history.head_end]
-        redact_words(facts[index] for index in places)
+        indices = [index for index in history.users[:-1] if index >= history.head_end]
+        redact_words(facts[index] for index in indices)
         entries = {
             index: facts[index].entry(history.turns[index], self.counter)
-            for index in places
+            for index in indices
         }
         replies: WordEntries = {}
         for index, calls in history.answered_calls.items():
@@ -375,13 +385,13 @@ class CutPlanner:
                 replies[index] = entry, entry_tokens(entry, self.counter.text)
         return dict(sorted((entries | replies).items())) if replies else entries
 
-    def _make_room(self, before: int, scale: float) -> Room:
-        """Return the room for a prompt of `before` tokens.
+    def _make_room(self, tokens_before: int, scale: float) -> Room:
+        """Return the room for a prompt of `tokens_before` tokens.
 
         The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
         """
         budget = self.budget
-        usual = min(budget.summary_max, max(before - self.fixed, 0) // 2)
+        usual = min(budget.summary_max, max(tokens_before - self.fixed, 0) // 2)
         return Room(
             tail=int(budget.tail / scale),
             protect_last_n=budget.protect_last_n,
@@ -390,7 +400,7 @@ class CutPlanner:
             prompt=int(budget.prompt_limit / scale),
             fixed=self.fixed,
             summary=max(
-                usual, self._needed_tokens(one.rest for one in self.history.facts)
+                usual, self._needed_tokens(facts.rest for facts in self.history.facts)
             ),
             summary_usual=usual,
             summary_min=min(budget.summary_min, usual),
@@ -398,45 +408,51 @@ class CutPlanner:
             words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
         )
 
-    def _skip_small_middle(self, fit: Fit, slim: Pruner) -> Fit:
+    def _skip_small_middle(self, fit: Fit, pruner: Pruner) -> Fit:
         """Return the fit; without a middle that is too small for a first summary."""
         if self.earlier.text or not self.history.head_end:
             return fit
-        replaced = sum(self.history.sizes[fit.cut.head_end : fit.cut.tail_start])
-        if replaced < min(MIN_MIDDLE_TOKENS, self.budget.threshold // 10):
-            return fit.without_middle(slim)
+        middle_tokens = sum(self.history.sizes[fit.cut.head_end : fit.cut.tail_start])
+        if middle_tokens < min(MIN_MIDDLE_TOKENS, self.budget.threshold // 10):
+            return fit.without_middle(pruner)
         return fit
 
     def _find_middle(
         self, cut: Cut, permanent: PermanentMessages
     ) -> dict[int, Message]:
         """Return the messages to cover, by index, without earlier summaries."""
-        aside = permanent.uncovered | {cut.kept_user}
+        excluded_indices = permanent.uncovered | {cut.kept_user}
         facts = self.history.facts
         return {
             index: rest
             for index in range(cut.head_end, cut.tail_start)
-            if index not in aside and (rest := facts[index].rest) is not None
+            if index not in excluded_indices and (rest := facts[index].rest) is not None
         }
 
     def _summary_budget(
-        self, middle: Mapping[int, Message], fit: Fit, *, replaced: int
+        self, middle: Mapping[int, Message], fit: Fit, *, middle_tokens: int
     ) -> int:
-        """Return the tokens for a summary of this middle. `replaced`: the middle's tokens with the earlier summary.
+        """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.
 
         It gets a part of the room that the other parts leave free, up to half of the replaced text. Where there is
         room it also gets what it needs: a conclusion that one compaction drops is lost for all later ones. What an
         earlier summary holds is not halved again.
         """
         room = fit.room
-        most = max(room.limit - fit.cut.tokens, 0) + room.summary
-        usual = min(self.budget.summary_size(replaced), room.summary)
-        free = (most - min(room.summary, room.summary_usual)) // FREE_SHARE
-        new = replaced - self.counter.text(self.earlier.text)
-        needed = min(
-            self._needed_tokens(middle.values()), self._earlier_tokens + new // 2
+        largest_size = max(room.limit - fit.cut.tokens, 0) + room.summary
+        usual_size = min(self.budget.summary_size(middle_tokens), room.summary)
+        free_tokens = (
+            largest_size - min(room.summary, room.summary_usual)
+        ) // FREE_SHARE
+        new_tokens = middle_tokens - self.counter.text(self.earlier.text)
+        needed_tokens = min(
+            self._needed_tokens(middle.values()), self._earlier_tokens + new_tokens // 2
         )
-        return max(usual, min(usual + free, replaced // 2), min(needed, most))
+        return max(
+            usual_size,
+            min(usual_size + free_tokens, middle_tokens // 2),
+            min(needed_tokens, largest_size),
+        )
 
     def _needed_tokens(self, messages: Iterable[Message | None]) -> int:
         """Return about how many tokens keep the earlier summary and every text of these answers."""
@@ -445,13 +461,15 @@ class CutPlanner:
             for message in messages
             if message is not None and message["role"] == "assistant"
         )
-        needed = self._earlier_tokens + sum(map(len, texts)) // CHARS_PER_NEED
-        return min(needed, self.budget.threshold // NEED_SHARE)
+        tokens = self._earlier_tokens + sum(map(len, texts)) // CHARS_PER_NEED
+        return min(tokens, self.budget.threshold // NEED_SHARE)
 
     @cached_property
     def _earlier_tokens(self) -> int:
         """Tokens of the earlier summary without the user's words."""
-        words = sum(entry_tokens(one, self.counter.text) for one in self.earlier.words)
+        words = sum(
+            entry_tokens(entry, self.counter.text) for entry in self.earlier.words
+        )
         return max(self.counter.text(self.earlier.text) - words, 0)
 
     def _count_middle(self, middle: Mapping[int, Message]) -> int:
@@ -470,8 +488,10 @@ def plan_cut(
     """Plan the cut, so that head, summary and tail fit."""
     counter = services.counter
     history = memory.read(given.messages, counter, earlier.covered)
-    fixed = counter.request((), system=given.system, tools=list(given.tools or ()))
+    fixed_tokens = counter.request(
+        (), system=given.system, tools=list(given.tools or ())
+    )
     planner = CutPlanner(
-        history, earlier, services.budget, counter=counter, fixed=fixed
+        history, earlier, services.budget, counter=counter, fixed=fixed_tokens
     )
     return planner.plan(given.level, given.current_tokens)

@@ -75,10 +75,12 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
             lines = (
                 f"\\{line}" if section_name(line) else line for line in text.split("\n")
             )
-            for known, body in parse_sections(
+            for section, body in parse_sections(
                 "\n".join([f"## {name}", *lines])
             ).items():
-                sections[known] = "\n".join(filter(None, (sections.get(known), body)))
+                sections[section] = "\n".join(
+                    filter(None, (sections.get(section), body))
+                )
     return replace(
         draft,
         sections={
@@ -134,11 +136,11 @@ class PendingDraft:
         if checked not in warnings:
             warnings = (*warnings, checked)
         is_final = draft.was_repeated or any(
-            one.route == draft.route for one in self.refused
+            earlier_draft.route == draft.route for earlier_draft in self.refused
         )
         if is_final and not draft.route:
             return empty_draft(tuple(map(redact, warnings)), usage)
-        refused = RefusedDraft(draft.route, redact(checked), is_final)
+        refused_draft = RefusedDraft(draft.route, redact(checked), is_final)
         return replace(
-            self, warnings=warnings, usage=usage, refused=(*self.refused, refused)
+            self, warnings=warnings, usage=usage, refused=(*self.refused, refused_draft)
         )

@@ -104,83 +104,88 @@ def read_summary(messages: Messages) -> Earlier:
 
 def _join_summaries(messages: Messages) -> Earlier:
     """Return the summaries of a list as one, numbered as one conversation."""
-    joined = Earlier()
+    result = Earlier()
     state = ThreadState()
-    ends = list[int]()
+    last_turns = list[int]()
     turn = 0
-    seen = {""}
+    seen_texts = {""}
     for message in messages:
-        said = is_user_message(message)
+        is_from_user = is_user_message(message)
         if "_summary" not in message:
-            turn += said
+            turn += is_from_user
             continue
         text = summary_text(message)
-        leads = is_summary_first(message)
-        turn += said and not leads
-        if text not in seen:
-            seen.add(text)
-            one = _parse_summary(text)
-            by = max(
-                turn + 1 - min((entry.number for entry in one.words), default=turn + 1),
+        starts_with_summary = is_summary_first(message)
+        turn += is_from_user and not starts_with_summary
+        if text not in seen_texts:
+            seen_texts.add(text)
+            summary = _parse_summary(text)
+            offset = max(
+                turn
+                + 1
+                - min((entry.number for entry in summary.words), default=turn + 1),
                 0,
             )
-            joined = _join(joined, one, by)
-            state = _join_states(state, read_state(one.sections), by)
-            turn = max((turn, *(entry.end + by for entry in one.words)))
-        ends.append(turn)
-        turn += said and leads
-    return replace(joined, state=state, ends=tuple(ends))
+            result = _join(result, summary, offset)
+            state = _join_states(state, read_state(summary.sections), offset)
+            turn = max((turn, *(entry.end + offset for entry in summary.words)))
+        last_turns.append(turn)
+        turn += is_from_user and starts_with_summary
+    return replace(result, state=state, ends=tuple(last_turns))
 
 
-def _join(before: Earlier, one: Earlier, by: int) -> Earlier:
-    """Return both as one, with the numbers of the second raised by `by`. Text and task are the second's."""
-    journal = _background(one).journal if is_unproven(one.text) else one.journal
-    sections = {**before.sections, **one.sections}
-    for name in (before.sections.keys() & one.sections.keys()) - {TASK}:
-        sections[name] = f"{before.sections[name]}\n{one.sections[name]}"
+def _join(earlier: Earlier, later: Earlier, offset: int) -> Earlier:
+    """Return both as one, with the numbers of the second raised by `offset`. Text and task are the second's."""
+    journal = _background(later).journal if is_unproven(later.text) else later.journal
+    sections = {**earlier.sections, **later.sections}
+    for name in (earlier.sections.keys() & later.sections.keys()) - {TASK}:
+        sections[name] = f"{earlier.sections[name]}\n{later.sections[name]}"
     words = (
-        replace(entry, number=entry.number + by, last=entry.last and entry.last + by)
-        for entry in one.words
+        replace(
+            entry, number=entry.number + offset, last=entry.last and entry.last + offset
+        )
+        for entry in later.words
     )
     entries = (
         replace(
             entry,
-            first=entry.first and entry.first + by,
-            last=entry.last and entry.last + by,
+            first=entry.first and entry.first + offset,
+            last=entry.last and entry.last + offset,
         )
         for entry in journal.entries
     )
     return Earlier(
-        one.text,
-        before.messages + one.messages,
+        later.text,
+        earlier.messages + later.messages,
         sections,
-        (*before.words, *words),
-        Journal((*before.journal.entries, *entries)),
+        (*earlier.words, *words),
+        Journal((*earlier.journal.entries, *entries)),
     )
 
 
-def _join_states(before: ThreadState, one: ThreadState, by: int) -> ThreadState:
+def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> ThreadState:
     errors = {
-        key: replace(error, turn=error.turn + by) for key, error in one.errors.items()
+        key: replace(error, turn=error.turn + offset)
+        for key, error in later.errors.items()
     }
     return replace(
-        one,
-        files=before.files | one.files,
-        commands=before.commands | one.commands,
-        errors=before.errors | errors,
-        todo=one.todo or before.todo,
-        directory=one.directory or before.directory,
-        branch=one.branch or before.branch,
-        processes=[*before.processes, *one.processes],
-        root=one.root or before.root,
-        names=NamesInUse.of_list([*one.names.ranked(), *before.names.ranked()]),
+        later,
+        files=earlier.files | later.files,
+        commands=earlier.commands | later.commands,
+        errors=earlier.errors | errors,
+        todo=later.todo or earlier.todo,
+        directory=later.directory or earlier.directory,
+        branch=later.branch or earlier.branch,
+        processes=[*earlier.processes, *later.processes],
+        root=later.root or earlier.root,
+        names=NamesInUse.of_list([*later.names.ranked(), *earlier.names.ranked()]),
     )
 
 
 @lru_cache(maxsize=4)
 def _parse_summary(text: str) -> Earlier:
-    stated = _COUNT.search(text[:400])
-    count = int(stated[1].replace(",", "")) if stated else 0
+    match = _COUNT.search(text[:400])
+    count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):
         return Earlier(text, count)
     sections = parse_sections(without_node_lines(text))
@@ -227,8 +232,8 @@ def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadS
             )
             state.todo += ({"text": item, "status": status} for item in items)
     files: list[tuple[str, str]] = []
-    listed = f"{sections.get(FILES, '')}\n{sections.get(NAMES, '')}"
-    state.names = NamesInUse.of_list(parse_names(listed))
+    names_text = f"{sections.get(FILES, '')}\n{sections.get(NAMES, '')}"
+    state.names = NamesInUse.of_list(parse_names(names_text))
     for line in sections.get(FILES, "").split("\n"):
         if is_names_line(line):
             continue
@@ -242,13 +247,13 @@ def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadS
             else _paths_in(line)
         )
         files += ((path, READ if label == READ_FILES else CHANGED) for path in paths)
-    state.files = {path: FileState(did, 0) for path, did in reversed(files)}
+    state.files = {path: FileState(access, 0) for path, access in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
-        shown, rest = read_code(line.removeprefix("- "))
-        if failed := _FAILED.fullmatch(rest):
-            lines = failed[3].strip().split(" | ")
-            state.errors[failure_key(shown)] = OpenError(
-                shown, lines, int(failed[1]), times=int(failed[2] or 1)
+        source, description = read_code(line.removeprefix("- "))
+        if failure := _FAILED.fullmatch(description):
+            lines = failure[3].strip().split(" | ")
+            state.errors[failure_key(source)] = OpenError(
+                source, lines, int(failure[1]), times=int(failure[2] or 1)
             )
     return state
 

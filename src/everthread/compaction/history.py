@@ -125,8 +125,8 @@ class MessageFacts:
     def files_named_by(self, calls: tuple[Call | None, ...]) -> tuple[NamedFiles, ...]:
         """Return the files that these calls name, which it answers; the last call first."""
         if self.named_files is None or self.named_files[0] != calls:
-            named = (named_files(call) for call in reversed(calls) if call)
-            self.named_files = calls, tuple(filter(None, named))
+            files = (named_files(call) for call in reversed(calls) if call)
+            self.named_files = calls, tuple(filter(None, files))
         return self.named_files[1]
 
     def find_permanent_parts(self) -> Sequence[PermanentPart]:
@@ -149,11 +149,11 @@ class MessageFacts:
     def typed_reply(self, calls: Sequence[Call | None]) -> str:
         """Return the words, without secrets, that the user typed into these calls, which it answers."""
         if self.reply is None:
-            typed = (
+            texts = (
                 find_typed_words(text, call.name if call else "", failed=failed)
                 for call, (text, failed) in zip(calls, self.outputs, strict=True)
             )
-            self.reply = redact("\n".join(filter(None, typed)))
+            self.reply = redact("\n".join(filter(None, texts)))
         return self.reply
 
     def redacted_words(self) -> str:
@@ -165,10 +165,14 @@ class MessageFacts:
 
 def redact_words(facts: Iterable[MessageFacts]) -> None:
     """Redact the user's words of these messages; all at once if they hold no secret, which is cheaper."""
-    new = [one for one in facts if one.redacted is None]
-    if not find_secrets("\n\n".join(one.words for one in new)):
-        for one in new:
-            one.redacted = one.words
+    new_facts = [
+        message_facts for message_facts in facts if message_facts.redacted is None
+    ]
+    if not find_secrets(
+        "\n\n".join(message_facts.words for message_facts in new_facts)
+    ):
+        for message_facts in new_facts:
+            message_facts.redacted = message_facts.words
 
 
 def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
@@ -199,17 +203,21 @@ class Memory:
         self, messages: Messages, counter: TokenCounter, covered: tuple[int, ...]
     ) -> CompactionHistory:
         """Read and count the history, including the turns of its summaries, which end with `covered`."""
-        current = list(messages)
-        last = self._last
+        message_list = list(messages)
+        last_history = self._last
         read_before = _NOTHING
-        if current[: len(last.messages)] != last.messages:
-            read_before = {message_key(one.message): one for one in last.facts}
-            last = CompactionHistory([])
-        history = last.extend(current, read_before)
+        if message_list[: len(last_history.messages)] != last_history.messages:
+            read_before = {
+                message_key(message_facts.message): message_facts
+                for message_facts in last_history.facts
+            }
+            last_history = CompactionHistory([])
+        history = last_history.extend(message_list, read_before)
         if counter is not self._counter:
             history.sizes = []
         history.sizes += (
-            one.count(counter) for one in history.facts[len(history.sizes) :]
+            message_facts.count(counter)
+            for message_facts in history.facts[len(history.sizes) :]
         )
         if history.covered != covered:
             history.covered = covered
@@ -264,9 +272,9 @@ class CompactionHistory:
         """
         start = len(self.messages)
         facts = [_facts_of(message, read_before) for message in messages[start:]]
-        later = self.covered[len(self.summaries) :]
+        covered_turns = self.covered[len(self.summaries) :]
         turns = number_turns(
-            facts, before=self.turns[-1] if self.turns else 0, covered=later
+            facts, before=self.turns[-1] if self.turns else 0, covered=covered_turns
         )
         grown = CompactionHistory(
             messages,
@@ -276,11 +284,19 @@ class CompactionHistory:
             turns=[*self.turns, *turns],
             users=[
                 *self.users,
-                *(index for index, one in enumerate(facts, start) if one.is_user),
+                *(
+                    index
+                    for index, message_facts in enumerate(facts, start)
+                    if message_facts.is_user
+                ),
             ],
             summaries=[
                 *self.summaries,
-                *(index for index, one in enumerate(facts, start) if one.is_summary),
+                *(
+                    index
+                    for index, message_facts in enumerate(facts, start)
+                    if message_facts.is_summary
+                ),
             ],
             pieces=[*self.pieces],
             head_end=self.head_end,
@@ -290,40 +306,44 @@ class CompactionHistory:
             _waiting={**self._waiting},
             _ends={**self._ends},
         )
-        changed = grown._pair(start)
-        grown._cut_pieces(changed)
-        if not self.users or changed <= self.head_end or self.head_end >= start - 1:
+        first_changed = grown._pair(start)
+        grown._cut_pieces(first_changed)
+        if (
+            not self.users
+            or first_changed <= self.head_end
+            or self.head_end >= start - 1
+        ):
             grown.head_end = head_end_of(messages, grown.pieces)
         return grown
 
     def _pair(self, start: int) -> int:
         """Give the new results to their calls: of an id the latest; the first place whose group is another now."""
-        changed = start
+        first_changed = start
         for index in range(start, len(self.facts)):
-            one = self.facts[index]
-            for call in one.calls:
+            facts = self.facts[index]
+            for call in facts.calls:
                 self.calls[call.id] = call
                 self._waiting[call.id] = ()
                 self._ends[index] = index + 1
-            for call in one.calls:
+            for call in facts.calls:
                 self._waiting[call.id] += (index,)
-            for number, result in enumerate(one.results):
+            for number, result in enumerate(facts.results):
                 owners = self._waiting.get(result.call_id)
                 if owners:
                     self._waiting[result.call_id] = owners[:-1]
                     self._ends[owners[-1]] = index + 1
-                    changed = min(changed, owners[-1])
-                if len(one.outputs[number][0]) > MAX_LINE_CHARS:
-                    self.newest[one.outputs[number][0]] = index, number
-            if one.results:
+                    first_changed = min(first_changed, owners[-1])
+                if len(facts.outputs[number][0]) > MAX_LINE_CHARS:
+                    self.newest[facts.outputs[number][0]] = index, number
+            if facts.results:
                 self.answered_calls[index] = tuple(
-                    self.calls.get(result.call_id) for result in one.results
+                    self.calls.get(result.call_id) for result in facts.results
                 )
-        return changed
+        return first_changed
 
-    def _cut_pieces(self, changed: int) -> None:
+    def _cut_pieces(self, first_changed: int) -> None:
         """Cut the messages into pieces again, from the piece with this index on."""
-        while self.pieces and self.pieces[-1].end > changed:
+        while self.pieces and self.pieces[-1].end > first_changed:
             self.pieces.pop()
         index = self.pieces[-1].end if self.pieces else 0
         while index < len(self.messages):
@@ -338,8 +358,12 @@ class CompactionHistory:
 def _facts_of(
     message: Message, read_before: Mapping[Hashable, MessageFacts]
 ) -> MessageFacts:
-    one = read_before.get(message_key(message)) if read_before else None
-    return one if one is not None and one.message == message else MessageFacts(message)
+    known_facts = read_before.get(message_key(message)) if read_before else None
+    return (
+        known_facts
+        if known_facts is not None and known_facts.message == message
+        else MessageFacts(message)
+    )
 
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
@@ -371,14 +395,16 @@ def number_turns(
     turns: list[int] = []
     turn = before
     ends = iter(covered)
-    for one in facts:
-        if one.is_summary:
-            leads = is_summary_first(one.message)
+    for message_facts in facts:
+        if message_facts.is_summary:
+            starts_with_summary = is_summary_first(message_facts.message)
             end = next(ends, 0)
             turn = (
-                max(turn, end) + one.is_user if leads else max(turn + one.is_user, end)
+                max(turn, end) + message_facts.is_user
+                if starts_with_summary
+                else max(turn + message_facts.is_user, end)
             )
         else:
-            turn += one.is_user
+            turn += message_facts.is_user
         turns.append(turn)
     return turns

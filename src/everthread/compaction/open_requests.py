@@ -37,15 +37,15 @@ def task_lines(plan: CutPlan) -> str:
 
 
 def _request_line(plan: CutPlan, index: int) -> str:
-    one = plan.history.facts[index]
-    if one.beginning is None:
+    facts = plan.history.facts[index]
+    if facts.beginning is None:
         words = (
-            redact(one.words[:_MAX_READ_CHARS])
-            if one.redacted is None
-            else one.redacted
+            redact(facts.words[:_MAX_READ_CHARS])
+            if facts.redacted is None
+            else facts.redacted
         )
-        one.beginning = words or "(an image or a file without words)"
-    return f"[{plan.turns[index]}] {neutralize_summary_marks(clip(one_line(one.beginning), _BEGINNING_CHARS))}"
+        facts.beginning = words or "(an image or a file without words)"
+    return f"[{plan.turns[index]}] {neutralize_summary_marks(clip(one_line(facts.beginning), _BEGINNING_CHARS))}"
 
 
 def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
@@ -69,12 +69,12 @@ def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
 
 def _is_answered(turn: Sequence[MessageFacts]) -> bool:
     """Return whether the messages after a request end with an answer."""
-    for one in reversed(turn):
-        role = one.message.get("role")
-        if one.rest is not None and role in ("assistant", "tool"):
+    for facts in reversed(turn):
+        role = facts.message.get("role")
+        if facts.rest is not None and role in ("assistant", "tool"):
             return (
                 role == "assistant"
-                and not one.calls
-                and bool(text_of(one.rest).strip())
+                and not facts.calls
+                and bool(text_of(facts.rest).strip())
             )
     return False

@@ -132,9 +132,9 @@ def unwrap(text: str) -> UnwrappedOutput:
     failed = failed or data.get("status") in ("error", "failed", "failure")
     if code or failed:  # without a failure these fields hold warnings
         errors += [
-            said
+            error_text
             for key in ("stderr", "message", "reason")
-            if (said := _error_text(data.get(key)))
+            if (error_text := _error_text(data.get(key)))
         ]
     error = errors[0] if errors and code != 0 else ""
     return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
@@ -196,11 +196,11 @@ _STOP_WORDS = (
 
 def exit_code(text: str) -> int | None:
     """Return the exit code that a text states, in any usual spelling; the last one at its end counts."""
-    stated = _find_exits(text[-1_000:]) or (
+    matches = _find_exits(text[-1_000:]) or (
         _find_exits(text[:300])[:1] if len(text) > 1_000 else []
     )
     return (
-        int(next(group for group in stated[-1].groups() if group)) if stated else None
+        int(next(group for group in matches[-1].groups() if group)) if matches else None
     )
 
 
@@ -223,9 +223,9 @@ def _find_exits(text: str) -> list[re.Match[str]]:
 
 def find_halt(text: str) -> str:
     """Return the reason why the call did not finish, from the ends of its output; empty if it finished."""
-    ends = f"{text[:300]}\n{text[-300:]}"
-    lowered = ends.lower()
-    match = _STOPPED_RUN.search(ends) if has_any(lowered, _STOP_WORDS) else None
+    both_ends = f"{text[:300]}\n{text[-300:]}"
+    lowered = both_ends.lower()
+    match = _STOPPED_RUN.search(both_ends) if has_any(lowered, _STOP_WORDS) else None
     if match is None:
         return ""
     return "timed out" if match["timeout"] else match["abort"].lower()
@@ -278,13 +278,13 @@ _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 def count_tests(text: str) -> str:
     """Return the figures of a test run: `3 failed, 12 passed`; empty without a run."""
     counts = _several_runs(text) or _last_report(text[-4_000:])
-    shown = []
+    figures = []
     for name in ("failed", "error", "passed", "skipped", "test"):
         number = counts.get(name)
         if number and not (name == "test" and "passed" in counts):
             plural = "s" if name in ("test", "error") and number != 1 else ""
-            shown.append(f"{number} {name}{plural}")
-    return ", ".join(shown)
+            figures.append(f"{number} {name}{plural}")
+    return ", ".join(figures)
 
 
 def _several_runs(text: str) -> dict[str, int]:
@@ -310,12 +310,12 @@ def _last_report(text: str) -> dict[str, int]:
     """Return the figures in the last few lines that state any, if one of them is about tests, not just errors."""
     if not has_any(text.lower(), _COUNT_WORDS):
         return {}
-    stated: list[tuple[int, dict[str, int]]] = []
-    last = None
+    line_reports: list[tuple[int, dict[str, int]]] = []
+    report_line = None
     lines = text.split("\n")
     # Do not read far before the last report.
     for line_number in range(len(lines) - 1, -1, -1):
-        if last is not None and line_number < last - 6:
+        if report_line is not None and line_number < report_line - 6:
             break
         line = lines[line_number][:500]
         line_counts = (
@@ -324,12 +324,12 @@ def _last_report(text: str) -> dict[str, int]:
             else _read_counts(line)
         )
         if line_counts:
-            stated.insert(0, (line_number, line_counts))
-        if last is None and line_counts.keys() - {"error", "skipped"}:
-            last = line_number
+            line_reports.insert(0, (line_number, line_counts))
+        if report_line is None and line_counts.keys() - {"error", "skipped"}:
+            report_line = line_number
     counts: dict[str, int] = {}
-    for line_number, line_counts in stated:
-        if last is not None and line_number <= last + 3:
+    for line_number, line_counts in line_reports:
+        if report_line is not None and line_number <= report_line + 3:
             counts |= line_counts
     return counts
 
@@ -395,9 +395,9 @@ def error_line(text: str, *, failed: bool = False) -> str:
     start = text.rfind(_TRACEBACK)
     if start >= 0:
         lines = text[start : start + 20_000].split("\n")[1:]
-        named = next((line for line in lines if line[:1].strip()), "")
-        if named:
-            return named.strip()
+        exception_line = next((line for line in lines if line[:1].strip()), "")
+        if exception_line:
+            return exception_line.strip()
     parts = (
         (text,)
         if len(text) <= _SEARCHED_CHARS
@@ -432,8 +432,8 @@ def _line_at(text: str, position: int) -> str:
 
 def leading_error(text: str) -> str:
     """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
-    first = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
-    return first.strip() if _ERROR_START.match(first) else ""
+    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
+    return first_line.strip() if _ERROR_START.match(first_line) else ""
 
 
 _OWN = re.compile(
@@ -444,13 +444,15 @@ _OWN = re.compile(
 def own_error(text: str) -> str:
     """Return the error that a program states: in its first or last line, or in a traceback near its end."""
     end = text[-4_000:].rstrip()
-    last = end.rpartition("\n")[2].strip()
-    if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
-        return error_line(end) or last
-    first = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
+    last_line = end.rpartition("\n")[2].strip()
+    if _OWN.match(last_line) or _TRACEBACK in end[-2_000:]:
+        return error_line(end) or last_line
+    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
     return (
-        first
-        if _OWN.match(first) or "command not found" in first or " failed for " in first
+        first_line
+        if _OWN.match(first_line)
+        or "command not found" in first_line
+        or " failed for " in first_line
         else ""
     )
 
@@ -539,40 +541,42 @@ def error_lines(
     Lines that differ only in numbers count once. If a call `failed` and no line gives the reason in the usual words,
     the last line with words comes first. Reading ends with `enough` lines that say more than that there was an error.
     """
-    stated: dict[str, str] = {}
-    telling = 0
-    starts = _find_lines_with(
+    lines_by_key: dict[str, str] = {}
+    reason_count = 0
+    line_starts = _find_lines_with(
         text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS
     )
-    read: set[str] = set()
-    for start in sorted(starts):
-        whole, _, after = text[start : start + _MAX_LINE_CHARS].partition("\n")
-        line = whole[:MAX_LINE]
-        if whole in read:
+    seen_lines: set[str] = set()
+    for start in sorted(line_starts):
+        full_line, _, following_text = text[start : start + _MAX_LINE_CHARS].partition(
+            "\n"
+        )
+        line = full_line[:MAX_LINE]
+        if full_line in seen_lines:
             continue
-        read.add(whole)
+        seen_lines.add(full_line)
         if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(
             line
         ):
             continue
         key = _NUMBERS.sub("", line)
-        if key not in stated:
-            stated[key] = _add_reason(whole.strip(), after)
-            telling += not says_nothing(stated[key])
-            if telling == enough and len(stated) <= MAX_ERRORS // 2:
-                return list(stated.values())
-    lines = list(stated.values())
+        if key not in lines_by_key:
+            lines_by_key[key] = _add_reason(full_line.strip(), following_text)
+            reason_count += not says_nothing(lines_by_key[key])
+            if reason_count == enough and len(lines_by_key) <= MAX_ERRORS // 2:
+                return list(lines_by_key.values())
+    lines = list(lines_by_key.values())
     if failed and all(map(says_nothing, lines)):
         lines = [*_last_words(text), *lines]
     half = MAX_ERRORS // 2
     return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
 
 
-def _add_reason(line: str, after: str) -> str:
+def _add_reason(line: str, following_text: str) -> str:
     """Return an error line with the next one, if it only announces that: a panic, a failed test of Go."""
     if not line.endswith(":") and not line.startswith("--- FAIL"):
         return line
-    reason = after.lstrip().partition("\n")[0].rstrip()
+    reason = following_text.lstrip().partition("\n")[0].rstrip()
     is_error = _STARTS_ERROR.match(reason) or _STATES_ERROR.search(reason)
     return line if not reason or is_error else f"{line} {reason}"
 
@@ -624,9 +628,9 @@ def _last_words(text: str) -> list[str]:
     """Return the last line that reports a failure. A single line counts too, unless make printed it as a command."""
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
     rows = [row for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
-    telling = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
+    reasons = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
     is_only = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
-    return telling[-1:] or (rows if is_only else [])
+    return reasons[-1:] or (rows if is_only else [])
 
 
 def has_any(text: str, words: Iterable[str]) -> bool:
@@ -645,11 +649,11 @@ def _find_lines_with(text: str, words: Iterable[str]) -> set[int]:
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = text
-    starts: set[int] = set()
+    line_starts: set[int] = set()
     for word in words:
         position = lowered.find(word)
         while position >= 0:
-            starts.add(text.rfind("\n", 0, position + 1) + 1)
+            line_starts.add(text.rfind("\n", 0, position + 1) + 1)
             end = text.find("\n", position + len(word))
             position = lowered.find(word, end) if end >= 0 else -1
-    return starts
+    return line_starts

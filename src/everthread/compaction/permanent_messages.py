@@ -38,49 +38,51 @@ class PermanentMessages:
 
 def find_permanent(history: CompactionHistory) -> PermanentMessages:
     """Find everything in a history that is outside the conversation."""
-    found = {
+    parts_by_index = {
         index: parts
-        for index, one in enumerate(history.facts)
-        if (parts := one.find_permanent_parts())
+        for index, facts in enumerate(history.facts)
+        if (parts := facts.find_permanent_parts())
     }
-    if not found:
+    if not parts_by_index:
         return PermanentMessages()
-    latest = _drop_replaced(found)
-    said = {
+    latest = _drop_replaced(parts_by_index)
+    head_contents = {
         part.content
-        for index, parts in found.items()
+        for index, parts in parts_by_index.items()
         if index < history.head_end
         for part in parts
     }
-    for index, parts in found.items():
+    for index, parts in parts_by_index.items():
         if (
             index >= history.head_end
             and index in latest
-            and all(part.content in said for part in parts)
+            and all(part.content in head_contents for part in parts)
         ):
             del latest[index]  # the head already says it
-    kept: dict[int, Message] = {}
+    messages: dict[int, Message] = {}
     covered: set[int] = set()
     for piece in history.pieces:
         if any(index in latest for index in range(piece.start, piece.end)):
-            _keep_piece(history, piece, latest, kept=kept, covered=covered)
-    return PermanentMessages(dict(sorted(kept.items())), frozenset(covered))
+            _keep_piece(history, piece, latest, messages=messages, covered=covered)
+    return PermanentMessages(dict(sorted(messages.items())), frozenset(covered))
 
 
 def _drop_replaced(
-    found: Mapping[int, Sequence[PermanentPart]],
+    parts_by_index: Mapping[int, Sequence[PermanentPart]],
 ) -> dict[int, list[PermanentPart]]:
     """Leave out parts that later parts replace."""
-    later: set[str] = set()
+    later_keys: set[str] = set()
     latest: dict[int, list[PermanentPart]] = {}
-    for index in sorted(found, reverse=True):
+    for index in sorted(parts_by_index, reverse=True):
         parts = [
-            part for part in found[index] if not part.keys or not part.keys <= later
+            part
+            for part in parts_by_index[index]
+            if not part.keys or not part.keys <= later_keys
         ]
         if parts:
             latest[index] = parts
-        for part in found[index]:
-            later |= part.keys
+        for part in parts_by_index[index]:
+            later_keys |= part.keys
     return latest
 
 
@@ -89,7 +91,7 @@ def _keep_piece(
     piece: Span,
     latest: dict[int, list[PermanentPart]],
     *,
-    kept: dict[int, Message],
+    messages: dict[int, Message],
     covered: set[int],
 ) -> None:
     """Keep the permanent parts of a piece, and with a result the call that it answers."""
@@ -98,23 +100,25 @@ def _keep_piece(
         positions = {part.position for part in latest.get(index, ())}
         results |= find_answered_call_ids(history.facts[index].message, positions)
     for index in range(piece.start, piece.end):
-        one = history.facts[index]
-        calls = {call.id for call in one.calls} & results
+        facts = history.facts[index]
+        calls = {call.id for call in facts.calls} & results
         parts = latest.get(index, [])
         if not parts and not calls:
             continue
-        kept[index] = keep_parts(one.message, {part.position for part in parts}, calls)
-        is_whole = one.message.get("role") in (*SYSTEM_ROLES, "tool") or _only_calls(
-            one, calls
+        messages[index] = keep_parts(
+            facts.message, {part.position for part in parts}, calls
+        )
+        is_whole = facts.message.get("role") in (*SYSTEM_ROLES, "tool") or _only_calls(
+            facts, calls
         )
         if not is_whole:
             covered.add(index)
 
 
-def _only_calls(one: MessageFacts, calls: set[str]) -> bool:
+def _only_calls(facts: MessageFacts, calls: set[str]) -> bool:
     """Return whether a message makes these calls and does nothing else."""
     return (
         bool(calls)
-        and len(one.calls) == len(calls)
-        and not text_of(one.message).strip()
+        and len(facts.calls) == len(calls)
+        and not text_of(facts.message).strip()
     )

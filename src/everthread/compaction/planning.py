@@ -97,10 +97,10 @@ class RefitInput:
 
     def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield the ids of the prepared messages; a new message has the id of the message before it."""
-        last = ids[0]
+        last_id = ids[0]
         for index in self.prepared.kept:
-            last = last if index is None else ids[index]
-            yield last
+            last_id = last_id if index is None else ids[index]
+            yield last_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class PlanningEngine(ContextEngine):
         system: System = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Compaction:
-        given = RefitInput(
+        refit_input = RefitInput(
             prepared,
             since,
             start,
@@ -224,17 +224,19 @@ class PlanningEngine(ContextEngine):
             system=system,
             tools=tools,
         )
-        return self.refit_planned(given, await self.read_state(given.history()))
+        return self.refit_planned(
+            refit_input, await self.read_state(refit_input.history())
+        )
 
 
 def as_planning(engine: ContextEngine) -> PlanningEngine | None:
     """Return the engine if it plans and finishes, or None if it overrides the whole work."""
     if not isinstance(engine, PlanningEngine):
         return None
-    whole = ("compress", "refit", "has_content_to_compress")
+    method_names = ("compress", "refit", "has_content_to_compress")
     is_own = any(
         getattr(type(engine), name) is not getattr(PlanningEngine, name)
-        for name in whole
+        for name in method_names
     )
     return None if is_own else engine
 

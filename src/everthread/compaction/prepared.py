@@ -20,7 +20,7 @@ def append_since(prepared: Compaction, since: Messages, start: int) -> Compactio
 def merge_compactions(appended: Compaction, made: Compaction) -> Compaction:
     """Return one compaction of the original list for two in a row: `made` is a compaction of the first one's result."""
     origins = appended.kept
-    covered = [
+    covered_origins = [
         origin for index in made.covered if (origin := origins[index]) is not None
     ]
     is_extended = bool(made.summary)
@@ -28,7 +28,10 @@ def merge_compactions(appended: Compaction, made: Compaction) -> Compaction:
         appended,
         messages=made.messages,
         kept=tuple(None if index is None else origins[index] for index in made.kept),
-        covered=(*appended.covered, *sorted(set(covered) - set(appended.covered))),
+        covered=(
+            *appended.covered,
+            *sorted(set(covered_origins) - set(appended.covered)),
+        ),
         summary=made.summary or appended.summary,
         tokens_after=made.tokens_after,
         to_store=(*appended.to_store, *made.to_store),

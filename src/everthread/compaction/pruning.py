@@ -93,40 +93,40 @@ class Pruner:
 
     def _prune(self, index: int) -> Message:
         history = self.history
-        one = history.facts[index]
-        around: tuple[Any, ...] = (
+        facts = history.facts[index]
+        cache_key: tuple[Any, ...] = (
             self._with_results,
             index == self._unanswered,
             index == self._latest_user,
         )
-        if one.results:
-            later = [
+        if facts.results:
+            later_calls = [
                 self._find_later(index, number, text)
-                for number, (text, _) in enumerate(one.outputs)
+                for number, (text, _) in enumerate(facts.outputs)
             ]
-            around = (*around, history.answered_calls[index], *later)
-        if one.pruned is None or one.pruned[0] != around:
-            message = one.message
-            if one.results and self._with_results and not loads_tools(message):
+            cache_key = (*cache_key, history.answered_calls[index], *later_calls)
+        if facts.pruned is None or facts.pruned[0] != cache_key:
+            message = facts.message
+            if facts.results and self._with_results and not loads_tools(message):
                 message = self.results(index, message)
-            if one.calls and index != self._unanswered:
+            if facts.calls and index != self._unanswered:
                 message = self.arguments(message)
             if index != self._latest_user:
                 message = self.images(message)
-            one.pruned = around, message
-            one.pruned_size = None
-        pruned: Message = one.pruned[1]
+            facts.pruned = cache_key, message
+            facts.pruned_size = None
+        pruned: Message = facts.pruned[1]
         return pruned
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
         message = self.message(index)
-        one = self.history.facts[index]
-        if message is one.message:
+        facts = self.history.facts[index]
+        if message is facts.message:
             return self.history.sizes[index]
-        if one.pruned_size is None or one.pruned_size[0] is not counter:
-            one.pruned_size = counter, counter.message(message)
-        return one.pruned_size[1]
+        if facts.pruned_size is None or facts.pruned_size[0] is not counter:
+            facts.pruned_size = counter, counter.message(message)
+        return facts.pruned_size[1]
 
     def _find_later(self, index: int, number: int, text: str) -> str | None:
         """Return the id of the last call with the same output, or None if this is the last."""
@@ -151,7 +151,7 @@ class Pruner:
     def _result(
         self, index: int, number: int, result: Result, holder: Mapping[str, Any]
     ) -> Any:
-        content, removed = drop_media(result.content)
+        content, removed_count = drop_media(result.content)
         text = content_text(content)
         call = self.history.answered_calls[index][number]
         if self.history.facts[index].typed_reply(self.history.answered_calls[index]):
@@ -160,19 +160,20 @@ class Pruner:
             text[:1] == "[" and self.history.facts[index].reading(number, call).is_line
         ):
             return content
-        later = None if removed else self._find_later(index, number, text)
-        say: Callable[..., str | None]
+        later_call = None if removed_count else self._find_later(index, number, text)
+        write_line: Callable[..., str | None]
         if is_lookup_tool(call.name if call else result.name) and not is_persisted(
             text
         ):
-            say = partial(shorten_answer, text)
-        elif later is not None:
+            write_line = partial(shorten_answer, text)
+        elif later_call is not None:
             action = action_of(call, name=result.name) or Action("tool")
-            say = partial(
-                action.line, f"same output as the later call {clip(later, 40)}".rstrip()
+            write_line = partial(
+                action.line,
+                f"same output as the later call {clip(later_call, 40)}".rstrip(),
             )
-        elif removed:
-            say = partial(
+        elif removed_count:
+            write_line = partial(
                 describe,
                 call,
                 text,
@@ -185,7 +186,10 @@ class Pruner:
                 _append_errors(text, self.history.facts[index].reading(number, call)),
             )
         return with_text(
-            content, _fit_line(text, say, f" [{removed} removed]" if removed else "")
+            content,
+            _fit_line(
+                text, write_line, f" [{removed_count} removed]" if removed_count else ""
+            ),
         )
 
     def arguments(self, message: Message) -> Message:
@@ -195,9 +199,12 @@ class Pruner:
             for name, change in (("tool_calls", _cut_call), ("content", _cut_block)):
                 items = message.get(name)
                 if isinstance(items, list):
-                    cut = [change(item) for item in items]
-                    if any(new is not old for new, old in zip(cut, items, strict=True)):
-                        fields[name] = cut
+                    short_items = [change(item) for item in items]
+                    if any(
+                        new is not old
+                        for new, old in zip(short_items, items, strict=True)
+                    ):
+                        fields[name] = short_items
         if not fields:
             return message
         return cast("Message", {**without_native_value(message), **fields})
@@ -205,35 +212,39 @@ class Pruner:
     def images(self, message: Message) -> Message:
         """Replace images outside tool results by a placeholder, including those written into the text."""
         content: Any = message.get("content")
-        slim: Any = content
+        slim_content: Any = content
         if message.get("role") not in ("user", "assistant"):
             return message
         if isinstance(content, str):
-            slim = _drop_data_images(content)
+            slim_content = _drop_data_images(content)
         elif isinstance(content, list):
-            slim = [_slim_part(part) for part in content]
-        return message if slim == content else with_content(message, slim)
+            slim_content = [_slim_part(part) for part in content]
+        return (
+            message if slim_content == content else with_content(message, slim_content)
+        )
 
 
 def open_group(messages: Messages) -> int | None:
     """Return the index of the last assistant message if some of its calls are still unanswered."""
-    last = next(
+    last_answer = next(
         (
-            at
-            for at in range(len(messages) - 1, -1, -1)
-            if messages[at].get("role") == "assistant"
+            index
+            for index in range(len(messages) - 1, -1, -1)
+            if messages[index].get("role") == "assistant"
         ),
         None,
     )
-    if last is None:
+    if last_answer is None:
         return None
-    waiting = [call.id for call in calls_of(messages[last])]
+    waiting = [call.id for call in calls_of(messages[last_answer])]
     for result in (
-        result for message in messages[last + 1 :] for result in results_of(message)
+        result
+        for message in messages[last_answer + 1 :]
+        for result in results_of(message)
     ):
         if result.call_id in waiting:
             waiting.remove(result.call_id)
-    return last if waiting else None
+    return last_answer if waiting else None
 
 
 def _append_errors(text: str, reading: CallFacts) -> str:
@@ -246,30 +257,30 @@ def _append_errors(text: str, reading: CallFacts) -> str:
         line = _fit_line(text, reading.line, "")
         if is_persisted(text) or all(error in line for error in errors):
             return line
-    both = "\n".join(
+    text_with_errors = "\n".join(
         [_fit_line(text, partial(reading.line, with_error=False), ""), *errors]
     )
-    if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(
+    if 4 * len(text_with_errors.encode("utf-8", "surrogatepass")) <= 3 * len(
         text.encode("utf-8", "surrogatepass")
     ):
-        return both
+        return text_with_errors
     return text if len(text) <= 3 * LONG else _fit_line(text, reading.line, "")
 
 
-def _fit_line(text: str, say: Callable[..., str | None], end: str) -> str:
+def _fit_line(text: str, write_line: Callable[..., str | None], end: str) -> str:
     """Return the line for an output, in at most half its bytes: shorter by any measure.
 
     Keep a citation of stored output whole, whatever its size.
     """
     if is_persisted(text):
-        return say(limit=LONG) or CLEARED
+        return write_line(limit=LONG) or CLEARED
     half = (
         len(text) // 2
         if len(text) > 10 * LONG
         else len(text.encode("utf-8", "surrogatepass")) // 2
     )
     for limit in (LONG, LONG // 2, LONG // 4):
-        line = say(limit=limit - len(end))
+        line = write_line(limit=limit - len(end))
         if line and len(f"{line}{end}".encode("utf-8", "surrogatepass")) <= half:
             return line + end
     return CLEARED
@@ -279,9 +290,11 @@ def drop_media(content: Any) -> tuple[Any, int]:
     """Replace every image and every large part without text in a result's content. Return it and the number."""
     if not isinstance(content, list):
         return content, 0
-    slim = [part if part_text(part) else _slim_media(part) for part in content]
-    changed = sum(new is not old for new, old in zip(slim, content, strict=True))
-    return (slim if changed else content), changed
+    slim_parts = [part if part_text(part) else _slim_media(part) for part in content]
+    changed_count = sum(
+        new is not old for new, old in zip(slim_parts, content, strict=True)
+    )
+    return (slim_parts if changed_count else content), changed_count
 
 
 def _slim_media(part: Any) -> Any:
@@ -336,9 +349,9 @@ def _cut_call(call: Any) -> Any:
         if isinstance(inner, dict):
             value: Any = inner.get(key)
             as_json = holder == "function" and isinstance(value, str)
-            cut = _cut_json(value) if as_json else _cut_value(value)
-            if cut is not value:
-                return {**call, holder: {**inner, key: cut}}
+            short_value = _cut_json(value) if as_json else _cut_value(value)
+            if short_value is not value:
+                return {**call, holder: {**inner, key: short_value}}
     return call
 
 
@@ -346,8 +359,8 @@ def _cut_block(part: Any) -> Any:
     """Cut long strings in the input of an Anthropic `tool_use` block."""
     if kind_of(part) not in CALL_BLOCKS:
         return part
-    cut = _cut_value(part.get("input"))
-    return part if cut is part.get("input") else {**part, "input": cut}
+    short_value = _cut_value(part.get("input"))
+    return part if short_value is part.get("input") else {**part, "input": short_value}
 
 
 def _cut_value(value: Any, depth: int = 100) -> Any:
@@ -357,15 +370,15 @@ def _cut_value(value: Any, depth: int = 100) -> Any:
     if not depth or not isinstance(value, dict | list):
         return value
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    cut = {key: _cut_value(item, depth - 1) for key, item in items}
+    short_items = {key: _cut_value(item, depth - 1) for key, item in items}
     if all(
-        cut[key] is item
+        short_items[key] is item
         for key, item in (
             value.items() if isinstance(value, dict) else enumerate(value)
         )
     ):
         return value
-    return cut if isinstance(value, dict) else list(cut.values())
+    return short_items if isinstance(value, dict) else list(short_items.values())
 
 
 def _cut_json(text: str) -> str:
@@ -373,17 +386,21 @@ def _cut_json(text: str) -> str:
     if len(text) <= LONG:
         return text
     if json_value(text) is None:
-        cut = json.dumps({"unreadable_arguments": _cut_text(text)}, ensure_ascii=False)
+        short_text = json.dumps(
+            {"unreadable_arguments": _cut_text(text)}, ensure_ascii=False
+        )
     else:
-        cut = _STRING.sub(_cut_literal, text)
-    return cut if len(cut) < len(text) else text
+        short_text = _STRING.sub(_cut_literal, text)
+    return short_text if len(short_text) < len(text) else text
 
 
 def _cut_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG:
         return match[0]
-    cut = _cut_text(json_value(match[0]))
-    literal = json.dumps(cut, ensure_ascii=_LONE_SURROGATE.search(cut) is not None)
+    short_text = _cut_text(json_value(match[0]))
+    literal = json.dumps(
+        short_text, ensure_ascii=_LONE_SURROGATE.search(short_text) is not None
+    )
     return literal if len(literal) < len(match[0]) else match[0]
 
 

@@ -133,45 +133,51 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
         return _built_in(name)
     if problem := _name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
-    looked = []
-    for location, offers in _places(home):
+    search_notes = []
+    for location, offers in _search_places(home):
         source = next((offer for offer in offers if offer.name == name), None)
         if source is None:
-            looked.append(f"{location}: none of this name")
+            search_notes.append(f"{location}: none of this name")
         elif source.problem:
             raise EngineError(f"{source} cannot be used: {source.problem}")
         else:
             return source
-    places = "".join(f"\n  {line}" for line in looked)
-    raise UnknownEngineError(f"there is no context engine {name!r}; looked in{places}")
+    search_text = "".join(f"\n  {line}" for line in search_notes)
+    raise UnknownEngineError(
+        f"there is no context engine {name!r}; looked in{search_text}"
+    )
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     """List every engine on offer, in the order in which names are looked up. Run none of their code."""
     active = ALIASES.get(active, active)
-    first: dict[str, str] = {}
-    listed = []
-    for offer in (offer for _, offers in _places(home) for offer in offers):
+    first_locations: dict[str, str] = {}
+    engines = []
+    for offer in (offer for _, offers in _search_places(home) for offer in offers):
         problem = offer.problem
-        if offer.source != "built-in" and (wrong := _name_problem(offer.name)):
-            problem = f"never used: {wrong}"
+        if offer.source != "built-in" and (name_problem := _name_problem(offer.name)):
+            problem = f"never used: {name_problem}"
         else:
-            chosen = first.setdefault(offer.name, offer.location)
+            first_location = first_locations.setdefault(offer.name, offer.location)
             problem = problem or (
-                "" if chosen == offer.location else f"hidden by {chosen}"
+                ""
+                if first_location == offer.location
+                else f"hidden by {first_location}"
             )
-        mine = first.get(offer.name) == offer.location and offer.name == active
-        listed.append(
+        is_active = (
+            first_locations.get(offer.name) == offer.location and offer.name == active
+        )
+        engines.append(
             EngineInfo(
                 offer.name,
                 offer.source,
                 location=offer.location,
-                active=mine,
+                active=is_active,
                 problem=problem,
                 description=offer.description,
             )
         )
-    return listed
+    return engines
 
 
 def _name_problem(name: str) -> str:
@@ -186,7 +192,7 @@ def _name_problem(name: str) -> str:
 # The places, in the order in which a name is looked up
 
 
-def _places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+def _search_places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
     folder = home / PLUGINS
     yield str(folder), _home_engines(folder)
     yield "register_context_engine()", _registered_engines()
@@ -231,7 +237,9 @@ def _package_engines() -> Iterator[EngineSource]:
         offer = _entry_point(point, "package")
         if offered_names[point.name] > 1:
             owners = ", ".join(
-                _location(other) for other in points if other.name == point.name
+                _location(other_point)
+                for other_point in points
+                if other_point.name == point.name
             )
             offer = replace(
                 offer, problem=f"several packages offer this name: {owners}"
@@ -282,9 +290,9 @@ def _wrap_errors(failing: str) -> Iterator[None]:
             for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith("<")
         ]
-        where = (
+        code_place = (
             f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
         )
         raise EngineError(
-            f"{failing}: {type(error).__name__}: {error}{where}"
+            f"{failing}: {type(error).__name__}: {error}{code_place}"
         ) from error

@@ -51,13 +51,13 @@ class Shortened:
 
 def equal_share(sizes: Sequence[int], room: int) -> int:
     """Return the largest size to which each may be cut so that all together take at most `room`."""
-    left = room
+    remaining = room
     ascending = sorted(sizes)
     for position, size in enumerate(ascending):
-        share = left // (len(ascending) - position)
+        share = remaining // (len(ascending) - position)
         if size > share:
             return share
-        left -= size
+        remaining -= size
     return max(ascending, default=0)
 
 
@@ -76,7 +76,7 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     """
     if message.get("role") == "tool" and loads_tools(message):
         return Shortened(message)
-    stored: list[OutputToStore] = []
+    outputs: list[OutputToStore] = []
     room = max(share, MIN_RESULT_TOKENS)
 
     def edit(result: Result, _: Mapping[str, Any]) -> Any:
@@ -90,22 +90,22 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         if answers_lookup and not lookups:
             return result.content
         must_store = not answers_lookup and not is_persisted(text)
-        short = shorten(text, tokens, room, cite=must_store)
-        excess = counter.text(short) - room
+        short_text = shorten(text, tokens, room, cite=must_store)
+        excess = counter.text(short_text) - room
         # Its start and end have more tokens than the average of the text.
         if excess > 0:
-            short = shorten(
+            short_text = shorten(
                 text, tokens, max(room - excess - excess // 2, 1), cite=must_store
             )
-        if len(short) >= len(text):
+        if len(short_text) >= len(text):
             return result.content
         if must_store:
-            stored.append(
-                OutputToStore(index, result.call_id, output_id(text), text, short)
+            outputs.append(
+                OutputToStore(index, result.call_id, output_id(text), text, short_text)
             )
-        return with_text(result.content, short)
+        return with_text(result.content, short_text)
 
-    return Shortened(edit_results(message, edit), tuple(stored))
+    return Shortened(edit_results(message, edit), tuple(outputs))
 
 
 def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
@@ -117,22 +117,24 @@ def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
         )
     persisted = parse_persisted(text)
     length = persisted.chars if persisted else len(text)
-    cited = (
+    cited_id = (
         persisted.id
         if persisted
         else output_id(text)
         if cite and room >= MIN_CITED_TOKENS
         else ""
     )
-    keep = max(
-        int((room - (_NOTE_TOKENS if cited else _NOTE_TOKENS // 3)) * chars_per_token),
+    kept_chars = max(
+        int(
+            (room - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3)) * chars_per_token
+        ),
         0,
     )
-    last = keep // 3
+    end_chars = kept_chars // 3
     text = persisted.preview if persisted else text
-    note = f"[… cut: {length:,} characters in all{', stored as ' if cited else ''}{cited} …]"
-    start = text[: keep - last].rstrip()
-    end = text[len(text) - last :].lstrip() if last else ""
+    note = f"[… cut: {length:,} characters in all{', stored as ' if cited_id else ''}{cited_id} …]"
+    start = text[: kept_chars - end_chars].rstrip()
+    end = text[len(text) - end_chars :].lstrip() if end_chars else ""
     return "\n".join(part for part in (start, note, end) if part)
 
 
@@ -143,13 +145,15 @@ def cut_text(
 
     The first and last words of each text stay; its middle is stored.
     """
-    spoken = without_summary(message) or message
-    texts = [content_text([part]) for part in _text_parts(spoken)] or [text_of(spoken)]
+    own_message = without_summary(message) or message
+    texts = [content_text([part]) for part in _text_parts(own_message)] or [
+        text_of(own_message)
+    ]
     sizes = [counter.text(text) for text in texts]
     share = equal_share(
         sizes, max(room - _BLOCK_TOKENS * sum(size > room for size in sizes), 1)
     )
-    stored: list[OutputToStore] = []
+    outputs: list[OutputToStore] = []
     positions = itertools.count()
 
     def shorter(text: str) -> str:
@@ -158,10 +162,10 @@ def cut_text(
         replacement, middle = cut_middle(text, keep_chars=keep)
         if size <= share or len(replacement) >= len(text):
             return text
-        stored.append(OutputToStore(index, "", output_id(middle), middle, replacement))
+        outputs.append(OutputToStore(index, "", output_id(middle), middle, replacement))
         return replacement
 
-    content: Any = spoken.get("content")
+    content: Any = own_message.get("content")
     if isinstance(content, list):
         content = [
             {**part, "text": shorter(part["text"])} if _is_text(part) else part
@@ -170,8 +174,8 @@ def cut_text(
     elif isinstance(content, str):
         content = shorter(content)
     return (
-        Shortened(with_content(spoken, content), tuple(stored))
-        if stored
+        Shortened(with_content(own_message, content), tuple(outputs))
+        if outputs
         else Shortened(message)
     )
 

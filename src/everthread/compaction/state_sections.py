@@ -48,8 +48,12 @@ def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
     remaining = room
     for name, text in texts.items():
         lines: list[str] = []
-        told = redact(text).split("\n") if text else []
-        for line in newest_lines(told, room // 2, count) if name == BLOCKED else told:
+        section_lines = redact(text).split("\n") if text else []
+        for line in (
+            newest_lines(section_lines, room // 2, count)
+            if name == BLOCKED
+            else section_lines
+        ):
             cost = count(line) + 2
             if cost <= remaining:
                 lines.append(line)
@@ -62,15 +66,15 @@ def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
 
 def _state_text(state: ThreadState) -> str:
     lines = []
-    if directory := _plain(state.directory):
+    if directory := _clip_to_line(state.directory):
         lines.append(f"{DIRECTORY}{directory}")
-    if root := _plain(state.root):
+    if root := _clip_to_line(state.root):
         lines.append(f"{ROOT}{root}")
-    if branch := _plain(state.branch):
+    if branch := _clip_to_line(state.branch):
         lines.append(f"{BRANCH}{branch}")
     if test := state.last_test():
         lines.append(
-            f"{TEST}{_code(test[0], MAX_COMMAND_CHARS)} → {_plain(test[1].outcome)}".rstrip()
+            f"{TEST}{_code(test[0], MAX_COMMAND_CHARS)} → {_clip_to_line(test[1].outcome)}".rstrip()
         )
     lines += [
         f"{RUNNING}{_code(process, MAX_COMMAND_CHARS)}" for process in state.processes
@@ -79,7 +83,7 @@ def _state_text(state: ThreadState) -> str:
 
 
 def _items_text(items: Iterable[str]) -> str:
-    return "\n".join(f"- {text}" for text in map(_plain, items) if text)
+    return "\n".join(f"- {text}" for text in map(_clip_to_line, items) if text)
 
 
 def blocked_text(state: ThreadState) -> str:
@@ -87,16 +91,16 @@ def blocked_text(state: ThreadState) -> str:
     recent = state.open_errors(state.turn)
     lines = []
     for key, error in state.errors.items():
-        if any(error is one for one in recent):
-            shown = (
+        if any(error is recent_error for recent_error in recent):
+            call_text = (
                 error.source
-                if failure_key(_plain(error.source, _MAX_FAILURE_CHARS)) == key
+                if failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS)) == key
                 else key
             )
-            text = " | ".join(filter(None, map(_plain, error.lines)))
+            text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
             times = f", {error.times} times" if error.times > 1 else ""
             lines.append(
-                f"- {_code(shown, _MAX_FAILURE_CHARS)} failed (message {error.turn}{times}): {text}".rstrip()
+                f"- {_code(call_text, _MAX_FAILURE_CHARS)} failed (message {error.turn}{times}): {text}".rstrip()
             )
     return "\n".join(lines)
 
@@ -111,36 +115,40 @@ def files_text(
 ) -> str:
     """List changed files, then those only read, the newest first, as room permits, and count the others."""
     lines = []
-    for label, did in ((CHANGED_FILES, True), (READ_FILES, False)):
-        shown = (
+    for label, is_changed in ((CHANGED_FILES, True), (READ_FILES, False)):
+        relative_paths = (
             path.removeprefix(state.root_prefix)
-            for path, one in reversed(state.files.items())
-            if (one.did == "changed") == did
+            for path, file_state in reversed(state.files.items())
+            if (file_state.did == "changed") == is_changed
         )
-        paths = [path for path in dict.fromkeys(shown) if path not in mentioned]
+        paths = [
+            path for path in dict.fromkeys(relative_paths) if path not in mentioned
+        ]
         names: list[str] = []
-        remaining = room if did else room // 2
+        remaining = room if is_changed else room // 2
         for path in paths:
             cost = count(path) + 2
             if cost > remaining:
                 break
             remaining -= cost
             names.append(_format_path(path))
-        room -= (room if did else room // 2) - remaining
-        more = f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
+        room -= (room if is_changed else room // 2) - remaining
+        suffix = (
+            f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
+        )
         if names:
-            lines.append(f"{label}{', '.join(names)}{more}")
+            lines.append(f"{label}{', '.join(names)}{suffix}")
     return redact("\n".join(lines))
 
 
-def _plain(text: str, limit: int = 240) -> str:
+def _clip_to_line(text: str, limit: int = 240) -> str:
     """Clip to one line, with the same result when it is read back and written again."""
     return clip_line(one_line(text), limit)
 
 
 def _code(text: str, limit: int) -> str:
     """Return the text in more backticks than it has in a row."""
-    line = _plain(text, limit)
+    line = _clip_to_line(text, limit)
     fence = "`"
     while fence in line:
         fence += "`"
@@ -150,7 +158,7 @@ def _code(text: str, limit: int) -> str:
 
 def _format_path(path: str) -> str:
     """Format a path for a list; in backticks if it could be read as several, or as the end of the list."""
-    line = _plain(path, _MAX_FAILURE_CHARS)
+    line = _clip_to_line(path, _MAX_FAILURE_CHARS)
     return (
         _code(line, _MAX_FAILURE_CHARS)
         if not line or "," in line or "`" in line or line.endswith(" more")
@@ -167,13 +175,13 @@ def read_code(text: str) -> tuple[str, str]:
 
 def read_list(text: str) -> Iterator[str]:
     """Yield the paths of a list."""
-    before, _, last = text.rpartition(" and ")
-    rest = before if last.endswith(" more") else text
-    while rest:
-        if rest.startswith("`"):
-            path, rest = read_code(rest)
-            rest = rest.removeprefix(", ")
+    list_text, _, ending = text.rpartition(" and ")
+    remainder = list_text if ending.endswith(" more") else text
+    while remainder:
+        if remainder.startswith("`"):
+            path, remainder = read_code(remainder)
+            remainder = remainder.removeprefix(", ")
         else:
-            path, _, rest = rest.partition(", ")
+            path, _, remainder = remainder.partition(", ")
         if path:
             yield path

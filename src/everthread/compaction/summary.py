@@ -132,21 +132,21 @@ def section_name(line: str) -> str | None:
 
 def parse_sections(text: str) -> Sections:
     """Parse the sections of a summary, in either layout. Unknown headings are part of the section around them."""
-    before, _, last = text.rstrip().rpartition("\n")
-    text = before if last.startswith(SUMMARY_END) else text
+    body, _, last_line = text.rstrip().rpartition("\n")
+    text = body if last_line.startswith(SUMMARY_END) else text
     sections: Sections = {}
-    current: str | None = None
+    section: str | None = None
     position = 0
     for match in _HEADING.finditer(text):
         name = _KNOWN.get(match[1].strip().rstrip(":").casefold())
         if name is None:
             continue
-        if current is not None:
-            _add(sections, current, text[position : match.start()])
-        current = name
+        if section is not None:
+            _add(sections, section, text[position : match.start()])
+        section = name
         position = match.end()
-    if current is not None:
-        _add(sections, current, text[position:])
+    if section is not None:
+        _add(sections, section, text[position:])
     return sections
 
 
@@ -161,9 +161,11 @@ def nodes_end(summary: str) -> int:
 
     They come before every section; similar lines further down are quoted words.
     """
-    first = _NODE.search(summary)
+    first_node = _NODE.search(summary)
     heading = _HEADING.search(summary)
-    if first is None or (heading is not None and heading.start() < first.start()):
+    if first_node is None or (
+        heading is not None and heading.start() < first_node.start()
+    ):
         return 0
     end = _END_OF_NODES.search(summary)
     return end.end() if end else len(summary)

@@ -141,30 +141,36 @@ class SummaryEngine(PlanningEngine):
         return self.current_state()
 
     def has_work(self, history: CompactionInput) -> bool:
-        return self._cut(history).has_work
+        return self._plan_cut(history).has_work
 
     def plan(self, history: CompactionInput, state: EngineState) -> SummaryPlan:
         services = self._services
-        given = replace(history, has_model=history.has_model and not history.dry_run)
-        plan = SummaryPlan(given, self._cut(given), services.clock())
+        compaction_input = replace(
+            history, has_model=history.has_model and not history.dry_run
+        )
+        plan = SummaryPlan(
+            compaction_input, self._plan_cut(compaction_input), services.clock()
+        )
         if not plan.cut.has_work or plan.cut.only_prunes:
             return plan
-        marker = marker_text(plan.cut, self.marker, services, given.tools)
-        order = SummaryOrder(plan.cut, given, state, marker)
+        marker = marker_text(plan.cut, self.marker, services, compaction_input.tools)
+        order = SummaryOrder(plan.cut, compaction_input, state, marker)
         return replace(plan, writing=self.begin_writing(order))
 
     def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
         if not isinstance(plan, SummaryPlan):
             raise EngineError(f"{self.name} cannot finish a {type(plan).__name__}")
         if plan.writing is None:
-            made = self._finish_unwritten(plan)
+            compaction = self._finish_unwritten(plan)
         else:
-            written = self.continue_writing(plan.writing, drafts)
-            if not isinstance(written, WrittenSummary):
-                return replace(plan, writing=written)
-            made = self._settle(plan, self._assemble(plan.cut, written))
-        is_preview = plan.given.dry_run and made.changed
-        return _as_preview(made, plan.given.messages) if is_preview else made
+            step = self.continue_writing(plan.writing, drafts)
+            if not isinstance(step, WrittenSummary):
+                return replace(plan, writing=step)
+            compaction = self._settle(plan, self._assemble(plan.cut, step))
+        is_preview = plan.given.dry_run and compaction.changed
+        return (
+            _as_preview(compaction, plan.given.messages) if is_preview else compaction
+        )
 
     def refit_planned(self, given: RefitInput, state: EngineState) -> Compaction:
         """Prune and cut the messages since; the journal covers more if that is not enough."""
@@ -172,13 +178,13 @@ class SummaryEngine(PlanningEngine):
         appended = append_since(given.prepared, given.since, given.start)
         twin = copy.copy(self)
         twin.on_compacted(given.prepared)
-        made = twin._prune_after_summary(history)
-        if made.tokens_after > self._services.budget.compacted_limit:
+        compaction = twin._prune_after_summary(history)
+        if compaction.tokens_after > self._services.budget.compacted_limit:
             plan = twin.plan(history, twin.current_state(state.graph))
-            further = twin.finish(plan, ())
-            if isinstance(further, Compaction) and further.changed:
-                made = further
-        return merge_compactions(appended, made)
+            second_compaction = twin.finish(plan, ())
+            if isinstance(second_compaction, Compaction) and second_compaction.changed:
+                compaction = second_compaction
+        return merge_compactions(appended, compaction)
 
     def pin(self, notes: Sequence[str]) -> None:
         self._notes = tuple(notes)
@@ -212,18 +218,18 @@ class SummaryEngine(PlanningEngine):
         thread = state.get("thread")
         self._facts = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
-    def _cut(self, given: CompactionInput) -> CutPlan:
+    def _plan_cut(self, history: CompactionInput) -> CutPlan:
         """Plan the cut; the last one again if nothing that it depends on differs."""
         key = CompactionInput(
-            list(given.messages),
-            current_tokens=given.current_tokens,
-            system=given.system,
-            tools=given.tools,
-            level=given.level,
+            list(history.messages),
+            current_tokens=history.current_tokens,
+            system=history.system,
+            tools=history.tools,
+            level=history.level,
         )
         if self._last_cut is None or self._last_cut[0] != key:
-            earlier = read_earlier(given.messages)
-            cut = plan_cut(given, earlier, self._services, self._memory)
+            earlier = read_earlier(history.messages)
+            cut = plan_cut(history, earlier, self._services, self._memory)
             self._last_cut = key, cut
         return self._last_cut[1]
 
@@ -232,18 +238,20 @@ class SummaryEngine(PlanningEngine):
         services = self._services
         if plan.cut.has_work:
             return self._settle(plan, plan.cut.pruned_only())
-        why = plan.cut.no_work_reason(services.budget)
+        reason = plan.cut.no_work_reason(services.budget)
         return replace(
-            plan.cut.unchanged(why), duration=services.clock() - plan.started
+            plan.cut.unchanged(reason), duration=services.clock() - plan.started
         )
 
     def _settle(self, plan: SummaryPlan, result: Compaction) -> Compaction:
         """Return the result with its sizes, or the input if it would not be smaller."""
         cut = plan.cut
         services = self._services
-        after = cut.fixed + cut.count(result.messages, result.kept, services.counter)
+        tokens_after = cut.fixed + cut.count(
+            result.messages, result.kept, services.counter
+        )
         reason = reason_for(manual=plan.given.manual, level=plan.given.level)
-        settled = cut.settled(result, after, reason)
+        settled = cut.settled(result, tokens_after, reason)
         return replace(settled, duration=services.clock() - plan.started)
 
     def _prune_after_summary(self, history: CompactionInput) -> Compaction:
@@ -253,20 +261,20 @@ class SummaryEngine(PlanningEngine):
         earlier = read_summary(history.messages)
         cut = plan_cut(history, earlier, services, Memory()).without_middle()
         if cut.tokens_before * cut.scale <= services.budget.compacted_limit:
-            made = cut.unchanged("it is small enough")
+            compaction = cut.unchanged("it is small enough")
         else:
             result = cut.pruned_only()
-            after = cut.fixed + cut.count(
+            tokens_after = cut.fixed + cut.count(
                 result.messages, result.kept, services.counter
             )
-            made = cut.settled(result, after, "background")
-        return replace(made, duration=services.clock() - started)
+            compaction = cut.settled(result, tokens_after, "background")
+        return replace(compaction, duration=services.clock() - started)
 
-    def _assemble(self, cut: CutPlan, written: WrittenSummary) -> Compaction:
+    def _assemble(self, cut: CutPlan, written_summary: WrittenSummary) -> Compaction:
         note = system_note(cut)
         counter = self._services.counter
         text = seal_summary(
-            self._redactor.redact(written.text), self._services.summary_key
+            self._redactor.redact(written_summary.text), self._services.summary_key
         )
         messages, origins = assemble(cut, text, note)
         summary = next(message for message in messages if is_summary(message))
@@ -275,7 +283,7 @@ class SummaryEngine(PlanningEngine):
         if rest is not None:
             tokens -= counter.message(rest)
         return replace(
-            written.result,
+            written_summary.result,
             messages=messages,
             summary=text,
             covered=cut.covered,
@@ -288,16 +296,16 @@ class SummaryEngine(PlanningEngine):
         )
 
 
-def _as_preview(made: Compaction, messages: Messages) -> Compaction:
+def _as_preview(compaction: Compaction, messages: Messages) -> Compaction:
     """Return the plan of a compaction as a preview, with unchanged messages."""
     return replace(
-        made,
+        compaction,
         messages=list(messages),
         kept=tuple(range(len(messages))),
         summary="",
         changed=False,
         reason="preview",
-        steps=(*made.boundaries, *made.steps),
+        steps=(*compaction.boundaries, *compaction.steps),
         usage=(),
         nodes=(),
         state={},

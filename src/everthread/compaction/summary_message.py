@@ -53,8 +53,8 @@ def marker_text(
     tools: Sequence[Mapping[str, Any]] | None,
 ) -> str:
     """Return the first lines of a summary. They name the tools that can read the covered messages."""
-    small = services.budget.is_small
-    marker = text_file("marker_short" if small else name).format(
+    is_small = services.budget.is_small
+    marker = text_file("marker_short" if is_small else name).format(
         count=f"{plan.message_count:,}"
     )
     readers = reading_tools(tools) if services.is_stored else ()
@@ -75,9 +75,11 @@ def pinned_text(
         if remaining < 0:
             break
         lines.insert(0, line)
-    missing = len(notes) - len(lines)
+    missing_count = len(notes) - len(lines)
     warnings = (
-        (f"{missing} pinned notes had no room in the summary",) if missing else ()
+        (f"{missing_count} pinned notes had no room in the summary",)
+        if missing_count
+        else ()
     )
     return "\n".join([PINNED, *lines]) if lines else "", warnings
 
@@ -90,9 +92,9 @@ def without_pins(section: str) -> str:
     start = lines.index(PINNED)
     end = next(
         (
-            at
-            for at in range(start + 1, len(lines))
-            if not lines[at].startswith(("- ", "  "))
+            index
+            for index in range(start + 1, len(lines))
+            if not lines[index].startswith(("- ", "  "))
         ),
         len(lines),
     )
@@ -134,9 +136,9 @@ def write_names(
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
     if not section.room:
         return ""
-    kept = plan.fit.messages
-    shown: set[str] = set()
-    for index, one in enumerate(plan.history.facts):
+    messages = plan.fit.messages
+    shown_names: set[str] = set()
+    for index, facts in enumerate(plan.history.facts):
         if not plan.cut.head_end <= index < plan.cut.tail_start:
-            shown |= read_shown(one, kept[index])
-    return section.text(present, shown, count)
+            shown_names |= read_shown(facts, messages[index])
+    return section.text(present, shown_names, count)

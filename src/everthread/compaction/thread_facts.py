@@ -115,14 +115,18 @@ class ThreadState:
     def apply(self, effect: Effect, turn: int) -> None:
         """Take note of one call."""
         effect = self._end_session(effect)
-        did = CHANGED if effect.kind != "looked" else READ
+        access = CHANGED if effect.kind != "looked" else READ
         if not effect.failed and effect.is_done:
             for path in effect.paths:
-                before = self.files.pop(path, None)
-                keeps = before is not None and before.did == CHANGED
+                previous_state = self.files.pop(path, None)
+                was_changed = (
+                    previous_state is not None and previous_state.did == CHANGED
+                )
                 self.files[path] = FileState(
-                    CHANGED if keeps else did,
-                    before.turn if keeps and before and did == READ else turn,
+                    CHANGED if was_changed else access,
+                    previous_state.turn
+                    if was_changed and previous_state and access == READ
+                    else turn,
                 )
             self._remove_files(effect)
         self.todo = read_todo(effect) or self.todo
@@ -131,19 +135,19 @@ class ThreadState:
             self.directory = clip_words(one_line(directory), 200)
         self.branch = effect.branch or self.branch
         if effect.kind == "ran":
-            self._run(effect, command_key(effect.target), turn)
+            self._record_run(effect, command_key(effect.target), turn)
         self.latest = max(self.latest, turn)
         if not effect.failed:
-            self._close(effect)
+            self._close_failures(effect)
             self._pass_by(effect)
         elif effect.kind != "looked":
-            self._open(effect, turn)
-        self._bound()
+            self._record_failure(effect, turn)
+        self._drop_excess()
 
-    def _open(self, effect: Effect, turn: int) -> None:
+    def _record_failure(self, effect: Effect, turn: int) -> None:
         """Record a failure with a stated error, or with an exit code that no check uses for "no"."""
-        stated = list(effect.errors) or ([effect.tests] if effect.tests else [])
-        lines = stated or ([effect.outcome] if _is_hard_failure(effect) else [])
+        error_texts = list(effect.errors) or ([effect.tests] if effect.tests else [])
+        lines = error_texts or ([effect.outcome] if _is_hard_failure(effect) else [])
         if not lines:
             return
         source = (
@@ -152,8 +156,8 @@ class ThreadState:
             else f"{effect.tool} {effect.target}".strip()
         )
         key = error_key(effect)
-        before = self.errors.pop(key, None)
-        times = before.times + 1 if before else 1
+        previous_error = self.errors.pop(key, None)
+        times = previous_error.times + 1 if previous_error else 1
         self.errors[key] = OpenError(
             source=clip_words(source or effect.tool, 200),
             lines=lines,
@@ -163,22 +167,26 @@ class ThreadState:
             tool=effect.tool if effect.kind == "called" else "",
         )
 
-    def _run(self, effect: Effect, key: str, turn: int) -> None:
+    def _record_run(self, effect: Effect, key: str, turn: int) -> None:
         self.commands.pop(key, None)
         is_test = is_test_command(effect.target) and effect.is_done
         self.commands[key] = CommandState(
             effect.outcome, not effect.failed, turn, is_test
         )
         _, is_running, session = effect.outcome.partition(RUNNING)
-        background = effect.arguments.get(
+        is_background = effect.arguments.get(
             "run_in_background"
         ) is True or effect.target.rstrip().endswith(" &")
-        if (background or is_running) and not effect.failed:
+        if (is_background or is_running) and not effect.failed:
             process = clip_words(effect.target, 200) + (
                 f" (session {session.partition(')')[0]})" if session else ""
             )
             self.processes = [
-                *(one for one in self.processes if one != process),
+                *(
+                    other_process
+                    for other_process in self.processes
+                    if other_process != process
+                ),
                 process,
             ][-8:]
         if effect.target.startswith(("kill", "pkill")):
@@ -189,29 +197,34 @@ class ThreadState:
         if not self.processes or "exit " not in effect.outcome:
             return effect
         mark = f" (session {effect.arguments.get('session_id')})"
-        process = next((one for one in self.processes if one.endswith(mark)), None)
+        process = next(
+            (candidate for candidate in self.processes if candidate.endswith(mark)),
+            None,
+        )
         if process is None:
             return effect
-        self.processes = [one for one in self.processes if one != process]
+        self.processes = [
+            candidate for candidate in self.processes if candidate != process
+        ]
         return effect._replace(
             kind="ran",
             target=process.removesuffix(mark),
             tests=count_tests(effect.output),
         )
 
-    def _close(self, effect: Effect) -> None:
+    def _close_failures(self, effect: Effect) -> None:
         """Close earlier failures after a pass, unless its output states an error too."""
         key = error_key(effect) if self.errors and effect.is_done else ""
-        closed = [
+        closed_keys = [
             failure
             for failure in self.errors
             if failure == key or _answers(effect, key, failure)
         ]
-        closed += (
+        closed_keys += (
             self._find_resolved_by_tests(effect) if effect.tests and self.errors else []
         )
-        if closed and _states_no_error(effect):
-            for key in dict.fromkeys(closed):
+        if closed_keys and _states_no_error(effect):
+            for key in dict.fromkeys(closed_keys):
                 del self.errors[key]
 
     def _pass_by(self, effect: Effect) -> None:
@@ -241,17 +254,17 @@ class ThreadState:
                 if words[:1] == ["rm"] or words[:2] == ["git", "rm"]
                 else ()
             ):
-                for known in [
-                    known
-                    for known in self.files
-                    if known == path or known.endswith(f"/{path}")
+                for known_path in [
+                    known_path
+                    for known_path in self.files
+                    if known_path == path or known_path.endswith(f"/{path}")
                 ]:
-                    del self.files[known]
+                    del self.files[known_path]
 
-    def _bound(self) -> None:
-        for memory, most in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
-            while len(memory) > most:
-                del memory[_least(memory)]
+    def _drop_excess(self) -> None:
+        for memory, limit in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
+            while len(memory) > limit:
+                del memory[_entry_to_forget(memory)]
         while len(self.errors) > MAX_ERRORS:
             self.forgotten.add(key := next(iter(self.errors)))
             del self.errors[key]
@@ -279,24 +292,30 @@ class ThreadState:
             self.commands,
             self.errors,
         )
-        turns: list[int] = [one.turn for memory in memories for one in memory.values()]
+        turns: list[int] = [
+            entry.turn for memory in memories for entry in memory.values()
+        ]
         return max([self.latest, *turns])
 
     def changed_files(self) -> list[str]:
-        return [path for path, one in self.files.items() if one.did == CHANGED]
+        return [
+            path for path, file_state in self.files.items() if file_state.did == CHANGED
+        ]
 
     def last_test(self) -> tuple[str, CommandState] | None:
         tests = [
-            (command, one) for command, one in self.commands.items() if one.is_test
+            (command, state)
+            for command, state in self.commands.items()
+            if state.is_test
         ]
         return tests[-1] if tests else None
 
     def finished(self, facts: Sequence[MessageFacts]) -> ThreadState:
         """Return a copy for a summary that covers these messages: with the names in their outputs, and a root."""
-        other = self.copy()
-        other.names = self.names.with_outputs(facts)
-        other.root = find_root(self.files, self.root)
-        return other
+        state = self.copy()
+        state.names = self.names.with_outputs(facts)
+        state.root = find_root(self.files, self.root)
+        return state
 
     def at_end(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
@@ -341,19 +360,19 @@ class ThreadState:
     def dump(self) -> dict[str, Any]:
         return {
             "files": {
-                path: {"did": one.did, "turn": one.turn}
-                for path, one in self.files.items()
+                path: {"did": state.did, "turn": state.turn}
+                for path, state in self.files.items()
             },
             "commands": {
                 key: {
-                    "outcome": one.outcome,
-                    "is_ok": one.is_ok,
-                    "turn": one.turn,
-                    "is_test": one.is_test,
+                    "outcome": state.outcome,
+                    "is_ok": state.is_ok,
+                    "turn": state.turn,
+                    "is_test": state.is_test,
                 }
-                for key, one in self.commands.items()
+                for key, state in self.commands.items()
             },
-            "errors": {key: asdict(one) for key, one in self.errors.items()},
+            "errors": {key: asdict(state) for key, state in self.errors.items()},
             "todo": [dict(entry) for entry in self.todo],
             "directory": self.directory,
             "branch": self.branch,
@@ -372,20 +391,21 @@ class ThreadState:
         try:
             return cls(
                 files={
-                    path: FileState(**one)
-                    for path, one in data.get("files", {}).items()
+                    path: FileState(**value)
+                    for path, value in data.get("files", {}).items()
                 },
                 commands={
-                    command: CommandState(**one)
-                    for command, one in data.get("commands", {}).items()
+                    command: CommandState(**value)
+                    for command, value in data.get("commands", {}).items()
                 },
                 errors={
-                    key: OpenError(**one) for key, one in data.get("errors", {}).items()
+                    key: OpenError(**value)
+                    for key, value in data.get("errors", {}).items()
                 },
                 todo=[dict(entry) for entry in data.get("todo", [])],
                 directory=str(data.get("directory", "")),
                 branch=str(data.get("branch", "")),
-                processes=[str(one) for one in data.get("processes", [])],
+                processes=[str(value) for value in data.get("processes", [])],
                 messages=int(data.get("messages", 0)),
                 names=NamesInUse.load(data.get("names")),
                 root=str(data.get("root", "")),
@@ -411,8 +431,10 @@ def find_root(paths: Iterable[str], before: str = "") -> str:
     for folder in folders:
         parts = folder.split("/")
         counts.update("/".join(parts[:depth]) for depth in range(3, len(parts) + 1))
-    held = [folder for folder, count in counts.items() if count * 3 >= len(folders) * 2]
-    return max(held, key=len, default="")
+    common_folders = [
+        folder for folder, count in counts.items() if count * 3 >= len(folders) * 2
+    ]
+    return max(common_folders, key=len, default="")
 
 
 def read_todo(effect: Effect) -> list[dict[str, str]]:
@@ -450,10 +472,10 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
-def _least(memory: Mapping[str, Any]) -> str:
+def _entry_to_forget(memory: Mapping[str, Any]) -> str:
     """Return the entry to forget: the oldest that was only read, or else the oldest."""
     return next(
-        (key for key, one in memory.items() if getattr(one, "did", READ) == READ),
+        (key for key, entry in memory.items() if getattr(entry, "did", READ) == READ),
         next(iter(memory)),
     )
 
@@ -478,23 +500,23 @@ def command_key(command: str) -> str:
     if len(text) > _KEY_CHARS:  # between words: half a secret would not be recognised
         text = text[:_KEY_CHARS].rpartition(" ")[0] or text[:_KEY_CHARS]
     while True:
-        bare = (
+        core = (
             text.removesuffix("2>&1")
             .removesuffix("> /dev/null")
             .removesuffix(">/dev/null")
             .rstrip()
         )
-        before, pipe, last = bare.rpartition("|")
+        earlier_stages, pipe, last_stage = core.rpartition("|")
         if (
             pipe
-            and not before.endswith("|")
-            and last.split()[:1]
-            and last.split()[0] in TRIMMING_PROGRAMS
+            and not earlier_stages.endswith("|")
+            and last_stage.split()[:1]
+            and last_stage.split()[0] in TRIMMING_PROGRAMS
         ):
-            bare = before.rstrip()
-        if bare == text:
+            core = earlier_stages.rstrip()
+        if core == text:
             return text
-        text = bare
+        text = core
 
 
 def error_key(effect: Effect) -> str:
@@ -514,12 +536,12 @@ def error_key(effect: Effect) -> str:
 def _folder(effect: Effect) -> str:
     """Return the folder that a command names to run in."""
     changes = _CHANGES_FOLDER.findall(effect.target) if "cd " in effect.target else []
-    named = (
+    folder = (
         changes[-1]
         if changes
         else effect.arguments.get("workdir") or effect.arguments.get("cwd")
     )
-    return named.strip("\"' ").rstrip("/") if isinstance(named, str) else ""
+    return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
 
 
 def _answers(effect: Effect, key: str, failure: str) -> bool:
@@ -528,49 +550,53 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
     A run that names fewer files is another one. A folder that is not named may be any.
     """
     command, _, folder = key.partition(_FOLDER_SEPARATOR)
-    failed, _, failed_in = failure.partition(_FOLDER_SEPARATOR)
-    if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
+    failed_command, _, failed_folder = failure.partition(_FOLDER_SEPARATOR)
+    if effect.kind != "ran" or (folder and failed_folder and folder != failed_folder):
         return False
-    if _reaches_same_end(command, failed):
+    if _reaches_same_end(command, failed_command):
         return True
     words = command.split()
-    theirs = failed.split()
-    if not words or words[:1] != theirs[:1]:
+    failed_words = failed_command.split()
+    if not words or words[:1] != failed_words[:1]:
         return False
-    if command == failed:
+    if command == failed_command:
         return True
     if (
         _is_code(words)
-        or _is_code(theirs)
-        or "&&" in theirs
-        or not set(words) < set(theirs)
+        or _is_code(failed_words)
+        or "&&" in failed_words
+        or not set(words) < set(failed_words)
     ):
         return False
     if len(words) == 1:
         return bool(effect.tests)
-    files, their_files = (
-        {word for word in some[1:] if is_file(word)} for some in (words, theirs)
+    files, failed_files = (
+        {word for word in command_words[1:] if is_file(word)}
+        for command_words in (words, failed_words)
     )
-    return not files or files == their_files
+    return not files or files == failed_files
 
 
-def _reaches_same_end(command: str, failed: str) -> bool:
+def _reaches_same_end(command: str, failed_command: str) -> bool:
     """Return whether a chain ends with the last step of a failed one, after steps of the same programs.
 
     `git add a b && git commit -m M` resolves `git add a && git commit -m M`. Only the beginning of a long command is
     known.
     """
-    *before, last = command.split(" && ")
-    *theirs, end = failed.split(" && ")
-    known = (
-        min(len(last), len(end))
-        if max(len(command), len(failed)) > _LONG_KEY_CHARS
+    *first_steps, last_step = command.split(" && ")
+    *failed_steps, failed_last_step = failed_command.split(" && ")
+    compared_chars = (
+        min(len(last_step), len(failed_last_step))
+        if max(len(command), len(failed_command)) > _LONG_KEY_CHARS
         else None
     )
-    if not before or last[:known] != end[:known]:
+    if (
+        not first_steps
+        or last_step[:compared_chars] != failed_last_step[:compared_chars]
+    ):
         return False
-    return {step.split(" ", 1)[0] for step in before} >= {
-        step.split(" ", 1)[0] for step in theirs
+    return {step.split(" ", 1)[0] for step in first_steps} >= {
+        step.split(" ", 1)[0] for step in failed_steps
     }
 
 
@@ -622,41 +648,45 @@ def read_calls(
 ) -> list[CallRecord]:
     """Return every call from `start` on with its first result, in order. `waiting`: results without a call."""
     waiting = {} if waiting is None else waiting
-    for one in facts[start:]:
-        for number, result in enumerate(one.results):
-            waiting.setdefault(result.call_id, []).append((one, number))
+    for message_facts in facts[start:]:
+        for number, result in enumerate(message_facts.results):
+            waiting.setdefault(result.call_id, []).append((message_facts, number))
     records: list[CallRecord] = []
     for index in range(start, len(facts)):
-        one = facts[index]
-        if one.calls:
+        message_facts = facts[index]
+        if message_facts.calls:
             readings = tuple(
-                [_read_call(call, waiting.get(call.id)) for call in one.calls]
+                [_read_call(call, waiting.get(call.id)) for call in message_facts.calls]
             )
-            if one.effects is None or one.effects[0] != readings:
-                read = zip(one.calls, readings, strict=True)
-                one.effects = (
+            if message_facts.effects is None or message_facts.effects[0] != readings:
+                pairs = zip(message_facts.calls, readings, strict=True)
+                message_facts.effects = (
                     readings,
                     tuple(
                         [
                             (reading or CallFacts(call, None)).effect()
-                            for call, reading in read
+                            for call, reading in pairs
                         ]
                     ),
                 )
             for call, effect, reading in zip(
-                one.calls, one.effects[1], readings, strict=True
+                message_facts.calls, message_facts.effects[1], readings, strict=True
             ):
                 records.append(
                     CallRecord(index, turns[index], effect, "" if reading else call.id)
                 )
         elif (
-            one.rest is not None
-            and one.message.get("role") == "assistant"
-            and EDIT_MARK in (text := text_of(one.rest))
+            message_facts.rest is not None
+            and message_facts.message.get("role") == "assistant"
+            and EDIT_MARK in (text := text_of(message_facts.rest))
         ):
-            one.effects = one.effects or ((), tuple(read_edits(text)))
+            message_facts.effects = message_facts.effects or (
+                (),
+                tuple(read_edits(text)),
+            )
             records += (
-                CallRecord(index, turns[index], effect, "") for effect in one.effects[1]
+                CallRecord(index, turns[index], effect, "")
+                for effect in message_facts.effects[1]
             )
     return records
 
@@ -666,8 +696,8 @@ def _read_call(
 ) -> CallFacts | None:
     if not results:
         return None
-    one, number = results.pop(0)
-    return one.reading(number, call)
+    facts, number = results.pop(0)
+    return facts.reading(number, call)
 
 
 def state_of(messages: Messages) -> ThreadState:

@@ -165,12 +165,14 @@ class CallFacts:
     def is_trimmed(self) -> bool:
         """Whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
         command = self.action.target if self.action else ""
-        before, _, last = command.rpartition("|") if "|" in command else ("", "", "")
-        words = last.split(None, 1)
+        earlier_stages, _, last_stage = (
+            command.rpartition("|") if "|" in command else ("", "", "")
+        )
+        words = last_stage.split(None, 1)
         return (
             bool(words)
             and words[0] in TRIMMING_PROGRAMS
-            and not before.endswith("|")
+            and not earlier_stages.endswith("|")
             and _LOG_COMMAND.search(command) is None
         )
 
@@ -278,28 +280,32 @@ def outcome_of(
     kind: str, text: str, *, failed: bool = False, room: int = MAX_LINE_CHARS // 2
 ) -> str:
     """Return the outcome and the size of the output in a few words. If room is short, size and citation stay."""
-    stored = parse_persisted(text)
-    output = unwrap(stored.preview if stored else text)
+    stored_output = parse_persisted(text)
+    output = unwrap(stored_output.preview if stored_output else text)
     return _outcome(
-        kind, output, stored, _describe_output(kind, output, failed=failed), room=room
+        kind,
+        output,
+        stored_output,
+        _describe_output(kind, output, failed=failed),
+        room=room,
     )
 
 
 def _outcome(
     kind: str,
     output: UnwrappedOutput,
-    stored: PersistedOutput | None,
+    stored_output: PersistedOutput | None,
     parts: Sequence[str],
     *,
     room: int,
 ) -> str:
     end = _size(
         kind,
-        stored
+        stored_output
         or PersistedOutput("", len(output.body), _count_lines(kind, output.body), ""),
     )
-    if stored:
-        end += f", stored as {stored.id}"
+    if stored_output:
+        end += f", stored as {stored_output.id}"
     text = clip_words(
         one_line(", ".join(part for part in parts if part)), room - len(end) - 2
     )
@@ -318,10 +324,10 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
     if error or kind in ("read", "list"):
         return [error]
     if kind == "search":
-        stated = _MATCH_COUNT.search(body[:300])
+        match_count = _MATCH_COUNT.search(body[:300])
         return (
-            [f"{stated[1]} {stated[2]}"]
-            if stated
+            [f"{match_count[1]} {match_count[2]}"]
+            if match_count
             else [_summarize_output(output)]
             if output.data
             else []
@@ -329,12 +335,12 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
     if kind == "web":
         status = _HTTP.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _summarize_output(output)]
-    ran = (
+    figures = (
         _run_figures(output, output.stated_error(failed=failed))
         if kind == _OTHER
         else []
     )
-    return ran or [_summarize_output(output)]
+    return figures or [_summarize_output(output)]
 
 
 def _run_figures(output: UnwrappedOutput, error: str) -> list[str]:
@@ -541,7 +547,7 @@ def _snake(name: str) -> str:
     return _HUMP.sub("_", name[:200]).lower()
 
 
-def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def _first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first given argument of these, as one line."""
     return one_line(_first_argument(arguments, names))
 
@@ -567,9 +573,11 @@ def _code_line(code: str) -> str:
     """Return the line that describes a piece of code: its first comment, or else its first statement."""
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
     comment = _COMMENT.match(lines[0]) if lines else None
-    acts = (line for line in lines if not line.startswith(_NO_ACT))
+    statements = (line for line in lines if not line.startswith(_NO_ACT))
     return clip_words(
-        one_line(comment[1] if comment else next(acts, lines[0] if lines else "")),
+        one_line(
+            comment[1] if comment else next(statements, lines[0] if lines else "")
+        ),
         MAX_LINE_CHARS,
     )
 
@@ -584,16 +592,16 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     """Return details of a call: the range read, the directory searched, the lines written."""
     table = _table()
     if kind == "read":
-        part = _list_arguments(
+        range_text = _list_arguments(
             {
                 name: arguments[name]
                 for name in table.range_arguments
                 if name in arguments
             }
         )
-        return clip_words(f"({part})", 40) if part else ""
+        return clip_words(f"({range_text})", 40) if range_text else ""
     if kind == "search":
-        directory = _first(arguments, table.path_arguments)
+        directory = _first_argument_line(arguments, table.path_arguments)
         return clip_words(f"in {directory}", 40) if directory else ""
     if kind == "write":
         texts = (arguments.get(name) for name in table.body_arguments)
@@ -612,12 +620,12 @@ def _is_range(value: Any) -> bool:
 
 def _list_arguments(arguments: Mapping[str, Any]) -> str:
     """List the first few arguments by name. Show only the names if no value is plain text, a number or a range."""
-    plain = [
+    pairs = [
         clip_words(f"{name}={one_line(str(value))}", len(name) + 41)
         for name, value in arguments.items()
         if isinstance(value, str | int | float) or _is_range(value)
     ]
-    return ", ".join((plain or list(arguments))[:4])
+    return ", ".join((pairs or list(arguments))[:4])
 
 
 # Effects of a call
@@ -769,21 +777,21 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
         code = None
     lines: list[str] = []
     if failed and reading.text:
-        stated = error_lines(
+        error_texts = error_lines(
             output.error or output.body, failed=is_certain, enough=MAX_ERRORS
         )
         lines = [
             clip_words(line, EFFECT_CHARS)
-            for line in map(one_line, stated)
+            for line in map(one_line, error_texts)
             if not says_nothing(line)
         ]
         lines = lines[:MAX_ERRORS] or (
             [clip_words(one_line(error), EFFECT_CHARS)] if error else []
         )
-    running = f"{RUNNING}{output.session})" if output.session else ""
+    session_note = f"{RUNNING}{output.session})" if output.session else ""
     parts = [
         halt,
-        running,
+        session_note,
         f"exit {code}" if code is not None else "failed" if failed else "",
     ]
     if tests:
@@ -806,33 +814,35 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
     """Read the outcome from a line that once replaced the output, with the errors in it or after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
-    told = _SIZE_IN_LINE.sub("", outcome)
+    outcome_text = _SIZE_IN_LINE.sub("", outcome)
     tests = count_tests(outcome) if kind == "ran" else ""
-    halt = find_halt(told) if kind in ("ran", "called") else ""
+    halt = find_halt(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
-        error = leading_error(told)
+        error = leading_error(outcome_text)
     elif (
         reading.is_trimmed
         and not tests
-        and (stated := errors[0] if errors else find_failure(told))
+        and (failure := errors[0] if errors else find_failure(outcome_text))
     ):
         code = None
-        error = stated
+        error = failure
     elif code is None:
         error = _error_without_code("\n".join(errors), tests)
     failed = reading.failed or bool(error or halt) or bool(code and code[1] != "0")
     if failed and not errors:
-        rest = told[code.end() :].split(", ") if code else [told]
-        inside = ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
-        errors = (inside,) if inside else ()
+        segments = outcome_text[code.end() :].split(", ") if code else [outcome_text]
+        error_text = ", ".join(
+            dropwhile(lambda segment: not segment or says_nothing(segment), segments)
+        )
+        errors = (error_text,) if error_text else ()
     parts = [
         halt,
         code[0] if code else "failed" if failed else "",
         "" if code else tests,
     ]
     if not (failed or tests or code) and kind in ("ran", "called"):
-        parts.append(told)
+        parts.append(outcome_text)
     return (
         ", ".join(dict.fromkeys(filter(None, parts))),
         failed,
@@ -913,8 +923,8 @@ def _is_read_only_command(command: str) -> bool:
     if "awk" in command and (">" in command or "system(" in command):
         return False
     return all(
-        _is_read_only_step(part.split())
-        for part in STAGES.split(_QUOTED.sub("Q", command))
+        _is_read_only_step(step.split())
+        for step in STAGES.split(_QUOTED.sub("Q", command))
     )
 
 
@@ -966,20 +976,27 @@ def _is_read_only_step(words: list[str]) -> bool:
     if not words:
         return True
     program = words[0].rpartition("/")[2]
-    rest = words[1:]
+    arguments = words[1:]
     subcommands = table.read_only_programs.get(program)
-    writes = table.writing_arguments.get(program, frozenset())
+    writing_options = table.writing_arguments.get(program, frozenset())
     if subcommands is None or any(
-        word in writes or word.partition("=")[0] in writes for word in rest
+        word in writing_options or word.partition("=")[0] in writing_options
+        for word in arguments
     ):
         return False
-    while rest and rest[0].startswith("-") and rest[0] not in subcommands:
-        rest = rest[2:] if rest[0] in ("-C", "-c") else rest[1:]
+    while (
+        arguments and arguments[0].startswith("-") and arguments[0] not in subcommands
+    ):
+        arguments = arguments[2:] if arguments[0] in ("-C", "-c") else arguments[1:]
     if program == "gh":
-        return len(rest) > 1 and rest[1] in subcommands
-    if program == "git" and rest[:1] in (["branch"], ["remote"]) and len(rest) > 1:
-        return _LISTING_ARGUMENT.fullmatch(rest[1]) is not None
-    return not subcommands or (bool(rest) and rest[0] in subcommands)
+        return len(arguments) > 1 and arguments[1] in subcommands
+    if (
+        program == "git"
+        and arguments[:1] in (["branch"], ["remote"])
+        and len(arguments) > 1
+    ):
+        return _LISTING_ARGUMENT.fullmatch(arguments[1]) is not None
+    return not subcommands or (bool(arguments) and arguments[0] in subcommands)
 
 
 _IDS = ("url", "html_url", "number", "id")
@@ -991,17 +1008,19 @@ def _stated_message(kind: str, output: UnwrappedOutput) -> str:
     """Return the text of a short result; for JSON its message or status, and the id of the created object."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
-        said = one_line(next((value for value in values if isinstance(value, str)), ""))
-        made = ((key, output.data.get(key)) for key in _IDS)
-        name = next(
+        message = one_line(
+            next((value for value in values if isinstance(value, str)), "")
+        )
+        ids = ((key, output.data.get(key)) for key in _IDS)
+        object_id = next(
             (
                 f"{key} {value}"
-                for key, value in made
+                for key, value in ids
                 if isinstance(value, str | int) and value
             ),
             "",
         )
-        return ", ".join(clip_words(text, 100) for text in (said, name) if text)
+        return ", ".join(clip_words(text, 100) for text in (message, object_id) if text)
     if output.data is not None:
         return ""
     if kind == "ran":  # the end of a long output is rarely its outcome
@@ -1035,13 +1054,13 @@ def _paths(
     kind: str, action: Action, call: Call, arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
     if kind == "changed":
-        patched = (
+        patched_paths = (
             PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
             if "File: " in call.arguments
             else []
         )
-        path = _first(arguments, _table().path_arguments)
-        return tuple(dict.fromkeys([*patched, *([path] if path else [])])) or (
+        path = _first_argument_line(arguments, _table().path_arguments)
+        return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
         )
     if kind == "ran":
@@ -1052,10 +1071,10 @@ def _paths(
             )
         if ">" not in command or "code" in arguments:
             return ()
-        written = _REDIRECTED.findall(_QUOTED.sub("Q", command))
+        targets = _REDIRECTED.findall(_QUOTED.sub("Q", command))
         return tuple(
             path
-            for path in dict.fromkeys(written)
+            for path in dict.fromkeys(targets)
             if is_file(path) and not path.startswith("/dev/")
         )
     return (action.target,) if action.kind == "read" and action.target else ()

@@ -49,7 +49,7 @@ class Sentence(NamedTuple):
 @lru_cache(maxsize=512)
 def split_sentences(text: str) -> Sequence[Sentence]:
     """Split the text, in order, at line ends, after punctuation that ends a sentence, and at marked gaps."""
-    pasted = _pasted_lines(text)
+    pasted_flags = _pasted_lines(text)
     sentences: list[Sentence] = []
     position = 0
     for number, line in enumerate(text.split("\n")):
@@ -61,23 +61,23 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                 continue
             cuts = (
                 [end]
-                if pasted[number]
+                if pasted_flags[number]
                 else [*(start + match.end() for match in _END.finditer(part)), end]
             )
-            for cut in cuts:
-                piece = text[start:cut].strip()
-                if not piece:
+            for cut_end in cuts:
+                sentence_text = text[start:cut_end].strip()
+                if not sentence_text:
                     continue
-                minor = pasted[number] or piece.endswith(("?", "？"))
+                is_minor = pasted_flags[number] or sentence_text.endswith(("?", "？"))
                 if (
                     sentences
                     and sentences[-1].end >= start
                     and sentences[-1].end - sentences[-1].start < _MIN_SENTENCE_CHARS
                 ):
-                    sentences[-1] = Sentence(sentences[-1].start, cut, minor)
+                    sentences[-1] = Sentence(sentences[-1].start, cut_end, is_minor)
                 else:
-                    sentences.append(Sentence(start, cut, minor))
-                start = cut
+                    sentences.append(Sentence(start, cut_end, is_minor))
+                start = cut_end
         position += 1 - len(GAP)
     return sentences
 
@@ -122,7 +122,7 @@ def words_of(text: str) -> tuple[str, ...]:
     words: list[str] = []
     for word in spaced:
         if _CJK.search(word):
-            words += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+            words += (word[index : index + 2] for index in range(max(len(word) - 1, 1)))
         else:
             words.append(word)
     return tuple(words)
@@ -159,44 +159,46 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
     """Shorten the text to `room` tokens: its first sentence, then the most informative for their length, in order."""
     if count(text) <= room:
         return text
-    pieces = split_sentences(text)
-    sizes = [count(text[piece.start : piece.end]) + 3 for piece in pieces]
-    if not pieces or sizes[0] > room:
+    sentences = split_sentences(text)
+    sizes = [count(text[sentence.start : sentence.end]) + 3 for sentence in sentences]
+    if not sentences or sizes[0] > room:
         return clip_tokens(
-            text[pieces[0].start : pieces[0].end] if pieces else text, room, count
+            text[sentences[0].start : sentences[0].end] if sentences else text,
+            room,
+            count,
         )
 
     def worth(number: int) -> float:
-        piece = pieces[number]
-        score = rarity.score(text[piece.start : piece.end]) / math.pow(
+        sentence = sentences[number]
+        score = rarity.score(text[sentence.start : sentence.end]) / math.pow(
             sizes[number] + 4, 0.7
         )
-        return score * (0.25 if piece.minor else 1.0)
+        return score * (0.25 if sentence.minor else 1.0)
 
-    chosen = {0}
+    chosen_numbers = {0}
     remaining = room - sizes[0]
     for number in sorted(
-        range(1, len(pieces)), key=lambda number: (-worth(number), -number)
+        range(1, len(sentences)), key=lambda number: (-worth(number), -number)
     ):
         if sizes[number] <= remaining:
-            chosen.add(number)
+            chosen_numbers.add(number)
             remaining -= sizes[number]
-    return join_sentences(text, pieces, sorted(chosen))
+    return join_sentences(text, sentences, sorted(chosen_numbers))
 
 
 def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
     """Join the chosen pieces with the original text between neighbours, and mark the gaps."""
     parts = [f"{GAP} "] if chosen[0] or GAP in text[: pieces[0].start] else []
     parts.append(text[pieces[chosen[0]].start : pieces[chosen[0]].end].strip())
-    for before, number in pairwise(chosen):
-        piece = text[pieces[number].start : pieces[number].end]
-        between = text[pieces[before].end : pieces[number].start]
-        if number > before + 1 or GAP in between:
+    for previous_number, number in pairwise(chosen):
+        sentence_text = text[pieces[number].start : pieces[number].end]
+        between = text[pieces[previous_number].end : pieces[number].start]
+        if number > previous_number + 1 or GAP in between:
             parts[-1] = parts[-1].rstrip()
             if not between.endswith("\n"):
-                piece = piece.lstrip()
+                sentence_text = sentence_text.lstrip()
             between = f"\n{GAP}\n" if "\n" in between else f" {GAP} "
-        parts += (between, piece)
+        parts += (between, sentence_text)
     is_cut = chosen[-1] < len(pieces) - 1 or GAP in text[pieces[-1].end :]
     return "".join(parts).rstrip() + (f" {GAP}" if is_cut else "")
 
@@ -222,11 +224,11 @@ def clip_tokens(text: str, room: int, count: Count) -> str:
         return GAP
     length = min(len(text), room * 8)
     while length > 0:
-        cut = f"{_whole_words(text, length)} {GAP}"
-        over = count(cut) - room
-        if over <= 0:
-            return cut
-        length = min(length - max(over, 1), length * room // (room + over))
+        beginning = f"{_whole_words(text, length)} {GAP}"
+        excess = count(beginning) - room
+        if excess <= 0:
+            return beginning
+        length = min(length - max(excess, 1), length * room // (room + excess))
     return GAP
 
 
@@ -287,11 +289,16 @@ class UserMessage:
         )
         if self.note:
             return f"[{span}: {self.note}]"
-        first, *rest = self.text.split("\n")
-        first = f"\\{first}" if _is_marker(first) else first
-        quoted = [f"\\{line}" if _is_like_ours(line) else line for line in rest]
+        first_line, *other_lines = self.text.split("\n")
+        first_line = f"\\{first_line}" if _is_marker(first_line) else first_line
+        escaped_lines = [
+            f"\\{line}" if _is_like_ours(line) else line for line in other_lines
+        ]
         return "\n".join(
-            [f"[{span}{SHORTENED if self.is_short else ''}] {first}", *quoted]
+            [
+                f"[{span}{SHORTENED if self.is_short else ''}] {first_line}",
+                *escaped_lines,
+            ]
         )
 
 
@@ -302,39 +309,42 @@ def user_message(number: int, text: str) -> UserMessage:
 
 def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str:
     """Render the section within `room` tokens; if nothing fits, one line that says so."""
-    visible = sorted(
+    visible_entries = sorted(
         (entry for entry in entries if entry.note != NOT_SHOWN),
         key=lambda entry: entry.number,
     )
-    if not visible:
+    if not visible_entries:
         return _range(entries, NOT_SHOWN).line if entries else ""
-    distinct = _drop_repeats(visible)
-    was_cut = len(visible) < len(entries)
-    text = _text(distinct)
+    distinct_entries = _drop_repeats(visible_entries)
+    was_cut = len(visible_entries) < len(entries)
+    text = _text(distinct_entries)
     if count(text) <= room and not was_cut:
         return text
-    best = _range(entries).line
+    best_text = _range(entries).line
     remaining = room
-    offers = _Offers(distinct, count)
+    offers = _Offers(distinct_entries, count)
     for _ in range(5):
-        shown = offers.share(remaining)
-        rest = [message for message in shown if message.note != NOT_SHOWN]
-        if was_cut or len(rest) < len(shown):
-            shown = [_range(entries, NOT_SHOWN), *rest]
-        text = _text(shown)
-        spare = room - count(text)
-        if spare >= 0:
-            best = text
-        if 0 <= spare <= room // 50:
+        selection = offers.share(remaining)
+        quotes = [message for message in selection if message.note != NOT_SHOWN]
+        if was_cut or len(quotes) < len(selection):
+            selection = [_range(entries, NOT_SHOWN), *quotes]
+        text = _text(selection)
+        spare_tokens = room - count(text)
+        if spare_tokens >= 0:
+            best_text = text
+        if 0 <= spare_tokens <= room // 50:
             break
-        remaining += spare
-    return best
+        remaining += spare_tokens
+    return best_text
 
 
 def _text(entries: Sequence[UserMessage]) -> str:
     """Return the lines of the entries, and a note about missing numbers."""
-    shown = [entry for entry in entries if not entry.last]
-    gaps = any(after.number > before.number + 1 for before, after in pairwise(shown))
+    single_entries = [entry for entry in entries if not entry.last]
+    gaps = any(
+        next_entry.number > previous_entry.number + 1
+        for previous_entry, next_entry in pairwise(single_entries)
+    )
     notes = any(entry.note == NOT_SHOWN for entry in entries)
     return "\n".join(
         [
@@ -370,11 +380,15 @@ def parse_words(text: str) -> list[UserMessage]:
                 last=int(head[2] or 0),
             )
         )
-        first = line[head.end() :]
+        first_line = line[head.end() :]
         lines = (
             []
             if note
-            else [first[1:] if first.startswith("\\") and _is_marker(first) else first]
+            else [
+                first_line[1:]
+                if first_line.startswith("\\") and _is_marker(first_line)
+                else first_line
+            ]
         )
     close()
     return entries
@@ -387,8 +401,8 @@ def entry_tokens(entry: UserMessage, count: Count) -> int:
 
 def _is_like_ours(line: str) -> bool:
     """Return whether a line, without backslashes, could pass for an entry's first line, a heading or a marker."""
-    bare = line.lstrip("\\")
-    return bool(_HEAD.match(bare) or _HEADING.match(bare)) or _is_marker(bare)
+    text = line.lstrip("\\")
+    return bool(_HEAD.match(text) or _HEADING.match(text)) or _is_marker(text)
 
 
 def _is_marker(line: str) -> bool:
@@ -418,28 +432,28 @@ class _Offers:
         rarity = Rarity(entry.text for entry in entries)
         sentences = [split_sentences(entry.text) for entry in entries]
         latest = {
-            self._key(index, one): index
-            for index, said in enumerate(sentences)
-            for one in said
+            self._key(index, sentence): index
+            for index, message_sentences in enumerate(sentences)
+            for sentence in message_sentences
         }
         self.pieces: list[list[Sentence]] = []
         self.fresh: list[list[int]] = []
-        for index, said in enumerate(sentences):
+        for index, message_sentences in enumerate(sentences):
             pieces: list[Sentence] = []
-            fresh: set[int] = set()
-            for one in said:
+            fresh_numbers: set[int] = set()
+            for sentence in message_sentences:
                 if (
                     pieces
-                    and pieces[-1].end == one.start
-                    and one.end - one.start < _MIN_END_CHARS
+                    and pieces[-1].end == sentence.start
+                    and sentence.end - sentence.start < _MIN_END_CHARS
                 ):
-                    pieces[-1] = pieces[-1]._replace(end=one.end)
+                    pieces[-1] = pieces[-1]._replace(end=sentence.end)
                 else:
-                    pieces.append(one)
-                if latest[self._key(index, one)] == index:
-                    fresh.add(len(pieces) - 1)
+                    pieces.append(sentence)
+                if latest[self._key(index, sentence)] == index:
+                    fresh_numbers.add(len(pieces) - 1)
             self.pieces.append(pieces)
-            self.fresh.append(sorted(fresh))
+            self.fresh.append(sorted(fresh_numbers))
         self.tokens: list[list[int]] = []
         self.best: list[tuple[int, int]] = []
         """Pairs of message and sentence, the highest score first; a message's best sentence comes before its others."""
@@ -455,29 +469,32 @@ class _Offers:
                     texts, self.tokens[index], pieces, strict=True
                 )
             ]
-            most = max(scores, default=0.0)
+            best_score = max(scores, default=0.0)
             worths += (
                 (
-                    scores[at] * (_BEST_SENTENCE_WEIGHT if scores[at] == most else 1.0),
+                    scores[position]
+                    * (
+                        _BEST_SENTENCE_WEIGHT if scores[position] == best_score else 1.0
+                    ),
                     index,
-                    at,
+                    position,
                 )
-                for at in self.fresh[index]
+                for position in self.fresh[index]
             )
         self.best = [
-            (index, at)
-            for _, index, at in sorted(
-                worths, key=lambda one: (-one[0], -one[1], one[2])
+            (index, position)
+            for _, index, position in sorted(
+                worths, key=lambda worth: (-worth[0], -worth[1], worth[2])
             )
         ]
 
     def words(self, index: int, number: int) -> str:
-        piece = self.pieces[index][number]
-        return self.entries[index].text[piece.start : piece.end].strip()
+        sentence = self.pieces[index][number]
+        return self.entries[index].text[sentence.start : sentence.end].strip()
 
-    def _key(self, index: int, piece: Sentence) -> str:
+    def _key(self, index: int, sentence: Sentence) -> str:
         """Return the key that equal sentences share: their text."""
-        return self.entries[index].text[piece.start : piece.end].strip()
+        return self.entries[index].text[sentence.start : sentence.end].strip()
 
     def share(self, room: int) -> list[UserMessage]:
         """Keep short messages whole and the first sentence of longer ones; fill the room with the best sentences.
@@ -489,11 +506,11 @@ class _Offers:
         if not fill.open_all():
             fill = _Fill(self, room - 3 * _NUMBER_TOKENS)
         fill.take_best()
-        shown = fill.shown()
+        messages = fill.list_messages()
         return (
-            shown
-            if len(shown) == len(self.entries)
-            else [_range(self.entries, NOT_SHOWN), *shown]
+            messages
+            if len(messages) == len(self.entries)
+            else [_range(self.entries, NOT_SHOWN), *messages]
         )
 
 
@@ -509,13 +526,13 @@ class _Fill:
     def open_all(self) -> bool:
         """Take every short message, of others the first sentence or its beginning; whether all fit."""
         offers = self._offers
-        for index, fresh in enumerate(offers.fresh):
+        for index, fresh_numbers in enumerate(offers.fresh):
             is_short = (
-                sum(offers.tokens[index][number] for number in fresh)
+                sum(offers.tokens[index][number] for number in fresh_numbers)
                 <= _SHORT_MESSAGE_TOKENS
             )
-            if (fresh or not offers.pieces[index]) and not self._take(
-                index, fresh if is_short else ()
+            if (fresh_numbers or not offers.pieces[index]) and not self._take(
+                index, fresh_numbers if is_short else ()
             ):
                 return False
         return True
@@ -530,36 +547,38 @@ class _Fill:
 
     def _take(self, index: int, numbers: Iterable[int]) -> bool:
         """Take these sentences, with the first of a message also its first sentence or its beginning, if all fit."""
-        chosen = self._chosen.get(index, set())
+        chosen_numbers = self._chosen.get(index, set())
         tokens = self._offers.tokens[index]
         price = 0
-        added = {*numbers} - chosen
-        clipped = []
+        new_numbers = {*numbers} - chosen_numbers
+        clipped_numbers = []
         if index not in self._chosen:
-            first = [
+            opening_numbers = [
                 number
                 for number in self._offers.fresh[index][:1]
-                if number not in added
+                if number not in new_numbers
             ]
-            clipped = [
-                number for number in first if tokens[number] > _SHORT_MESSAGE_TOKENS
+            clipped_numbers = [
+                number
+                for number in opening_numbers
+                if tokens[number] > _SHORT_MESSAGE_TOKENS
             ]
-            added.update(first if not clipped else ())
-            price = _NUMBER_TOKENS + _SHORT_MESSAGE_TOKENS * len(clipped)
-        price += sum(tokens[number] for number in added)
+            new_numbers.update(opening_numbers if not clipped_numbers else ())
+            price = _NUMBER_TOKENS + _SHORT_MESSAGE_TOKENS * len(clipped_numbers)
+        price += sum(tokens[number] for number in new_numbers)
         if price > self._room:
             return False
         self._room -= price
-        self._chosen[index] = chosen | added
-        self._clipped.update((index, number) for number in clipped)
+        self._chosen[index] = chosen_numbers | new_numbers
+        self._clipped.update((index, number) for number in clipped_numbers)
         return True
 
-    def shown(self) -> list[UserMessage]:
+    def list_messages(self) -> list[UserMessage]:
         entries = (
             self._entry(index, entry)
             for index, entry in enumerate(self._offers.entries)
         )
-        return [shown for shown in entries if shown is not None]
+        return [entry for entry in entries if entry is not None]
 
     def _entry(self, index: int, entry: UserMessage) -> UserMessage | None:
         pieces = self._offers.pieces[index]
@@ -569,16 +588,16 @@ class _Fill:
         if len(numbers) == len(pieces):
             return entry
         opening = ""
-        clipped = self._clipped.get(index)
-        if clipped is not None and clipped not in numbers:
+        clipped_number = self._clipped.get(index)
+        if clipped_number is not None and clipped_number not in numbers:
             opening = clip_tokens(
-                self._offers.words(index, clipped),
+                self._offers.words(index, clipped_number),
                 _SHORT_MESSAGE_TOKENS - 4,
                 self._offers.count,
             )
-        rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
+        quote = join_sentences(entry.text, pieces, numbers) if numbers else ""
         text = " ".join(
-            filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest))
+            filter(None, (opening, quote.removeprefix(f"{GAP} ") if opening else quote))
         )
         return UserMessage(entry.number, text, is_short=True) if text else None
 

@@ -206,9 +206,9 @@ class Database(ABC):
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the error as an Everthread error, or unchanged if it is not from the database."""
-        for kinds, ours, words in self.causes:
+        for kinds, error_type, words in self.causes:
             if isinstance(error, kinds):
-                return ours(
+                return error_type(
                     f"{self.location}: {words.format(' '.join(str(error).split()))}"
                 )
         return error
@@ -271,9 +271,9 @@ MAX_ID = 2**62
 
 def equal_to(columns: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Return a condition that these columns have these values, and the values. None matches any value."""
-    chosen = {column: value for column, value in columns.items() if value is not None}
-    return " AND ".join(f"{column} = ?" for column in chosen) or "1 = 1", list(
-        chosen.values()
+    values = {column: value for column, value in columns.items() if value is not None}
+    return " AND ".join(f"{column} = ?" for column in values) or "1 = 1", list(
+        values.values()
     )
 
 

@@ -44,10 +44,10 @@ class IndexPiece(NamedTuple):
 def searchable_text(message: Mapping[str, Any]) -> str:
     """Everything a message says and does: words, calls with their arguments, results."""
     words = [text_of(message)] if message.get("role") != "tool" else []
-    called = [f"{call.name} {call.arguments}" for call in calls_of(message)]
+    calls = [f"{call.name} {call.arguments}" for call in calls_of(message)]
     return "\n".join(
         text
-        for text in (*words, *called, *(result.text for result in results_of(message)))
+        for text in (*words, *calls, *(result.text for result in results_of(message)))
         if text
     )
 
@@ -80,10 +80,10 @@ def cut_text(text: str) -> Iterator[TextCut]:
         size = min(2 * size, PIECE_CHARS)
 
 
-def _find_seam(text: str, at: int, reach: int) -> int:
-    """Return the position after the last white space before `at`; `at` itself if there is none within `reach`."""
-    space = max(text.rfind(mark, at - reach, at) for mark in " \n")
-    return space + 1 if space >= 0 else at
+def _find_seam(text: str, position: int, reach: int) -> int:
+    """Return the position after the last white space before this one; this one if there is none within `reach`."""
+    space = max(text.rfind(mark, position - reach, position) for mark in " \n")
+    return space + 1 if space >= 0 else position
 
 
 def _has_few_repeats(terms: str) -> bool:

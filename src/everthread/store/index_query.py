@@ -133,7 +133,10 @@ def parse_query(text: str) -> ParsedQuery:
         tuple(dict.fromkeys(phrases))
         for phrases in (in_a_row, exact_phrases, typed_phrases, loose_phrases)
     )
-    return ParsedQuery(tuple(dict.fromkeys(way for way in ways if way)), tuple(runs))
+    return ParsedQuery(
+        tuple(dict.fromkeys(way for way in ways if way)),
+        tuple(runs),
+    )
 
 
 def _typed_phrases(text: str, run: list[str], *, is_prefix: bool) -> list[QueryPhrase]:

@@ -86,14 +86,14 @@ def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
     Empty if nothing waits.
     """
     batches: list[list[IndexPart]] = []
-    room = chars = 0
+    pieces_left = chars = 0
     for entry in _list_waiting(tx):
         for part in _split_entry(entry):
-            if room < len(part.cuts) or not batches:
+            if pieces_left < len(part.cuts) or not batches:
                 batches.append([])
-                room = WRITE_PIECES
+                pieces_left = WRITE_PIECES
             batches[-1].append(part)
-            room -= len(part.cuts)
+            pieces_left -= len(part.cuts)
         chars += len(entry.text)
         if chars > most:
             break
@@ -124,13 +124,13 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
             "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
             [row[2] for row in some if row[2] is not None],
         )
-        stored = {row[0]: row[1:] for row in messages}
+        rows_by_id = {row[0]: row[1:] for row in messages}
         for row in some:
             output, thread = row[3:]
             if output is not None:
                 yield IndexEntry(*row[:4], *_load_cited(tx, thread, output))
-            elif row[2] in stored:
-                *columns, body = stored[row[2]]
+            elif row[2] in rows_by_id:
+                *columns, body = rows_by_id[row[2]]
                 fields: Row = (*columns, searchable_text(decode_body(body)))
                 yield IndexEntry(*row[:4], *fields)
             else:

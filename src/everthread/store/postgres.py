@@ -105,20 +105,26 @@ class PostgresConnection(Connection):
         self._execute(sql, values)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        left = [tuple(row) for row in rows]
+        remaining_rows = [tuple(row) for row in rows]
         insert = _INSERT.fullmatch(sql)
-        count = VALUES_AT_ONCE // len(left[0]) if insert and left else 0
+        count = (
+            VALUES_AT_ONCE // len(remaining_rows[0]) if insert and remaining_rows else 0
+        )
         if insert and count > 1:
-            whole = len(left) // count * count
-            together = insert[1] + ", ".join([insert[2]] * count)
-            for start in range(0, whole, count):
+            batched_count = len(remaining_rows) // count * count
+            batch_sql = insert[1] + ", ".join([insert[2]] * count)
+            for start in range(0, batched_count, count):
                 self.run(
-                    together,
-                    list(itertools.chain.from_iterable(left[start : start + count])),
+                    batch_sql,
+                    list(
+                        itertools.chain.from_iterable(
+                            remaining_rows[start : start + count]
+                        )
+                    ),
                 )
-            left = left[whole:]
+            remaining_rows = remaining_rows[batched_count:]
         with self.raw.cursor() as cursor:
-            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), left)
+            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), remaining_rows)
 
     @property
     def in_transaction(self) -> bool:
@@ -255,10 +261,10 @@ class PostgresWriter(PostgresConnection):
 
 def match_windows(tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
     """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
-    last: int | None = tx.value("SELECT MAX(piece_id) FROM search")
-    before = 0 if last is None else min(question.before, last + 1)
+    newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
+    end_id = 0 if newest_id is None else min(question.before, newest_id + 1)
     matches: list[Row] = []
-    for number, (bits, first, end) in enumerate(id_windows(question.first, before)):
+    for number, (bits, first, end) in enumerate(id_windows(question.first, end_id)):
         # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
         by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
         matches += match_window(
@@ -349,21 +355,22 @@ def _terms_query(question: IndexQuery) -> str:
         (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.prefix)
         for phrase in question.phrases
     )
-    wanted = [f"({run}{':*' if prefix else ''})" for run, prefix in runs]
-    wanted += [
+    conditions = [f"({run}{':*' if prefix else ''})" for run, prefix in runs]
+    conditions += [
         "({})".format(" | ".join(f"'{term}'" for term in terms))
         for terms in question.one_of
     ]
-    return " & ".join(wanted)
+    return " & ".join(conditions)
 
 
 def as_tsvector(terms: str) -> str:
     """The terms with their positions, as a literal no parser touches."""
-    places: dict[str, list[str]] = {}
+    positions_by_term: dict[str, list[str]] = {}
     for position, term in enumerate(terms.split()[:MAX_TERMS], 1):
-        places.setdefault(term, []).append(str(position))
+        positions_by_term.setdefault(term, []).append(str(position))
     return " ".join(
-        f"'{term}':{','.join(at[:MAX_REPEATS])}" for term, at in places.items()
+        f"'{term}':{','.join(positions[:MAX_REPEATS])}"
+        for term, positions in positions_by_term.items()
     )
 
 
@@ -468,16 +475,16 @@ class PostgresDatabase(Database):
                 f"{self.location}: has the encoding {encoding}; a store needs a database with UTF8"
             )
         has_table = connection.value("SELECT to_regclass('schema_version')")
-        before = current_version(connection) if has_table else 0
-        refuse_newer(before, self.migrations, self.location)
-        if not before and not create:
+        old_version = current_version(connection) if has_table else 0
+        refuse_newer(old_version, self.migrations, self.location)
+        if not old_version and not create:
             raise no_store_error(self.location)
-        if before < self.migrations[-1].number:
+        if old_version < self.migrations[-1].number:
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
             apply_missing(connection, self.migrations)
             connection.commit()
-        return before
+        return old_version
 
     def connect_writer(self) -> Connection:
         raw = self._connect()
@@ -563,7 +570,7 @@ class PostgresDatabase(Database):
             else {}
         )
         with new_private_file(target):
-            done = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
+            process = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
                 [
                     tool,
                     "--format=custom",
@@ -575,9 +582,9 @@ class PostgresDatabase(Database):
                 text=True,
                 check=False,
             )
-            if done.returncode:
+            if process.returncode:
                 raise StoreError(
-                    f"{self.location}: pg_dump failed: {' '.join(done.stderr.split())}"
+                    f"{self.location}: pg_dump failed: {' '.join(process.stderr.split())}"
                 )
 
     def vacuum(self, connection: Connection) -> None:

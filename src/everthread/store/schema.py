@@ -65,9 +65,9 @@ def apply_missing(tx: Tx, migrations: Sequence[Migration]) -> None:
     tx.run(
         "CREATE TABLE IF NOT EXISTS schema_version (number INTEGER PRIMARY KEY, name TEXT NOT NULL)"
     )
-    done = current_version(tx)
+    version = current_version(tx)
     for migration in migrations:
-        if migration.number <= done:
+        if migration.number <= version:
             continue
         for statement in migration.statements:
             tx.run(statement)

@@ -156,13 +156,13 @@ class SqliteConnection(Connection):
 
     def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
         """Matches, read newest first, so that the cost grows with the matches, not with the store."""
-        ranks, ranked = (
+        ranks, rank_values = (
             (", counts(search, ?)", (len(question.weighed),))
             if question.weighed
             else ("", ())
         )
         sql, values = _select_sql(question, ranks, limit)
-        rows = self.all(sql, (*ranked, *values))
+        rows = self.all(sql, (*rank_values, *values))
         return [
             IndexMatch(
                 row[0],
@@ -237,19 +237,19 @@ class SqliteDatabase(Database):
             self._make()
         deadline = time.monotonic() + BUSY_SECONDS
         try:
-            before = number = self._version() if self.path.exists() else 0
-            if not before and not create:
+            old_version = version = self._version() if self.path.exists() else 0
+            if not old_version and not create:
                 raise no_store_error(self.location)
-            while number < self.migrations[-1].number:
+            while version < self.migrations[-1].number:
                 self._migrate(deadline)
-                number = self._version()
+                version = self._version()
         except apsw.Error as error:
             raise self.explain(error) from error
         except OSError as error:
             raise StoreReadOnlyError(
                 f"{self.location}: cannot be read: {error.strerror or error}"
             ) from error
-        return before
+        return old_version
 
     def _make(self) -> None:
         try:
@@ -264,9 +264,9 @@ class SqliteDatabase(Database):
     def _version(self) -> int:
         """Return the file's schema number. Refuse a file of another program before anything in it is changed."""
         with self.path.open("rb") as file:
-            begins = file.read(len(FILE_MAGIC))
+            file_start = file.read(len(FILE_MAGIC))
         # A very short file would be taken for an empty database.
-        if begins not in (
+        if file_start not in (
             b"",
             FILE_MAGIC,
         ):
@@ -399,13 +399,13 @@ def _select_sql(
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the SELECT of the newest matching ids with their computed columns, and its values."""
     # Ranked terms come first: the function `counts` knows phrases by their number.
-    wanted = [f'"{term}"' for term in question.weighed]
-    wanted += [
+    phrases = [f'"{term}"' for term in question.weighed]
+    phrases += [
         _fts_phrase(phrase)
         for phrase in question.phrases
         if len(phrase.terms) > 1 or phrase.prefix
     ]
-    parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
+    parts = [f"terms : ({' AND '.join(phrases)})"] if phrases else []
     parts += [
         "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms))
         for terms in question.one_of

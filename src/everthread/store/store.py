@@ -103,8 +103,8 @@ def reads(
     """A method of the store: the result of `work`, read in one snapshot."""
 
     @functools.wraps(work)
-    async def method(self: Store, /, *args: P.args, **named: P.kwargs) -> T:
-        return await self._read(work, *args, **named)
+    async def method(self: Store, /, *args: P.args, **keywords: P.kwargs) -> T:
+        return await self._read(work, *args, **keywords)
 
     return method
 
@@ -138,16 +138,16 @@ class Store:
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
     async def _read(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
         """The result of `work`, read in one snapshot."""
-        return await self._readers.read(lambda tx: work(tx, *args, **named))
+        return await self._readers.read(lambda tx: work(tx, *args, **keywords))
 
     async def _write(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
         """Return the result of `work`, which changes no thread, once it is durable."""
-        result: T = await self._writer.write(lambda tx: work(tx, *args, **named))
+        result: T = await self._writer.write(lambda tx: work(tx, *args, **keywords))
         return result
 
     async def _change(
@@ -155,11 +155,11 @@ class Store:
         thread: str | None,
         work: Callable[Concatenate[Tx, P], T],
         *args: P.args,
-        **named: P.kwargs,
+        **keywords: P.kwargs,
     ) -> T:
         """Return the result of `work`, which changes a thread, once it is durable."""
         result: T = await self._writer.write(
-            lambda tx: work(tx, *args, **named), session=thread
+            lambda tx: work(tx, *args, **keywords), session=thread
         )
         return result
 
@@ -201,14 +201,14 @@ class Store:
     ) -> list[StoredMessage]:
         """Append messages to the thread. A new message reopens a thread; a known event is not changed."""
         request = message_sql.AppendRequest(session_id, new, self._clock(), lease)
-        stored: list[StoredMessage] = await self._writer.write_together(
+        stored_messages: list[StoredMessage] = await self._writer.write_together(
             message_sql.append_messages,
             request,
             session=session_id,
             prepare=request.prepare,
         )
         self._index_soon()
-        return stored
+        return stored_messages
 
     messages = reads(message_sql.list_messages)
     history = reads(message_sql.load_history)
@@ -307,7 +307,7 @@ class Store:
     ) -> StoredOutput:
         """Store, read back, and only then let the thread cite it."""
         content = await asyncio.to_thread(output_sql.compress_output, text)
-        stored = await self._change(
+        output = await self._change(
             thread,
             output_sql.put_output,
             thread,
@@ -318,7 +318,7 @@ class Store:
             now=self._clock(),
         )
         self._index_soon()
-        return stored
+        return output
 
     output = reads(output_sql.load_output)
     outputs = reads(output_sql.list_outputs)
@@ -345,17 +345,17 @@ class Store:
         return await self._read_indexed(recall.recall_passages, query, question)
 
     async def _read_indexed(
-        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
         """Return the result of `work` on an index that holds everything appended before. Index the rest first."""
 
         def read_if_indexed(tx: Tx) -> list[T]:
-            return [] if indexing.is_waiting(tx) else [work(tx, *args, **named)]
+            return [] if indexing.is_waiting(tx) else [work(tx, *args, **keywords)]
 
         results = await self._read(read_if_indexed)
         if not results:
             await self._index_all()
-            return await self._read(work, *args, **named)
+            return await self._read(work, *args, **keywords)
         return results[0]
 
     async def index_appended(self) -> None:
@@ -516,9 +516,9 @@ class Store:
             if len(self._successes) >= MAX_SUCCESSES:
                 self._successes.clear()
             self._successes[key] = prompt
-            given = (base_url, model, headers, tenant, prompt, now)
+            values = (base_url, model, headers, tenant, prompt, now)
             await self._writer.write(
-                lambda tx: state.record_success(tx, *given), lazy=True
+                lambda tx: state.record_success(tx, *values), lazy=True
             )
 
     async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
@@ -692,11 +692,11 @@ class Store:
         def work(
             tx: Tx,
         ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
-            stored = [state.get_state(tx, scope, key) for scope, key in states]
-            found, search = client_threads.match_rewrites(
+            stored_states = [state.get_state(tx, scope, key) for scope, key in states]
+            matches, search = client_threads.match_rewrites(
                 tx, tenant, engines, digests, skeletons, before=last_search
             )
-            return found, search, stored
+            return matches, search, stored_states
 
         is_long = last_search is None and len(digests) > client_threads.DIGESTS_AT_ONCE
         read = self._readers.read if is_long else self._readers.read_short

@@ -56,10 +56,10 @@ _PLAIN_START = b"{"[0]
 
 def pack_body(body: str) -> bytes:
     """Return a message's JSON in its stored form: compressed unless it is short."""
-    plain = body.encode()
-    if len(plain) < MIN_COMPRESSED_BYTES:
-        return plain
-    return zlib.compress(plain, _COMPRESSION_LEVEL)
+    encoded_body = body.encode()
+    if len(encoded_body) < MIN_COMPRESSED_BYTES:
+        return encoded_body
+    return zlib.compress(encoded_body, _COMPRESSION_LEVEL)
 
 
 def unpack_body(stored: bytes) -> str:

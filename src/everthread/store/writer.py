@@ -151,32 +151,38 @@ class StoreWriter:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        due: float | None = None
+        sync_time: float | None = None
         """When commits must be on the disk, unless a caller waits for that sooner."""
-        going = True
-        while going:
-            batch, going = self._take(due)
-            waiting = [item for item in batch if not item.is_early]
+        is_running = True
+        while is_running:
+            batch, is_running = self._take(sync_time)
+            waiting_items = [item for item in batch if not item.is_early]
             if batch:
                 connection = self._write_batch(connection, batch)
                 _deliver([item for item in batch if item.is_early])
-                if due is None and not all(item.is_lazy for item in batch):
-                    due = time.monotonic() + SYNC_DELAY_SECONDS
-            if waiting or not going or (due is not None and time.monotonic() >= due):
-                connection = self._sync(connection, waiting)
-                due = None
-                _deliver(waiting)
+                if sync_time is None and not all(item.is_lazy for item in batch):
+                    sync_time = time.monotonic() + SYNC_DELAY_SECONDS
+            if (
+                waiting_items
+                or not is_running
+                or (sync_time is not None and time.monotonic() >= sync_time)
+            ):
+                connection = self._sync(connection, waiting_items)
+                sync_time = None
+                _deliver(waiting_items)
                 if connection is not None:
                     connection.tidy()
         if connection is not None:
             connection.close()
 
-    def _take(self, due: float | None) -> tuple[list[_WriteItem], bool]:
-        """Return the queued items, up to a full batch, and whether to continue; no items if none come before `due`."""
+    def _take(self, sync_time: float | None) -> tuple[list[_WriteItem], bool]:
+        """Return the queued items, up to a full batch, and whether to continue; none if none come by `sync_time`."""
         batch: list[_WriteItem] = []
         try:
             item = self._queue.get(
-                timeout=None if due is None else max(0.0, due - time.monotonic())
+                timeout=None
+                if sync_time is None
+                else max(0.0, sync_time - time.monotonic())
             )
             while item is not None:
                 batch.append(item)
@@ -255,9 +261,9 @@ class StoreWriter:
         connection.begin()
         try:
             for group in _group_items(_order_by_thread(connection, batch)):
-                many = group[0].many
-                if len(group) > 1 and many is not None:
-                    results = many(connection, [item.request for item in group])
+                batch_work = group[0].many
+                if len(group) > 1 and batch_work is not None:
+                    results = batch_work(connection, [item.request for item in group])
                 else:
                     results = [item.work(connection) for item in group]
                 for item, result in zip(group, results, strict=True):
@@ -286,11 +292,11 @@ class StoreWriter:
 
     def _run_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
         """Run several requests of one kind in one savepoint; if one fails, undo all of them and return False."""
-        many = group[0].many
-        assert many is not None
+        batch_work = group[0].many
+        assert batch_work is not None
         connection.savepoint()
         try:
-            results = many(connection, [item.request for item in group])
+            results = batch_work(connection, [item.request for item in group])
             connection.release()
         except Exception as error:
             if not self._can_go_on(connection, error):
@@ -330,10 +336,10 @@ def _order_by_thread(
 
     Otherwise two processes that change the same two threads would wait for each other.
     """
-    named = {item.session for item in batch if item.session is not None}
+    sessions = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.lock:
         return batch
-    threads = find_threads(connection, sorted(named)) if len(named) > 1 else {}
+    threads = find_threads(connection, sorted(sessions)) if len(sessions) > 1 else {}
     return sorted(
         batch,
         key=lambda item: (
@@ -479,13 +485,15 @@ class ReaderPool:
         self, job: _ReadJob, reading: asyncio.Future[Any]
     ) -> None:
         while self._away_seconds is not None:
-            begun = time.monotonic()
-            done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)
-            if done:
+            start_time = time.monotonic()
+            finished_reads, _ = await asyncio.wait(
+                {reading}, timeout=self._away_seconds
+            )
+            if finished_reads:
                 break
             is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
             # One that answers others meanwhile is slow, not away.
-            if is_waiting and self.answered_at < begun:
+            if is_waiting and self.answered_at < start_time:
                 self._away_until = time.monotonic() + AWAY_PAUSE_SECONDS
                 raise self._unreachable()
 

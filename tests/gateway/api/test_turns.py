@@ -250,7 +250,7 @@ async def test_hygiene_that_fails_is_told_and_drops_nothing(tmp_path: Path) -> N
     def spoiled(opened: Any) -> Any:
         async def spoil(**given: Any) -> Any:
             agent = await opened(**given)
-            agent.conversation.hygiene = broken
+            agent.conversation.compact_for_hygiene = broken
             return agent
 
         return spoil

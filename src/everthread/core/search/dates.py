@@ -102,9 +102,13 @@ def named_spans(text: str, now: float) -> list[DateSpan]:
     text = text.casefold()
     moment = datetime.fromtimestamp(now, UTC)
     seasons = list(_seasons(text, moment))
-    taken = {index for span in seasons for index in range(*span.at)}
+    season_positions = {index for span in seasons for index in range(*span.at)}
     return [
-        *(span for span in _absolute(text, moment) if span.at[0] not in taken),
+        *(
+            span
+            for span in _absolute(text, moment)
+            if span.at[0] not in season_positions
+        ),
         *seasons,
         *_relative(text, moment),
     ]
@@ -188,19 +192,20 @@ def _span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:
 def _pattern() -> re.Pattern[str]:
     """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
     month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
-    of = r"(?:de |of )?"
-    nth = r"(?:st|nd|rd|th|\.)?"
-    then = r"(?:, ?| )"
-    within = r"(?:in|im|en|since|during|of|last|for|until)"
+    of_word = r"(?:de |of )?"
+    ordinal = r"(?:st|nd|rd|th|\.)?"
+    separator = r"(?:, ?| )"
+    preposition = r"(?:in|im|en|since|during|of|last|for|until)"
     return re.compile(
-        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
-        rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
-        rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
+        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){ordinal}{separator}(?P<year1>\d{{4}})\b|"
+        rf"\b(?P<day2>\d{{1,2}}){ordinal} {of_word}(?P<name2>{month}){separator}{of_word}(?P<year2>\d{{4}})\b|"
+        rf"\b(?P<name3>{month}){separator}{of_word}(?P<year3>\d{{4}})\b|"
         r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})(?:\b|(?=t\d))|"
         r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
         r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
-        rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
-        rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
-        rf"\b{within} (?:early |late |mid[- ])?(?P<name9>{month})\b(?!{then}{of}\d)|"
-        rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
+        rf"\b(?:on|by|before|after|from|{preposition}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){ordinal}"
+        rf"(?!\w|{separator}\d{{4}})|"
+        rf"\b(?P<day8>\d{{1,2}}){ordinal} {of_word}(?P<name8>{month})\b|"
+        rf"\b{preposition} (?:early |late |mid[- ])?(?P<name9>{month})\b(?!{separator}{of_word}\d)|"
+        rf"\b{preposition} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
     )

@@ -148,16 +148,16 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
     ]
     # Between the messages before and after it: an answer is read with its question.
     for excerpt in page.excerpts:
-        before = f"(before, {excerpt.before})\n" if excerpt.before else ""
-        after = f"\n(after, {excerpt.after})" if excerpt.after else ""
+        line_before = f"(before, {excerpt.before})\n" if excerpt.before else ""
+        line_after = f"\n(after, {excerpt.after})" if excerpt.after else ""
         blocks.append(
-            f"{heading(excerpt, threads=threads)}:\n{before}{quote_excerpt(excerpt.text)}{after}"
+            f"{heading(excerpt, threads=threads)}:\n{line_before}{quote_excerpt(excerpt.text)}{line_after}"
         )
     if page.next is None:
         blocks.append("[That was all.]")
     else:
-        more = "There may be more" if ids else "Not all was looked through"
-        blocks.append(f"[{more}; go on with offset {page.next}]")
+        remainder = "There may be more" if ids else "Not all was looked through"
+        blocks.append(f"[{remainder}; go on with offset {page.next}]")
     return "\n\n".join(blocks)
 
 
@@ -174,14 +174,14 @@ def passage_text(passage: Passage, *, tool: str) -> str:
             "That was all of it; do not go on."
         )
     remaining = passage.size - passage.end
-    more = (
+    remainder = (
         f"{remaining:,} more characters; go on with offset {passage.end}"
         if remaining
         else "That was all of it."
     )
     span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
-    whose = f"{_whose(passage)}, " if passage.role else ""
-    return f"{tool} {passage.id}: {whose}{span}\n\n{passage.text}\n\n[{more}]"
+    source = f"{_whose(passage)}, " if passage.role else ""
+    return f"{tool} {passage.id}: {source}{span}\n\n{passage.text}\n\n[{remainder}]"
 
 
 def about_text(passage: Passage, *, tool: str, reader: str) -> str:
@@ -208,8 +208,8 @@ def _whose(source: Excerpt | Passage) -> str:
     else:
         author = f"{source.role} ({tool})" if tool else source.role
     turn = "" if source.turn is None else f", turn {source.turn}"
-    when = "" if source.created is None else f", {moment(source.created)}"
-    return f"{author}{turn}{when}"
+    time = "" if source.created is None else f", {moment(source.created)}"
+    return f"{author}{turn}{time}"
 
 
 def _nothing_found(search: str, where: str, offset: int, unsearched: str) -> str:

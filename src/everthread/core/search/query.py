@@ -53,33 +53,38 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
     if len(text) > MAX_CHARS:
         text = f"{text[: MAX_CHARS // 2]}\n{text[-MAX_CHARS // 2 :]}"
     spans = named_spans(text, now)
-    rest, of_dates = _split_dates(text, spans)
-    sought = [SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(rest)]
-    subjects = list(_subjects(rest))
-    if common_words and not (subjects or sought):
-        subjects = [(word,) for word in query_terms(rest)]
-    sought += (
+    undated_text, date_words = _split_dates(text, spans)
+    search_words = [
+        SearchWord((name,), IDENTIFIER_WEIGHT)
+        for name in identifier_terms(undated_text)
+    ]
+    subjects = list(_subjects(undated_text))
+    if common_words and not (subjects or search_words):
+        subjects = [(word,) for word in query_terms(undated_text)]
+    search_words += (
         SearchWord(variants)
         for variants in sorted(subjects, key=lambda variants: -len(variants[0]))
     )
-    sought = sorted(sought[:MAX_SEARCH_WORDS], key=lambda item: -item.weight)
-    sought += (SearchWord((word,), is_counted=False) for word in of_dates)
-    return Question(tuple(sought), tuple(spans), _phrases(rest))
+    search_words = sorted(
+        search_words[:MAX_SEARCH_WORDS], key=lambda item: -item.weight
+    )
+    search_words += (SearchWord((word,), is_counted=False) for word in date_words)
+    return Question(tuple(search_words), tuple(spans), _phrases(undated_text))
 
 
 def _subjects(text: str) -> Iterator[tuple[str, ...]]:
     """Yield the words that say something, each once whatever its form."""
     words = query_terms(text)
-    empty = stop_words(phrase_terms(text))
-    shown: set[str] = set()
+    fillers = stop_words(phrase_terms(text))
+    yielded_forms: set[str] = set()
     for word in words:
         if (
-            word not in empty
-            and word not in shown
+            word not in fillers
+            and word not in yielded_forms
             and (len(word) > 1 or not word.isascii())
         ):
             yield forms(word)
-            shown.update(forms(word))
+            yielded_forms.update(forms(word))
 
 
 def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
@@ -88,17 +93,17 @@ def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
     Words between a number and what it counts may be left out: "rule number 3" and "rule no. 3" also ask for "rule 3".
     """
     run = phrase_terms(text)
-    empty = stop_words(run)
-    found = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
+    fillers = stop_words(run)
+    phrases = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
     for index, term in enumerate(run):
-        if not _is_number(term) or term in empty:
+        if not _is_number(term) or term in fillers:
             continue
         nearby = range(index - 1, max(index - 1 - NUMBER_REACH, -1), -1)
-        before = [at for at in nearby if run[at] not in empty]
-        if before[:2] == [index - 1, index - 2]:
-            found.append(tuple(run[index - 2 : index + 1]))
-        found += ((run[at], term) for at in before)
-    return tuple(sorted(dict.fromkeys(found), key=len, reverse=True))
+        positions = [position for position in nearby if run[position] not in fillers]
+        if positions[:2] == [index - 1, index - 2]:
+            phrases.append(tuple(run[index - 2 : index + 1]))
+        phrases += ((run[position], term) for position in positions)
+    return tuple(sorted(dict.fromkeys(phrases), key=len, reverse=True))
 
 
 def _is_number(term: str) -> bool:
@@ -108,11 +113,11 @@ def _is_number(term: str) -> bool:
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     """Return the text without its dates, and the words of these."""
-    folded = text if len(text.casefold()) == len(text) else text.casefold()
-    dates = " ".join(folded[slice(*span.at)] for span in spans)
+    undated_text = text if len(text.casefold()) == len(text) else text.casefold()
+    dates = " ".join(undated_text[slice(*span.at)] for span in spans)
     for start, end in sorted((span.at for span in spans), reverse=True):
-        folded = f"{folded[:start]} {folded[end:]}"
+        undated_text = f"{undated_text[:start]} {undated_text[end:]}"
     names = DAY_NAMES.union(language_data()["months"])
-    return folded, [
+    return undated_text, [
         word for word in query_terms(dates) if word.isdigit() or word in names
     ]

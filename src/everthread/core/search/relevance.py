@@ -55,13 +55,13 @@ def share_words(
         if not words:
             continue
         for step, share in NEIGHBOUR_SHARES.items():
-            other = index - step
-            if not 0 <= other < len(held) or sittings[other] != sittings[index]:
+            neighbour = index - step
+            if not 0 <= neighbour < len(held) or sittings[neighbour] != sittings[index]:
                 continue
-            lent = borrowed[other]
+            neighbour_words = borrowed[neighbour]
             for word, score in words.items():
-                if share * score > lent.get(word, 0.0):
-                    lent[word] = share * score
+                if share * score > neighbour_words.get(word, 0.0):
+                    neighbour_words[word] = share * score
     return borrowed
 
 

@@ -98,9 +98,9 @@ def index_terms(text: str) -> str:
     The same as `encode_term` for each of `terms`, but several times as fast: no term reaches over white space, so the
     terms of what is between are cached, and most of it is read as ASCII words and single characters.
     """
-    found = list(map(_CHUNKS.__getitem__, text.split()))
-    run = [words for words, _ in found if words]
-    run += [parts for _, parts in found if parts]
+    chunk_terms = list(map(_CHUNKS.__getitem__, text.split()))
+    run = [words for words, _ in chunk_terms if words]
+    run += [parts for _, parts in chunk_terms if parts]
     return " ".join(run)
 
 
@@ -113,13 +113,13 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
     """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
-    bare = chunk.strip(_PUNCTUATION)
-    if bare.isascii() and bare.isalnum() and len(bare) <= MAX_TERM:
-        is_plain = bare[1:].islower() or bare.isdigit() or len(bare) == 1
+    word = chunk.strip(_PUNCTUATION)
+    if word.isascii() and word.isalnum() and len(word) <= MAX_TERM:
+        is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
         if is_plain:  # most chunks: a word without parts
-            return bare.lower(), ""
-    simple = _simplify(chunk)
-    if simple is None:
+            return word.lower(), ""
+    simple_text = _simplify(chunk)
+    if simple_text is None:
         patterns = _unicode()
         chunk = _normalize(chunk)
         words = patterns.reading.findall(chunk.casefold())
@@ -127,15 +127,15 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
         for token in patterns.extra.findall(chunk):
             parts += _list_pairs(token) or _parts(token)
         return _join_encoded(words), _join_encoded(parts)
-    found = [
+    token_terms = [
         _cached_token_terms(token)
         if len(token) <= MAX_CACHED_CHARS
         else _token_terms(token)
-        for token in _SIMPLE_TOKEN.findall(simple)
+        for token in _SIMPLE_TOKEN.findall(simple_text)
     ]
     return (
-        " ".join(words for words, _ in found),
-        " ".join(parts for _, parts in found if parts),
+        " ".join(words for words, _ in token_terms),
+        " ".join(parts for _, parts in token_terms if parts),
     )
 
 
@@ -143,12 +143,12 @@ class _ChunkTerms(dict[str, tuple[str, str]]):
     """The terms of chunks, computed when first asked for. Cheaper to ask than `functools.lru_cache`."""
 
     def __missing__(self, chunk: str) -> tuple[str, str]:
-        found = _chunk_terms(chunk)
+        terms_of_chunk = _chunk_terms(chunk)
         if len(chunk) <= MAX_CACHED_CHARS:
             if len(self) >= MAX_CACHED_CHUNKS:
                 self.clear()
-            self[chunk] = found
-        return found
+            self[chunk] = terms_of_chunk
+        return terms_of_chunk
 
 
 _CHUNKS = _ChunkTerms()
@@ -159,11 +159,11 @@ def _simplify(text: str) -> str | None:
     if text.isascii():
         return text
     for char in {char for char in text if char > "\x7f"}:
-        plain = _simplify_char(char)
-        if plain is None:
+        replacement = _simplify_char(char)
+        if replacement is None:
             return None
-        if plain != char:
-            text = text.replace(char, plain)
+        if replacement != char:
+            text = text.replace(char, replacement)
     return text
 
 
@@ -186,8 +186,8 @@ def _token_terms(token: str) -> tuple[str, str]:
 _cached_token_terms = functools.lru_cache(maxsize=1 << 14)(_token_terms)
 
 
-def _join_encoded(found: Iterable[str]) -> str:
-    return " ".join(map(encode_term, found))
+def _join_encoded(words: Iterable[str]) -> str:
+    return " ".join(map(encode_term, words))
 
 
 def _list_pairs(token: str) -> list[str]:
@@ -200,14 +200,16 @@ def _simplify_char(char: str) -> str | None:
     """Return ASCII for a character beyond ASCII, or a single character itself; None for letters and marks."""
     if char == _EMOJI_STYLE:
         return ""
-    folded = unicodedata.normalize("NFKC", char)
-    if folded.isascii():
-        return folded
+    normal_form = unicodedata.normalize("NFKC", char)
+    if normal_form.isascii():
+        return normal_form
     if _unicode().single.fullmatch(char):
         return (
-            char if folded == char and not _JOINABLE_CHARACTER.fullmatch(char) else None
+            char
+            if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char)
+            else None
         )
-    if any(part.isalnum() or unicodedata.combining(part) for part in folded):
+    if any(part.isalnum() or unicodedata.combining(part) for part in normal_form):
         return None
     return None if unicodedata.category(char)[0] == "M" else " "
 
@@ -239,12 +241,12 @@ def phrase_terms(text: str) -> list[str]:
 def identifier_terms(text: str) -> list[str]:
     """Identifiers in a query as typed. A text that holds one as a whole should rank above one with its words."""
     tokens = _unicode().compound.findall(_normalize(text))
-    typed = (
+    identifiers = (
         token.casefold()
         for token in tokens
         if len(token) <= MAX_TERM and _ATOM.search(token)
     )
-    return list(dict.fromkeys(typed))
+    return list(dict.fromkeys(identifiers))
 
 
 def encode_term(term: str) -> str:
@@ -339,8 +341,8 @@ class _Escapes(dict[int, str]):
             if code > 127
             else False
         )
-        plain = is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789"
-        self[code] = char if plain else "__" if char == "_" else f"_{code:x}_"
+        is_plain = is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789"
+        self[code] = char if is_plain else "__" if char == "_" else f"_{code:x}_"
         return self[code]
 
 
@@ -433,22 +435,22 @@ def _strip_endings(word: str) -> Iterator[str]:
             yield word[:-2]
     for ending in ("ings", "ing", "ed", "ers", "er"):
         if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM_LETTERS:
-            rest = word[: -len(ending)]
-            yield from (rest, rest + "e")
-            if rest[-1] == rest[-2]:
-                yield rest[:-1]
-            if rest.endswith("i"):
-                yield rest[:-1] + "y"
+            stem = word[: -len(ending)]
+            yield from (stem, stem + "e")
+            if stem[-1] == stem[-2]:
+                yield stem[:-1]
+            if stem.endswith("i"):
+                yield stem[:-1] + "y"
             break
     if word.endswith("ly") and len(word) > 5:
         yield word[:-2]
     for ending in _NOUN_ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) > MIN_STEM_LETTERS:
-            rest = word[: -len(ending)]
+            stem = word[: -len(ending)]
             yield from (
-                rest,
-                rest + "e",
-                *((rest + "ate",) if ending.startswith("ation") else ()),
+                stem,
+                stem + "e",
+                *((stem + "ate",) if ending.startswith("ation") else ()),
             )
             break
 

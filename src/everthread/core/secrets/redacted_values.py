@@ -14,21 +14,21 @@ def redact_value(value: Any) -> Any:
 
     A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
     """
-    done: dict[int, Any] = {}
-    entered: set[int] = set()
+    results: dict[int, Any] = {}
+    entered_ids: set[int] = set()
     stack = [value]
     while stack:
         node = stack[-1]
-        inner = (
-            [child for child in _items(node) if id(child) not in done]
-            if id(node) not in entered
+        children = (
+            [child for child in _items(node) if id(child) not in results]
+            if id(node) not in entered_ids
             else []
         )
-        entered.add(id(node))
-        stack += inner
-        if not inner:
-            done[id(node)] = _rebuilt(stack.pop(), done)
-    return done[id(value)]
+        entered_ids.add(id(node))
+        stack += children
+        if not children:
+            results[id(node)] = _rebuilt(stack.pop(), results)
+    return results[id(value)]
 
 
 def _items(node: Any) -> list[Any]:
@@ -43,10 +43,11 @@ def _items(node: Any) -> list[Any]:
     return [item for item in inside if isinstance(item, dict | list | tuple)]
 
 
-def _rebuilt(node: Any, done: dict[int, Any]) -> Any:
+def _rebuilt(node: Any, results: dict[int, Any]) -> Any:
     if isinstance(node, dict):
         fields = {
-            name: _field(name, done.get(id(item), item)) for name, item in node.items()
+            name: _field(name, results.get(id(item), item))
+            for name, item in node.items()
         }
         return (
             fields
@@ -54,9 +55,11 @@ def _rebuilt(node: Any, done: dict[int, Any]) -> Any:
             else node
         )
     if isinstance(node, list | tuple):
-        items = [_field("", done.get(id(item), item)) for item in node]
-        same = all(a is b for a, b in zip(items, node, strict=True))
-        return node if same else tuple(items) if isinstance(node, tuple) else items
+        items = [_field("", results.get(id(item), item)) for item in node]
+        is_unchanged = all(a is b for a, b in zip(items, node, strict=True))
+        return (
+            node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
+        )
     return _field("", node)
 
 

@@ -80,15 +80,19 @@ class LineRedactor:
 
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     """Return a part of a text without secrets. Also reads its surroundings, since a secret may begin or end there."""
-    before = max(0, start - margin)
-    window = text[before : end + margin]
-    first = start - before
-    last = end - before
+    window_start = max(0, start - margin)
+    window = text[window_start : end + margin]
+    part_start = start - window_start
+    part_end = end - window_start
     return _cut_secrets(
         window,
-        [s for s in find_secrets(window) if s.end > first and s.start < last],
-        first,
-        last,
+        [
+            secret
+            for secret in find_secrets(window)
+            if secret.end > part_start and secret.start < part_end
+        ],
+        part_start,
+        part_end,
     )
 
 
@@ -111,13 +115,13 @@ def clip_words(text: str, room: int) -> str:
     return f"{words}…" if 2 * len(words) >= room else clip(redact(text), room)
 
 
-def _cuts_phrase(text: str, at: int) -> bool:
+def _cuts_phrase(text: str, position: int) -> bool:
     """Return whether a cut may split a secret of several words: a quoted phrase after a name, or a private key."""
-    before = text[:at]
-    in_quotes = any(before.count(quote) % 2 for quote in "\"'`")
+    text_before = text[:position]
+    in_quotes = any(text_before.count(quote) % 2 for quote in "\"'`")
     return (
-        bool(in_quotes and find_name_stems(before, before.lower()))
-        or "-----BEGIN" in before
+        bool(in_quotes and find_name_stems(text_before, text_before.lower()))
+        or "-----BEGIN" in text_before
     )
 
 
@@ -126,21 +130,23 @@ def find_secrets(text: str) -> list[Secret]:
     if not text or not isinstance(text, str):
         return []
     # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
-    plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
-    lowered = plain.lower()
+    ascii_text = (
+        text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+    )
+    lower_text = ascii_text.lower()
     secrets = [
-        *find_tokens(plain),
-        *find_patterns(plain),
-        *find_bearer_tokens(text, lowered),
-        *find_named_values(text, lowered),
-        *find_flag_values(text, plain),
-        *find_provider_keys(text, plain, lowered),
+        *find_tokens(ascii_text),
+        *find_patterns(ascii_text),
+        *find_bearer_tokens(text, lower_text),
+        *find_named_values(text, lower_text),
+        *find_flag_values(text, ascii_text),
+        *find_provider_keys(text, ascii_text, lower_text),
         *find_password_file_entries(text),
         *find_traced_values(text),
     ]
     for literal, find in _FINDERS_BY_LITERAL:
-        if literal in lowered:
-            secrets += find(text, lowered)
+        if literal in lower_text:
+            secrets += find(text, lower_text)
     return _merge_overlaps(secrets) if secrets else secrets
 
 
@@ -173,8 +179,8 @@ def _cut_secrets(
 ) -> str:
     """Return the text from start to end with its secrets replaced."""
     pieces = []
-    at = start
+    position = start
     for secret in secrets:
-        pieces += [text[at : secret.start], MARK]
-        at = secret.end
-    return "".join([*pieces, text[at:end]])
+        pieces += [text[position : secret.start], MARK]
+        position = secret.end
+    return "".join([*pieces, text[position:end]])

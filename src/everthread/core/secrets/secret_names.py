@@ -40,27 +40,33 @@ _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 def find_named_values(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
-    claimed = 0
+    claimed_end = 0
     for start, stem in find_name_stems(text, lowered):
-        if start < claimed:
+        if start < claimed_end:
             continue
         end = start + len(stem)
         match = _NAMED.match(text, end)
         phrase = _PHRASE.match(text, end)
-        either = match or phrase
-        if either:
-            before = text[max(0, start - 64) : start][::-1]
+        assignment = match or phrase
+        if assignment:
+            reversed_text = text[max(0, start - 64) : start][::-1]
             name = (
-                before[: match_end(_NAME_BEFORE.match(before, 0), 0)][::-1]
-                + text[start : either.end(1)]
+                reversed_text[: match_end(_NAME_BEFORE.match(reversed_text, 0), 0)][
+                    ::-1
+                ]
+                + text[start : assignment.end(1)]
             )
             level = rules().foreign.get(stem) or hint_of_name(name)
             if phrase and is_passphrase(phrase[2], level):
-                claimed = phrase.end()
-                yield Secret(phrase.start(2), claimed, "assignment")
+                claimed_end = phrase.end()
+                yield Secret(phrase.start(2), claimed_end, "assignment")
             elif match and _is_assigned(text, level, match):
-                claimed = match_end(_VALUE_REST.match(text, match.end()), match.end())
-                yield Secret(match.start(2 if match[2] else 3), claimed, "assignment")
+                claimed_end = match_end(
+                    _VALUE_REST.match(text, match.end()), match.end()
+                )
+                yield Secret(
+                    match.start(2 if match[2] else 3), claimed_end, "assignment"
+                )
 
 
 def find_name_stems(text: str, lowered: str) -> list[tuple[int, str]]:
@@ -81,27 +87,29 @@ def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
     """Find these words, in order. Searching for each alone is faster than one pattern for all."""
     positions = []
     for word in [word for word in words if word in text]:
-        at = text.find(word)
-        while at >= 0:
-            positions.append((at, word))
-            at = text.find(word, at + len(word))
+        position = text.find(word)
+        while position >= 0:
+            positions.append((position, word))
+            position = text.find(word, position + len(word))
     return sorted(positions)
 
 
 def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
-    quoted = bool(match[2])
+    is_quoted = bool(match[2])
     value = match[2] or match[3]
-    if not is_issued(value, level, quoted=quoted):
+    if not is_issued(value, level, quoted=is_quoted):
         return False
-    after = text[match.end() : match.end() + 1]
-    if quoted:
-        inner, _, rest = value.partition("=")
-        sentence = after == " " and not is_random(value)
+    next_char = text[match.end() : match.end() + 1]
+    if is_quoted:
+        inner_name, _, inner_value = value.partition("=")
+        is_sentence = next_char == " " and not is_random(value)
         # An inner name finds its own value.
-        return not sentence and not (hint_of_name(inner) and rest.strip("="))
-    call = after in ("(", "[", "{")
-    argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
-    return not call and not argument
+        return not is_sentence and not (
+            hint_of_name(inner_name) and inner_value.strip("=")
+        )
+    is_call = next_char in ("(", "[", "{")
+    is_argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
+    return not is_call and not is_argument
 
 
 _FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
@@ -138,8 +146,8 @@ def find_flag_values(text: str, plain: str) -> Iterator[Secret]:
                     "flag",
                 )
     for match in _NETRC.finditer(text) if "password " in text else ():
-        before = text[match.start() - 1 : match.start()]
-        if before == "." or _WORD_BEFORE.match(before):
+        char_before = text[match.start() - 1 : match.start()]
+        if char_before == "." or _WORD_BEFORE.match(char_before):
             continue
         if is_issued(match[2], hint_of_name(match[1]), quoted=False) and is_random(
             match[2]
@@ -149,16 +157,16 @@ def find_flag_values(text: str, plain: str) -> Iterator[Secret]:
                 match_end(_VALUE_REST.match(text, match.end()), match.end()),
                 "flag",
             )
-    claimed = 0
+    claimed_end = 0
     has_flag = " -" in plain or "\t-" in plain
     for start, _ in _find_words(plain, _COMMANDS) if has_flag else ():
-        if start < claimed or _WORD_BEFORE.match(text[start - 1 : start]):
+        if start < claimed_end or _WORD_BEFORE.match(text[start - 1 : start]):
             continue
-        short = _SHORT_FLAG.match(text, start)
-        if short is not None:
-            claimed = short.end()
-            if is_issued(short[4], NameHint.PASSWORD, quoted=False):
-                yield Secret(short.start(4), claimed, "flag")
+        flag = _SHORT_FLAG.match(text, start)
+        if flag is not None:
+            claimed_end = flag.end()
+            if is_issued(flag[4], NameHint.PASSWORD, quoted=False):
+                yield Secret(flag.start(4), claimed_end, "flag")
 
 
 _VALUE = re.compile(
@@ -176,11 +184,11 @@ _NO_KEY = re.compile(
 
 def find_provider_keys(text: str, plain: str, lowered: str) -> Iterator[Secret]:
     """Yield a key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
-    claimed = 0
+    claimed_end = 0
     for provider in _providers(plain, lowered):
         match = (
             _PROVIDED.match(text, provider.end())
-            if provider.start() >= claimed
+            if provider.start() >= claimed_end
             else None
         )
         # The name ends here: `sumO` is not a name in `sumOf`.
@@ -193,15 +201,15 @@ def find_provider_keys(text: str, plain: str, lowered: str) -> Iterator[Secret]:
             and not _NO_KEY.search(match[1])
             and is_provider_key(match[2], provider[0])
         ):
-            claimed = match_end(_KEY_REST.match(text, match.end()), match.end())
-            yield Secret(match.start(2), claimed, provider[0])
+            claimed_end = match_end(_KEY_REST.match(text, match.end()), match.end())
+            yield Secret(match.start(2), claimed_end, provider[0])
 
 
 def _providers(plain: str, lowered: str) -> Iterator[re.Match[str]]:
     """Find provider names before a value that could be a key: such values are rare, names are many."""
-    looked = 0
+    search_start = 0
     for value in _VALUE.finditer(plain):
         yield from rules().providers.finditer(
-            lowered, max(looked, value.start() - 100), value.start()
+            lowered, max(search_start, value.start() - 100), value.start()
         )
-        looked = value.start()
+        search_start = value.start()

@@ -29,9 +29,11 @@ _CREDENTIAL = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
 def find_header_credentials(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
     for match in _AUTHORIZATION.finditer(lowered):
-        before = text[match.start() - 1 : match.start()]
+        char_before = text[match.start() - 1 : match.start()]
         end = _header_end(
-            text, match.end(), match[1] or (before if before in ("'", '"') else "")
+            text,
+            match.end(),
+            match[1] or (char_before if char_before in ("'", '"') else ""),
         )
         for piece in _CREDENTIAL.finditer(text, match.end(), end):
             value = (
@@ -46,10 +48,10 @@ def _header_end(text: str, start: int, quote: str) -> int:
     limit = min(len(text), start + MAX_HEADER_CHARS)
     line_end = text.find("\n", start, limit)
     limit = limit if line_end < 0 else line_end
-    at = text.find(quote, start, limit) if quote else -1
-    while at > 0 and text[at - 1] == "\\":
-        at = text.find(quote, at + 1, limit)
-    return limit if at < 0 else at
+    position = text.find(quote, start, limit) if quote else -1
+    while position > 0 and text[position - 1] == "\\":
+        position = text.find(quote, position + 1, limit)
+    return limit if position < 0 else position
 
 
 _PORT = re.compile(r":(?:[0-9]{4,5}|\*):")
@@ -96,22 +98,22 @@ _YAML_VALUE = re.compile(
 
 def find_manifest_values(text: str, lowered: str) -> Iterator[Secret]:
     """Yield the values of `data` and `stringData` in Kubernetes manifests of the kind `Secret`, as YAML or JSON."""
-    seen = 0
+    manifest_end = 0
     for kind in _SECRET_KIND.finditer(lowered):
-        if kind.start() < seen:
+        if kind.start() < manifest_end:
             continue
         start = max(
-            lowered.rfind("\n---", seen, kind.start()) + 1,
+            lowered.rfind("\n---", manifest_end, kind.start()) + 1,
             kind.start() - MAX_MANIFEST_CHARS,
             0,
         )
         following = lowered.find("\n---", kind.end(), kind.end() + MAX_MANIFEST_CHARS)
-        seen = (
+        manifest_end = (
             following
             if following >= 0
             else min(len(text), kind.end() + MAX_MANIFEST_CHARS)
         )
-        yield from _manifest_values(text, start, seen)
+        yield from _manifest_values(text, start, manifest_end)
 
 
 def _manifest_values(text: str, start: int, end: int) -> Iterator[Secret]:
@@ -122,10 +124,10 @@ def _manifest_values(text: str, start: int, end: int) -> Iterator[Secret]:
     ):
         for data in pattern.finditer(text, start, end):
             for match in value.finditer(text, *data.span(group)):
-                shown = match[1].rstrip(" \t\"'")
-                if not is_placeholder(shown):
+                secret_value = match[1].rstrip(" \t\"'")
+                if not is_placeholder(secret_value):
                     yield Secret(
-                        match.start(1), match.start(1) + len(shown), "manifest"
+                        match.start(1), match.start(1) + len(secret_value), "manifest"
                     )
 
 

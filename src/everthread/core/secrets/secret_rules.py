@@ -147,30 +147,30 @@ class Rules:
         )
         """A letter of each of these that ASCII does not have, in both cases."""
 
-        either = {key: "|".join(words) for key, words in names.items()}
-        trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
-        secret = rf"{either['secret']}|(?:^|_)(?:{either['secret_word']}|(?:{either['key']})_key)"
+        alternatives = {key: "|".join(words) for key, words in names.items()}
+        trailing = rf"(?:_(?:\d+|{alternatives['trailing']}))*$"
+        secret = rf"{alternatives['secret']}|(?:^|_)(?:{alternatives['secret_word']}|(?:{alternatives['key']})_key)"
         self.password_name = re.compile(
-            rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"
+            rf"(?:{alternatives['password']}|(?:^|_)(?:{alternatives['password_word']})){trailing}"
         )
         self.secret_name = re.compile(rf"(?:{secret}){trailing}")
-        self.harmless_name = re.compile(rf"(?:^|_)(?:{either['harmless']})$")
+        self.harmless_name = re.compile(rf"(?:^|_)(?:{alternatives['harmless']})$")
 
 
 def _group_by_head(
     forms: Iterable[tuple[str, CredentialForm]],
 ) -> dict[str, list[tuple[str, CredentialForm]]]:
     """Return the starts with their forms by their first characters; a shorter start also with heads that it begins."""
-    own: dict[str, list[tuple[str, CredentialForm]]] = {}
+    forms_by_head: dict[str, list[tuple[str, CredentialForm]]] = {}
     for start, form in sorted(forms, key=lambda pair: len(pair[0])):
-        own.setdefault(start[:HEAD_CHARS], []).append((start, form))
+        forms_by_head.setdefault(start[:HEAD_CHARS], []).append((start, form))
     return {
         head: [
             pair
             for length in range(1, len(head) + 1)
-            for pair in own.get(head[:length], ())
+            for pair in forms_by_head.get(head[:length], ())
         ]
-        for head in own
+        for head in forms_by_head
     }
 
 
@@ -225,10 +225,12 @@ def trie(words: Iterable[str]) -> str:
         node[""] = {}
 
     def pattern(node: dict[str, Any]) -> str:
-        ways = [re.escape(char) + pattern(node[char]) for char in sorted(node) if char]
-        if not ways:
+        branches = [
+            re.escape(char) + pattern(node[char]) for char in sorted(node) if char
+        ]
+        if not branches:
             return ""
-        return f"(?:{'|'.join(ways)})" + ("?" if "" in node else "")
+        return f"(?:{'|'.join(branches)})" + ("?" if "" in node else "")
 
     return pattern(tree)
 
@@ -332,17 +334,17 @@ def is_passphrase(value: str, level: NameHint) -> bool:
     letters = [_NO_LETTERS.sub("", word).lower() for word in words]
     if not rules().plain_words.isdisjoint(letters):
         return False
-    own = [
+    unusual_words = [
         word
-        for word, plain in zip(words, letters, strict=True)
-        if plain not in rules().sentence_words
+        for word, letters_of_word in zip(words, letters, strict=True)
+        if letters_of_word not in rules().sentence_words
     ]
     if any(
         4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED.match(word) is not None
-        for word in own
+        for word in unusual_words
     ):
         return True
-    if len(own) < len(words) or len(words) < 4:
+    if len(unusual_words) < len(words) or len(words) < 4:
         return False
     form = _LISTED_WORD if all(letters) else _BESIDE_FIGURES
     return all(form.fullmatch(word) for word in words)

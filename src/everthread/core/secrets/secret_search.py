@@ -36,25 +36,25 @@ def find_tokens(plain: str) -> Iterator[Secret]:
 
 
 def _match_tokens(text: str) -> Iterator[Secret]:
-    claimed = 0
+    claimed_end = 0
     for head in rules().heads.finditer(f" {text}"):
-        at = head.start(1) - 1
-        if at < claimed:
+        position = head.start(1) - 1
+        if position < claimed_end:
             continue
         forms = [
             (start, form)
             for start, form in rules().tokens[head[1]]
-            if text.startswith(start, at)
+            if text.startswith(start, position)
         ]
         for _, form in forms:
-            match = form.pattern.match(text, at)
+            match = form.pattern.match(text, position)
             longest_start = forms[-1][0]
             if (
                 match
                 and form.accepts(match[0][len(longest_start) :])
                 and not is_published(match[0])
             ):
-                claimed = match.end()
+                claimed_end = match.end()
                 yield Secret(match.start(), match.end(), form.kind)
 
 
@@ -64,12 +64,12 @@ def find_patterns(plain: str) -> Iterator[Secret]:
         if form.literal not in plain:
             continue
         for match in form.pattern.finditer(plain):
-            before = form.before.match(
+            match_before = form.before.match(
                 plain[max(0, match.start() - 64) : match.start()][::-1]
             )
-            if before:
+            if match_before:
                 group = form.pattern.groups
-                start = match.start(group) - before.end()
+                start = match.start(group) - match_before.end()
                 end = match.end(group)
                 if form.accepts(plain[start:end]):
                     yield Secret(start, end, form.kind)

@@ -176,18 +176,27 @@ def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[Usag
     """Sums of calls by a key. `source`: what follows FROM."""
     rows = []
     for row in tx.all(f"SELECT {key}, {USAGE_SUMS} FROM {source}", values):
-        calls, fresh, output, read, write, reasoning, pico, unpriced = map(int, row[1:])
+        (
+            calls,
+            uncached_input,
+            output,
+            cache_read,
+            cache_write,
+            reasoning,
+            pico_dollars,
+            unpriced_calls,
+        ) = map(int, row[1:])
         rows.append(
             UsageRow(
                 str(row[0]),
                 calls,
-                input=fresh,
+                input=uncached_input,
                 output=output,
-                cache_read=read,
-                cache_write=write,
+                cache_read=cache_read,
+                cache_write=cache_write,
                 reasoning=reasoning,
-                cost=pico / PICO_PER_DOLLAR,
-                unpriced=unpriced,
+                cost=pico_dollars / PICO_PER_DOLLAR,
+                unpriced=unpriced_calls,
             )
         )
     return rows
@@ -195,16 +204,16 @@ def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[Usag
 
 def usage_row(record: UsageRecord) -> UsageRow:
     """One call as a line of account."""
-    used = record.usage
+    usage = record.usage
     cost = record.cost
     row = UsageRow(
         record.task,
         1,
-        input=used.input_tokens,
-        output=used.output_tokens,
-        cache_read=used.cache_read_tokens,
-        cache_write=used.cache_write_tokens,
-        reasoning=used.reasoning_tokens,
+        input=usage.input_tokens,
+        output=usage.output_tokens,
+        cache_read=usage.cache_read_tokens,
+        cache_write=usage.cache_write_tokens,
+        reasoning=usage.reasoning_tokens,
     )
     return replace(row, unpriced=1) if cost is None else replace(row, cost=cost)
 

@@ -122,13 +122,13 @@ def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
         f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used",
         ids,
     )
-    requests, tokens, pico, used = zip(*rows, strict=True)
+    requests, tokens, pico_dollars, times = zip(*rows, strict=True)
     tx.run(
         "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
         "tokens = key_days.tokens + excluded.tokens, "
         "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used",
-        (key_id, day, sum(requests), sum(tokens), sum(pico), max(used)),
+        (key_id, day, sum(requests), sum(tokens), sum(pico_dollars), max(times)),
     )
 
 

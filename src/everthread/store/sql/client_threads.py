@@ -80,35 +80,37 @@ def extend_thread(
     the point that it follows.
     """
     links: list[ThreadLink | None] = []
-    won: list[PreparedPoint] = []
+    new_points: list[PreparedPoint] = []
     session: Row | None = None
     for point in points:
         link = point.new.link
         rows, *sessions = tx.ask(
             [
                 (INSERT_LINK, _link_values(point.new)),
-                *([] if won else [(SELECT_OWNER, (link.thread,))]),
+                *([] if new_points else [(SELECT_OWNER, (link.thread,))]),
             ],
         )
         links.append(link if rows else _load_link(tx, link))
         if not rows:
             break
         session = sessions[0][0] if sessions and sessions[0] else session
-        won.append(point)
-    if not won:
+        new_points.append(point)
+    if not new_points:
         return links
-    _open_thread(tx, won[0].new, session, now)
-    stored = append_messages(tx, [point.messages for point in won])
-    for index, (point, messages) in enumerate(zip(won, stored, strict=True)):
+    _open_thread(tx, new_points[0].new, session, now)
+    messages_by_point = append_messages(tx, [point.messages for point in new_points])
+    for index, (point, messages) in enumerate(
+        zip(new_points, messages_by_point, strict=True)
+    ):
         if messages:
             link = point.new.link
-            last = messages[-1].id
+            last_id = messages[-1].id
             key = (link.tenant, link.scope, link.digest)
             tx.run(
                 "UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?",
-                (last, *key),
+                (last_id, *key),
             )
-            links[index] = replace(link, message=last)
+            links[index] = replace(link, message=last_id)
     return links
 
 
@@ -329,12 +331,12 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
     rewrite = new.rewrite
     tip = lock_tip(tx, rewrite.thread)
     if tip.id != new.base_session:
-        theirs = _find_session_rewrite(tx, tip.id, new)
-        if theirs is not None:
-            return theirs
+        earlier_rewrite = _find_session_rewrite(tx, tip.id, new)
+        if earlier_rewrite is not None:
+            return earlier_rewrite
     point = _load_point(tx, new)
     entries, record = resolve_context(tx, tip, new, point)
-    continued = continue_session(
+    continuation = continue_session(
         tx,
         tip.id,
         entries,
@@ -347,23 +349,25 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
         now=now,
         lease=None,
     )
-    stored = put_rewrite(tx, replace(rewrite, session=continued.session.id), now)
-    if stored.session != continued.session.id:
+    stored_rewrite = put_rewrite(
+        tx, replace(rewrite, session=continuation.session.id), now
+    )
+    if stored_rewrite.session != continuation.session.id:
         raise StoreDamagedError(
-            f"the rewrite {rewrite.chain} belongs to the session {stored.session}"
+            f"the rewrite {rewrite.chain} belongs to the session {stored_rewrite.session}"
         )
-    return stored
+    return stored_rewrite
 
 
 def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | None:
     """Find another process's rewrite of the same history in the session in which the thread continues."""
-    known = set(new.digests)
+    digests = set(new.digests)
     rows = tx.all(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY length DESC",
         (session, new.rewrite.engine),
     )
     return next(
-        (found for found in map(as_rewrite, rows) if found.chain in known), None
+        (rewrite for rewrite in map(as_rewrite, rows) if rewrite.chain in digests), None
     )
 
 
@@ -378,13 +382,13 @@ def _load_point(tx: Tx, new: NewRewrite) -> int | None:
 
 def _count_seen(tx: Tx, session: str, point: int | None) -> int:
     """Count the messages that a session shows up to a message; all if it does not show that one."""
-    seen = tx.value(
+    count = tx.value(
         "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?",
         (session, point),
     )
     return (
-        int(seen)
-        if seen
+        int(count)
+        if count
         else int(tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,)))
     )
 
@@ -399,18 +403,18 @@ def resolve_context(
     """
     context = new.context
     history = history_ids(tx, tip.thread, point)
-    shown: list[int] = []
+    shown_ids: list[int] = []
     if tip.id == new.base_session:
         rows = tx.all(
             "SELECT message_id FROM places WHERE session_id = ? AND seq >= 0 ORDER BY seq",
             (tip.id,),
         )
-        shown = [row[0] for row in rows]
+        shown_ids = [row[0] for row in rows]
 
     def find(position: int) -> int | None:
         if position < context.inherited:
             place = context.lead + position
-            return shown[place] if place < len(shown) else None
+            return shown_ids[place] if place < len(shown_ids) else None
         place = len(history) - (context.given - position)
         return history[place] if 0 <= place < len(history) else None
 
@@ -424,8 +428,10 @@ def resolve_context(
             entries.append(
                 NewMessage(entry.body, kind, tokens=entry.tokens, origin=message)
             )
-    covered = [message for message in map(find, context.covered) if message is not None]
-    return entries, replace(new.record, covered=covered)
+    covered_ids = [
+        message for message in map(find, context.covered) if message is not None
+    ]
+    return entries, replace(new.record, covered=covered_ids)
 
 
 def find_rewrites(
@@ -460,7 +466,7 @@ def match_rewrites(
             tx, tenant, engines, shorter, skeletons, start=before.length
         )
         # If the earlier rewrite is no longer there, search from the start.
-        if not before.chains or any(exact for exact, _ in matches):
+        if not before.chains or any(exact_matches for exact_matches, _ in matches):
             return matches, _remember_search(engines, digests, newest, matches)
     matches = _match_rewrites(tx, tenant, engines, digests, skeletons, start=0)
     return matches, _remember_search(engines, digests, newest, matches)
@@ -478,30 +484,36 @@ def _match_rewrites(
     """The matches of each engine. `start`: shorter skeletons were searched before."""
     matches = []
     for engine in engines:
-        exact = find_rewrites(tx, tenant, engine, digests)
-        exact = [rewrite for rewrite in exact if rewrite.length <= len(skeletons)]
-        longer = [
+        exact_matches = find_rewrites(tx, tenant, engine, digests)
+        exact_matches = [
+            rewrite for rewrite in exact_matches if rewrite.length <= len(skeletons)
+        ]
+        longer_skeletons = [
             skeleton
-            for skeleton in skeletons[max(start, exact[0].length if exact else 0) :]
+            for skeleton in skeletons[
+                max(start, exact_matches[0].length if exact_matches else 0) :
+            ]
             if skeleton
         ]
-        matches.append((exact, find_similar_rewrites(tx, tenant, engine, longer)))
-        if exact:
+        matches.append(
+            (exact_matches, find_similar_rewrites(tx, tenant, engine, longer_skeletons))
+        )
+        if exact_matches:
             break
     return matches
 
 
 def _continues_search(
-    before: RewriteSearch,
+    last_search: RewriteSearch,
     engines: Sequence[str],
     digests: Sequence[str],
     newest: Row | None,
 ) -> bool:
     return (
-        before.newest == newest
-        and before.engines == tuple(engines)
-        and 0 < before.length <= len(digests)
-        and digests[before.length - 1] == before.digest
+        last_search.newest == newest
+        and last_search.engines == tuple(engines)
+        and 0 < last_search.length <= len(digests)
+        and digests[last_search.length - 1] == last_search.digest
     )
 
 
@@ -511,7 +523,11 @@ def _remember_search(
     """Return the state from which the next search resumes; None if it must search for everything again."""
     if not digests or any(similar for _, similar in matches):
         return None
-    chains = [rewrite.chain for exact, _ in matches for rewrite in reversed(exact)]
+    chains = [
+        rewrite.chain
+        for exact_matches, _ in matches
+        for rewrite in reversed(exact_matches)
+    ]
     return RewriteSearch(
         tuple(engines), len(digests), digests[-1], newest, tuple(chains)
     )

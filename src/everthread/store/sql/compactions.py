@@ -69,17 +69,19 @@ def continue_session(
     `seen`: how many messages of the session the compaction knew. `nodes`: summaries the compacted messages cite, stored
     with them or not at all.
     """
-    old = lock_tip(tx, session_id)
-    if old.id != session_id:
-        first = tx.value(
+    old_tip = lock_tip(tx, session_id)
+    if old_tip.id != session_id:
+        first_id = tx.value(
             "SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
             (session_id,),
         )
-        return Continuation(load_session(tx, old.id), is_committed=first == new_id)
-    check_fence(tx, old.thread, lease)
-    if not 0 <= seen <= old.next_seq:
+        return Continuation(
+            load_session(tx, old_tip.id), is_committed=first_id == new_id
+        )
+    check_fence(tx, old_tip.thread, lease)
+    if not 0 <= seen <= old_tip.next_seq:
         raise InputError(
-            f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen"
+            f"session {session_id} has {old_tip.next_seq} messages, {seen} cannot have been seen"
         )
     if pending:
         request = AppendRequest(session_id, pending, now)
@@ -87,19 +89,21 @@ def continue_session(
         append_messages(tx, [request])
     parent = load_session(tx, session_id)
     _insert_continuation(tx, parent, new_id, system, now)
-    unseen = tx.all(
+    unseen_rows = tx.all(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
         (session_id, seen),
     )
-    placed = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
-    place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
-    put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
+    placed_ids = [
+        _keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted
+    ]
+    place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
+    put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes], lease)
     move_activity(tx, session_id, new_id)
     # A thread that has ended stays so.
     _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
     _insert_compaction(
-        tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
+        tx, (old_tip.thread, session_id, new_id, now), compaction or NewCompaction()
     )
     return Continuation(load_session(tx, new_id), is_committed=True)
 
@@ -179,14 +183,14 @@ def undo_compaction(
             f"thread {tip.thread} has no compaction that could be undone"
         )
     parent = load_session(tx, tip.parent)
-    added = tx.all(
+    added_rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
         (tip.id,),
     )
     rows = [
         (parent.id, parent.messages + offset, row[0])
-        for offset, row in enumerate(added)
+        for offset, row in enumerate(added_rows)
     ]
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
@@ -301,20 +305,20 @@ def branch_thread(
         _share_messages(tx, branch.id, context, history_ids(tx, thread, at_message))
         _copy_citations(tx, thread, branch.id)
         # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
-        shared = [
+        shared_nodes = [
             node for node in list_nodes(tx, thread) if node.last_message <= at_message
         ]
-        put_nodes(tx, [replace(node, thread=branch.id) for node in shared], None)
+        put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes], None)
         copy_pins(tx, thread, branch.id)
         recount_thread(tx, branch.id)
-    stored = load_session(tx, branch.id)
-    if (stored.kind, stored.parent, stored.branched_at) != (
+    stored_session = load_session(tx, branch.id)
+    if (stored_session.kind, stored_session.parent, stored_session.branched_at) != (
         "branch",
         source.id,
         at_message,
     ):
         raise InputError(f"the id {branch.id!r} is taken by another session")
-    return stored
+    return stored_session
 
 
 def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
@@ -342,13 +346,19 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
     """Whether the summary a session begins with covers something that was said after a message."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
-    later = (
-        [covered for covered in decode_json(record)["covered"] if covered > at_message]
+    later_ids = (
+        [
+            message_id
+            for message_id in decode_json(record)["covered"]
+            if message_id > at_message
+        ]
         if record
         else []
     )
     return bool(
-        tx.all_in("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later)
+        tx.all_in(
+            "SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids
+        )
     )
 
 
@@ -384,21 +394,21 @@ def _share_messages(
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Stored outputs that the shared messages cite live as long as the branch, too."""
-    stored = {
+    stored_ids = {
         row[0]
         for row in tx.all(
             "SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,)
         )
     }
-    if not stored:
+    if not stored_ids:
         return
     rows = tx.all(
         "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = ?",
         (session_id,),
     )
-    cited = {key for row in rows for key in OUTPUT_ID.findall(unpack_body(row[1]))}
-    for some in chunks(sorted(stored & cited)):
+    cited_ids = {key for row in rows for key in OUTPUT_ID.findall(unpack_body(row[1]))}
+    for some in chunks(sorted(stored_ids & cited_ids)):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "

@@ -64,17 +64,21 @@ class _ThreadExport:
         ]
         order: list[ExportLine] = []
         for session, carried in sessions:
-            shown = [message_id for seq, message_id in places[session.id] if seq >= 0]
-            before = [message_id for seq, message_id in places[session.id] if seq < 0]
+            shown_ids = [
+                message_id for seq, message_id in places[session.id] if seq >= 0
+            ]
+            inherited_ids = [
+                message_id for seq, message_id in places[session.id] if seq < 0
+            ]
             line = dataclasses.asdict(session) | {
-                "carried": sum(each in numbers for each in shown[:carried])
+                "carried": sum(each in numbers for each in shown_ids[:carried])
             }
             line["branched_at"] = numbers.get(session.branched_at or 0)
             del line["messages"], line["thread"]
             lines.append({"type": "session", **line})
             in_view, taken_over = (
                 [numbers[each] for each in ids if each in numbers]
-                for ids in (shown, before)
+                for ids in (shown_ids, inherited_ids)
             )
             order.append(
                 {
@@ -85,7 +89,7 @@ class _ThreadExport:
                 }
             )
         lines += messages + order
-        rest = {
+        lines_by_subject = {
             "compactions": _compaction_lines(tx, thread, numbers),
             "accounts": _usage_lines(tx, thread),
             "stored outputs": _output_lines(tx, thread),
@@ -93,8 +97,8 @@ class _ThreadExport:
             "pins": _pin_lines(tx, thread),
             "engine state": _state_lines(tx, list(places)),
         }
-        for what, some in rest.items():
-            lines += self._readable_lines(what, some)
+        for subject, subject_lines in lines_by_subject.items():
+            lines += self._readable_lines(subject, subject_lines)
         return lines, self.lost
 
     def _sessions(self, thread: str) -> list[tuple[Session, int]]:
@@ -131,9 +135,9 @@ class _ThreadExport:
         numbers: dict[int, int] = {}
         lines: list[ExportLine] = []
         for message_id in sorted({row[1] for some in places.values() for row in some}):
-            what = f"message {message_id} of thread {thread}"
+            subject = f"message {message_id} of thread {thread}"
             line = self._try(
-                what,
+                subject,
                 _message_line,
                 self.tx,
                 message_id,
@@ -146,27 +150,31 @@ class _ThreadExport:
         return numbers, lines
 
     def _readable_lines(
-        self, what: str, lines: Iterator[ExportLine]
+        self, subject: str, lines: Iterator[ExportLine]
     ) -> Iterator[ExportLine]:
         """Lines up to the first that cannot be read."""
-        while (line := self._try(what, lambda: next(lines, None))) is not None:
+        while (line := self._try(subject, lambda: next(lines, None))) is not None:
             yield line
 
     def _try(
-        self, what: str, work: Callable[P, T], *arguments: P.args, **keywords: P.kwargs
+        self,
+        subject: str,
+        work: Callable[P, T],
+        *arguments: P.args,
+        **keywords: P.kwargs,
     ) -> T | None:
         try:
             return work(*arguments, **keywords)
         except Exception as error:
             if self.database is None:
                 raise
-            explained = (
+            cause = (
                 error
                 if isinstance(error, MALFORMED_LINE_ERRORS)
                 else self.database.explain(error)
             )
             if not isinstance(
-                explained,
+                cause,
                 (
                     *MALFORMED_LINE_ERRORS,
                     StoreDamagedError,
@@ -176,7 +184,7 @@ class _ThreadExport:
             ):
                 raise
             self.lost.append(
-                f"{what}: {' '.join(str(error).split()) or type(error).__name__}"
+                f"{subject}: {' '.join(str(error).split()) or type(error).__name__}"
             )
             return None
 
@@ -207,7 +215,9 @@ def _compaction_lines(
     for entry in list_compactions(tx, thread):
         record = dataclasses.asdict(entry.record)
         record["covered"] = [
-            numbers[covered] for covered in entry.record.covered if covered in numbers
+            numbers[message_id]
+            for message_id in entry.record.covered
+            if message_id in numbers
         ]
         record["cost"] = None if entry.record.cost is None else str(entry.record.cost)
         times = {"created": entry.created, "reverted": entry.reverted}
@@ -235,16 +245,16 @@ def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
 
 def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
     tenant = load_session(tx, thread).tenant
-    for stored in list_outputs(tx, thread):
+    for output in list_outputs(tx, thread):
         about = {
-            "call_id": stored.call_id,
-            "tool": stored.tool,
-            "created": stored.created,
+            "call_id": output.call_id,
+            "tool": output.tool,
+            "created": output.created,
         }
         yield {
             "type": "output",
             **about,
-            "text": load_output(tx, stored.id, tenant=tenant),
+            "text": load_output(tx, output.id, tenant=tenant),
         }
 
 

@@ -36,36 +36,36 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
     If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
     """
     end = query.offset + query.limit
-    best: list[RecallPassage] = []
-    exact: list[SearchHit] = []
+    best_passages: list[RecallPassage] = []
+    exact_hits: list[SearchHit] = []
     asks_first = query.is_question and end < BEST_ANSWERS
     if asks_first:
-        best = _find_closest(tx, query, BEST_ANSWERS, now=now)
-    if len(best) <= end:
-        exact = search_texts(tx, replace(query, limit=end + 1, offset=0))
-    if not asks_first and (query.is_question or not exact):
-        wanted = BEST_ANSWERS if exact else max(BEST_ANSWERS, end + 1)
-        best = _find_closest(tx, query, wanted, now=now)
-    taken = {(passage.message, passage.output) for passage in best}
-    found: list[SearchHit | RecallPassage] = [*best]
-    found += (hit for hit in exact if (hit.message, hit.output) not in taken)
-    hits = as_hits(tx, found[query.offset : end])
-    beside = find_neighbours(tx, [(hit.message, hit.snippet) for hit in hits])
-    is_near = not exact and all(passage.closeness < 1 for passage in best)
+        best_passages = _find_closest(tx, query, BEST_ANSWERS, now=now)
+    if len(best_passages) <= end:
+        exact_hits = search_texts(tx, replace(query, limit=end + 1, offset=0))
+    if not asks_first and (query.is_question or not exact_hits):
+        count = BEST_ANSWERS if exact_hits else max(BEST_ANSWERS, end + 1)
+        best_passages = _find_closest(tx, query, count, now=now)
+    best_keys = {(passage.message, passage.output) for passage in best_passages}
+    results: list[SearchHit | RecallPassage] = [*best_passages]
+    results += (hit for hit in exact_hits if (hit.message, hit.output) not in best_keys)
+    hits = as_hits(tx, results[query.offset : end])
+    neighbours = find_neighbours(tx, [(hit.message, hit.snippet) for hit in hits])
+    is_near = not exact_hits and all(passage.closeness < 1 for passage in best_passages)
     return HitPage(
         tuple(
             replace(hit, before=before, after=after)
-            for hit, (before, after) in zip(hits, beside, strict=True)
+            for hit, (before, after) in zip(hits, neighbours, strict=True)
         ),
-        more=len(found) > end,
+        more=len(results) > end,
         near=bool(hits) and is_near,
     )
 
 
 def _find_closest(
-    tx: Tx, query: SearchQuery, wanted: int, *, now: float
+    tx: Tx, query: SearchQuery, count: int, *, now: float
 ) -> list[RecallPassage]:
-    """Return up to `wanted` of the closest texts. Skipped for single-word and quoted queries.
+    """Return up to `count` of the closest texts. Skipped for single-word and quoted queries.
 
     A question is answered if any of its rare words is stored; a shorter query must be closer.
     """
@@ -78,7 +78,7 @@ def _find_closest(
         query.tenant,
         query.thread,
         family=query.family,
-        limit=wanted if is_timeless else min(2 * wanted, MAX_CLOSEST),
+        limit=count if is_timeless else min(2 * count, MAX_CLOSEST),
         least=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
         least_of_others=MIN_ANSWER_CLOSENESS,
         role=query.role,
@@ -100,4 +100,4 @@ def _find_closest(
         for passage in passages[BEST_ANSWERS:]
         if passage.closeness >= MIN_ANSWER_CLOSENESS
     )
-    return [*passages[:BEST_ANSWERS], *others][:wanted]
+    return [*passages[:BEST_ANSWERS], *others][:count]

@@ -226,12 +226,12 @@ class _ThreadImport:
         }
         for kind, take in steps.items():
             self._apply_lines(kind, take)
-        stored = list(dict.fromkeys(self.threads.values()))
-        for thread in stored:
+        threads = list(dict.fromkeys(self.threads.values()))
+        for thread in threads:
             self._verify(thread)
             recount_thread(self.tx, thread)
             refresh_activity(self.tx, thread)
-        return stored
+        return threads
 
     def _apply_lines(self, kind: str, take: Callable[[ExportLine], None]) -> None:
         for number, line in self.lines:
@@ -239,11 +239,11 @@ class _ThreadImport:
                 try:
                     take(line)
                 except MALFORMED_LINE_ERRORS as error:
-                    why = (
+                    reason = (
                         f"it does not fit the others ({type(error).__name__}: {error})"
                     )
                     raise TranscriptError(
-                        f"line {number} cannot be imported: {why}"
+                        f"line {number} cannot be imported: {reason}"
                     ) from error
 
     # Sessions
@@ -365,29 +365,40 @@ class _ThreadImport:
 
     def _place(self, line: ExportLine) -> None:
         session = line["session"]
-        in_view = line["messages"]
-        before = line.get("taken_over", [])
-        if len(set(in_view)) < len(in_view) or len(set(before)) < len(before):
+        shown_messages = line["messages"]
+        inherited_messages = line.get("taken_over", [])
+        if len(set(shown_messages)) < len(shown_messages) or len(
+            set(inherited_messages)
+        ) < len(inherited_messages):
             raise TranscriptError(f"session {session} shows a message twice")
-        rows = [(session, seq, self.ids[number]) for seq, number in enumerate(in_view)]
+        rows = [
+            (session, seq, self.ids[number])
+            for seq, number in enumerate(shown_messages)
+        ]
         rows += [
-            (session, seq - len(before), self.ids[number])
-            for seq, number in enumerate(before)
+            (session, seq - len(inherited_messages), self.ids[number])
+            for seq, number in enumerate(inherited_messages)
         ]
         self.tx.many(
             "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
         )
-        at = self.branched[session]
+        branch_point = self.branched[session]
         self.tx.run(
             "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
-            (len(in_view), None if at is None else self.ids[at], session),
+            (
+                len(shown_messages),
+                None if branch_point is None else self.ids[branch_point],
+                session,
+            ),
         )
 
     # Records beside the messages
 
     def _compaction(self, line: ExportLine) -> None:
-        covered = [self.ids[number] for number in line["record"]["covered"]]
-        record = decode_compaction({"cost": None, **line["record"], "covered": covered})
+        covered_ids = [self.ids[number] for number in line["record"]["covered"]]
+        record = decode_compaction(
+            {"cost": None, **line["record"], "covered": covered_ids}
+        )
         self.tx.run(
             "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
             "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

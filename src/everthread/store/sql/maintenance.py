@@ -90,21 +90,21 @@ MESSAGES_AT_ONCE = 500
 def find_problems(tx: Tx) -> list[str]:
     """Every rule that is broken, with how often; and every content that is not what it was."""
     problems = [*_changed_messages(tx), *_changed_outputs(tx)]
-    for what, sql in CONSISTENCY_CHECKS.items():
+    for problem, sql in CONSISTENCY_CHECKS.items():
         if count := tx.value(sql):
-            problems.append(f"{count} {what}")
+            problems.append(f"{count} {problem}")
     return problems
 
 
 def _changed_messages(tx: Tx) -> Iterator[str]:
-    last = 0
+    last_id = 0
     while rows := tx.all(
         "SELECT id, body, checksum FROM messages WHERE id > ? ORDER BY id LIMIT ?",
-        (last, MESSAGES_AT_ONCE),
+        (last_id, MESSAGES_AT_ONCE),
     ):
-        last = rows[-1][0]
-        for message_id, body, expected in rows:
-            if checksum(body) != expected:
+        last_id = rows[-1][0]
+        for message_id, body, stored_checksum in rows:
+            if checksum(body) != stored_checksum:
                 yield f"message {message_id} is not what was stored"
 
 
@@ -179,22 +179,22 @@ def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
 
 def _hand_shared_to_branches(tx: Tx, threads: list[str]) -> None:
     """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
-    shared = tx.all(
+    rows = tx.all(
         "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
         "JOIN sessions s ON s.id = p.session_id "
         f"WHERE m.thread_id IN ({placeholders(threads)}) ORDER BY s.started DESC, s.id DESC",
         threads,
     )
     # Of several branches the last row, the oldest branch, stays.
-    heirs: dict[int, str] = dict(shared)
+    heirs: dict[int, str] = dict(rows)
     for message_id, heir in heirs.items():
-        taken = tx.one(
+        same_event = tx.one(
             "SELECT 1 FROM messages WHERE thread_id = ? AND event = (SELECT event FROM messages WHERE id = ?)",
             (heir, message_id),
         )
         tx.run(
             "UPDATE messages SET thread_id = ?, event = event || ? WHERE id = ?",
-            (heir, f"/{message_id}" if taken else "", message_id),
+            (heir, f"/{message_id}" if same_event else "", message_id),
         )
         _unindex_messages(tx, [message_id])
         tx.run(

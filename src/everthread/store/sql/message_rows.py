@@ -91,9 +91,11 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
     text = encode_json(body)  # first: it refuses endless nesting
     calls = calls_of(body)
     results = results_of(body)
-    named = next((result.name for result in results if result.name), "")
-    tool = named or ",".join(dict.fromkeys(call.name for call in calls))
-    unnamed = () if named else (result.call_id for result in results if result.call_id)
+    result_name = next((result.name for result in results if result.name), "")
+    tool = result_name or ",".join(dict.fromkeys(call.name for call in calls))
+    unnamed_calls = (
+        () if result_name else (result.call_id for result in results if result.call_id)
+    )
     return PreparedMessage(
         new,
         pack_body(text),
@@ -102,7 +104,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
         tool=clean_text(tool),
         opens_turn=new.kind == "message" and is_user_message(body),
         calls=tuple(calls),
-        answers=tuple(unnamed),
+        answers=tuple(unnamed_calls),
     )
 
 
@@ -215,10 +217,10 @@ def load_history(
             if skipped <= start:
                 start -= skipped
                 continue
-        room = MAX_ID if limit is None else limit - len(messages)
+        row_limit = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
-            (session, carried, after, room, max(start, 0)),
+            (session, carried, after, row_limit, max(start, 0)),
         )
         messages += [as_stored(row) for row in rows]
         start = 0
@@ -265,7 +267,7 @@ def append_messages(
     """Store messages and place them at the end of their threads. A new one reopens a thread; a known event stays."""
     view = _lock_and_read(tx, requests)
     threads: dict[str, _ThreadGrowth] = {}
-    stored = []
+    stored_messages = []
     for request in requests:
         tip = view.tips.get(request.session)
         if tip is None:
@@ -276,11 +278,11 @@ def append_messages(
             )
         if tip.thread not in threads:
             threads[tip.thread] = _ThreadGrowth(tx, tip, view)
-        stored.append(
+        stored_messages.append(
             [threads[tip.thread].take(item, request.now) for item in request.prepared]
         )
     _write_growth(tx, list(threads.values()))
-    return stored
+    return stored_messages
 
 
 @dataclass(slots=True)
@@ -298,7 +300,7 @@ class _ThreadView:
 
 def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
     names = list(dict.fromkeys(request.session for request in requests))
-    leased = list(
+    leased_threads = list(
         dict.fromkeys(
             request.lease.thread for request in requests if request.lease is not None
         )
@@ -307,20 +309,26 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
     if tx.dialect.lock:
         tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.lock), names)
     fence = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}"
-    tips, ids, *rest = tx.ask(
+    tips, ids, *other_answers = tx.ask(
         [
             (SELECT_TIPS.format(placeholders(names)), names),
             (tx.dialect.select_new_ids.format("messages"), (count,)),
-            *((fence, (thread,)) for thread in leased),
+            *((fence, (thread,)) for thread in leased_threads),
             *_event_queries(requests),
         ]
     )
     fences = {
         thread: rows[0]
-        for thread, rows in zip(leased, rest[: len(leased)], strict=True)
+        for thread, rows in zip(
+            leased_threads, other_answers[: len(leased_threads)], strict=True
+        )
         if rows
     }
-    events = {(row[0], row[1]) for rows in rest[len(leased) :] for row in rows}
+    events = {
+        (row[0], row[1])
+        for rows in other_answers[len(leased_threads) :]
+        for row in rows
+    }
     return _ThreadView(
         {row[0]: ThreadTip(*row[1:]) for row in tips},
         fences,
@@ -336,8 +344,8 @@ def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
         events.setdefault(request.session, {}).update(
             dict.fromkeys(item.new.event for item in request.prepared)
         )
-    for session, named in events.items():
-        for some in chunks(list(named)):
+    for session, session_events in events.items():
+        for some in chunks(list(session_events)):
             yield SELECT_EVENTS.format(placeholders(some)), (session, *some)
 
 

@@ -50,7 +50,7 @@ def find_neighbours(
         for place, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
     }
 
-    def find(message: int | None, side: int, shown: str) -> Neighbour | None:
+    def find(message: int | None, side: int, shown_text: str) -> Neighbour | None:
         neighbour = neighbours.get((message, side))
         if (
             neighbour is None
@@ -58,13 +58,14 @@ def find_neighbours(
             or any(map(is_lookup_tool, neighbour.tool.split(",")))
         ):
             return None
-        is_shown = _PARTS.search(shown) and neighbour.text.rstrip("…") in " ".join(
-            shown.split()
+        is_shown = _PARTS.search(shown_text) and neighbour.text.rstrip("…") in " ".join(
+            shown_text.split()
         )
         return None if is_shown else neighbour
 
     return [
-        (find(message, 0, shown), find(message, 1, shown)) for message, shown in places
+        (find(message, 0, shown_text), find(message, 1, shown_text))
+        for message, shown_text in places
     ]
 
 

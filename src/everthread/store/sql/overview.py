@@ -48,14 +48,24 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
         "FROM usage u WHERE u.thread_id IN ({}) GROUP BY u.thread_id",
         threads,
     ):
-        every, calls, pico, unpriced, prompts, read, output = map(int, row[1:])
+        (
+            all_calls,
+            main_calls,
+            pico_dollars,
+            unpriced_calls,
+            prompts,
+            cache_read,
+            output,
+        ) = map(int, row[1:])
         sums[row[0]] = {
-            "calls": calls,
-            "unpriced": unpriced,
+            "calls": main_calls,
+            "unpriced": unpriced_calls,
             "prompts": prompts,
-            "read": read,
+            "read": cache_read,
             "output": output,
-            "cost": None if unpriced == every else pico / PICO_PER_DOLLAR,
+            "cost": None
+            if unpriced_calls == all_calls
+            else pico_dollars / PICO_PER_DOLLAR,
         }
     for row in tx.all_in(
         "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
@@ -165,8 +175,8 @@ def shown_messages(
     tx: Tx, session_id: str, ids: Sequence[int]
 ) -> tuple[set[int], set[int]]:
     """Return which of these messages a session shows: unchanged ones, and shortened ones."""
-    unchanged: set[int] = set()
-    shortened: set[int] = set()
+    unchanged_ids: set[int] = set()
+    shortened_ids: set[int] = set()
     for some in chunks(ids):
         marks = placeholders(some)
         rows = tx.all(
@@ -174,9 +184,9 @@ def shown_messages(
             f"AND p.seq >= 0 AND (m.id IN ({marks}) OR m.origin IN ({marks}))",
             (session_id, *some, *some),
         )
-        unchanged |= {row[0] for row in rows if row[1] is None}
-        shortened |= {row[1] for row in rows if row[1] is not None}
-    return unchanged, shortened
+        unchanged_ids |= {row[0] for row in rows if row[1] is None}
+        shortened_ids |= {row[1] for row in rows if row[1] is not None}
+    return unchanged_ids, shortened_ids
 
 
 def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:

@@ -38,8 +38,10 @@ def recall_passages(
         return []
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
         scope = replace(scope, names=scope.names[1:])
-    counted = None if query.family else query.thread
-    words = look_up_words(tx, scope, question.sought, counted, by_role=query.as_page)
+    counted_thread = None if query.family else query.thread
+    words = look_up_words(
+        tx, scope, question.sought, counted_thread, by_role=query.as_page
+    )
     ranking = rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, ranking, words, query)
 
@@ -81,42 +83,46 @@ def _make_passages(
     words: Sequence[RecallWord],
     query: RecallQuery,
 ) -> list[RecallPassage]:
-    looked_at = (
+    all_pieces = (
         *ranking.first,
         *(piece for exchange in ranking.exchanges for piece in exchange.results),
     )
-    words_in: dict[int, list[RecallWord]] = {piece.id: [] for piece in looked_at}
+    words_in: dict[int, list[RecallWord]] = {piece.id: [] for piece in all_pieces}
     for word in words:
         for piece_id in word.pieces & words_in.keys():
             words_in[piece_id].append(word)
     if query.as_page:
         drafts = _choose_drafts(tx, ranking, words_in, query)
         sizes = [len(text) for draft in drafts for text in draft.parts.values()]
-        room = _share_room(sizes, query.limit * query.chars)
+        max_chars = _share_room(sizes, query.limit * query.chars)
         _add_partners(tx, drafts, ranking, words_in)
     else:
-        chosen = ranking.first[: query.limit]
+        best_pieces = ranking.first[: query.limit]
         drafts = [
             _PassageDraft(piece, {piece: text})
-            for piece, text in zip(chosen, read_pieces(tx, chosen), strict=True)
+            for piece, text in zip(
+                best_pieces, read_pieces(tx, best_pieces), strict=True
+            )
         ]
-        room = query.chars
+        max_chars = query.chars
     turns = number_turns(tx, [draft.first for draft in drafts])
     passages = []
     for draft in drafts:
         piece = draft.first
-        shown = "\n→ ".join(
+        excerpt = "\n→ ".join(
             _make_glimpse(text, part, words_in.get(part.id, ()))
             if part == draft.glimpse
-            else _make_excerpt(text, part, words_in[part.id], room)
+            else _make_excerpt(text, part, words_in[part.id], max_chars)
             for part, text in sorted(draft.parts.items())
         )
-        alike = (
+        glimpses = (
             _make_glimpse(text, part, words_in.get(part.id, ()))
             for part, text in draft.alike.items()
         )
-        shown += "".join(
-            f"\n≈ {glimpse}" for glimpse in alike if glimpse.strip("…") not in shown
+        excerpt += "".join(
+            f"\n≈ {glimpse}"
+            for glimpse in glimpses
+            if glimpse.strip("…") not in excerpt
         )
         passages.append(
             RecallPassage(
@@ -127,7 +133,7 @@ def _make_passages(
                 tool=piece.tool,
                 turn=turns[piece.id],
                 created=piece.created,
-                text=shown,
+                text=excerpt,
                 score=round(ranking.scores[piece.id], 4),
                 closeness=round(
                     max(ranking.close.get(part.id, 0.0) for part in draft.parts), 4
@@ -163,17 +169,17 @@ def _choose_drafts(
                     del open_exchanges[number, is_call]
                 continue
             span = _excerpt_span(text, words, query.chars)
-            own = _own_words(text[slice(*span)], words)
-            same = next(
-                (draft for draft in drafts if _is_repeated(own, draft.own)), None
+            own_words = _own_words(text[slice(*span)], words)
+            similar_draft = next(
+                (draft for draft in drafts if _is_repeated(own_words, draft.own)), None
             )
-            if same is not None:
-                if len(same.alike) < MAX_ALIKE:
-                    same.alike[piece] = text
+            if similar_draft is not None:
+                if len(similar_draft.alike) < MAX_ALIKE:
+                    similar_draft.alike[piece] = text
                 continue
             if len(drafts) == query.limit:
                 return drafts
-            drafts.append(_PassageDraft(piece, {piece: text}, own))
+            drafts.append(_PassageDraft(piece, {piece: text}, own_words))
             open_exchanges.setdefault((number, not is_call), drafts[-1])
     return drafts
 
@@ -185,41 +191,55 @@ def _add_partners(
     words_in: WordsByPiece,
 ) -> None:
     """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
-    alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
-    wanted: dict[Piece, _PassageDraft] = {}
+    single_drafts = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
+    drafts_by_partner: dict[Piece, _PassageDraft] = {}
     for exchange in ranking.exchanges:
         call = next(
-            (alone[piece.id] for piece in exchange.calls if piece.id in alone), None
+            (
+                single_drafts[piece.id]
+                for piece in exchange.calls
+                if piece.id in single_drafts
+            ),
+            None,
         )
         result = next(
-            (alone[piece.id] for piece in exchange.results if piece.id in alone), None
+            (
+                single_drafts[piece.id]
+                for piece in exchange.results
+                if piece.id in single_drafts
+            ),
+            None,
         )
         if call is not None:
             best = max(
                 exchange.results, key=lambda piece: ranking.scores.get(piece.id, 0.0)
             )
             if not words_in[best.id]:  # the outcome is at the end
-                last = tx.value(
+                last_id = tx.value(
                     "SELECT MAX(id) FROM pieces WHERE message_id = ?", (best.message,)
                 )
-                [best] = load_pieces(tx, [last])
-            wanted[best] = call
+                [best] = load_pieces(tx, [last_id])
+            drafts_by_partner[best] = call
         elif result is not None:
-            wanted[exchange.calls[-1]] = result
-    for partner, text in zip(wanted, read_pieces(tx, list(wanted)), strict=True):
-        wanted[partner].parts[partner] = text
-        wanted[partner].glimpse = partner
+            drafts_by_partner[exchange.calls[-1]] = result
+    for partner, text in zip(
+        drafts_by_partner, read_pieces(tx, list(drafts_by_partner)), strict=True
+    ):
+        drafts_by_partner[partner].parts[partner] = text
+        drafts_by_partner[partner].glimpse = partner
 
 
-def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
+def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
     """Whether a text repeats another, by their words. Most pairs differ in size too much to share enough."""
-    size = len(own)
-    few = MIN_CONTAINED_WORDS * size if size >= MIN_WITHIN else math.inf
-    fewer, more = sorted((size, len(other)))
-    if fewer < few and fewer < MIN_SHARED_WORDS * more:
+    size = len(words)
+    min_contained = MIN_CONTAINED_WORDS * size if size >= MIN_WITHIN else math.inf
+    smaller_size, larger_size = sorted((size, len(other_words)))
+    if smaller_size < min_contained and smaller_size < MIN_SHARED_WORDS * larger_size:
         return False
-    shared = len(own & other)
-    return shared >= few or shared >= MIN_SHARED_WORDS * (fewer + more - shared)
+    shared_count = len(words & other_words)
+    return shared_count >= min_contained or shared_count >= MIN_SHARED_WORDS * (
+        smaller_size + larger_size - shared_count
+    )
 
 
 def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
@@ -228,15 +248,15 @@ def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold())) - forms
 
 
-def _share_room(sizes: Sequence[int], room: int) -> int:
+def _share_room(sizes: Sequence[int], max_chars: int) -> int:
     """The most room for each text of these sizes so that all fit; what short texts leave is for the others."""
-    remaining = room
+    remaining = max_chars
     for index, size in enumerate(sorted(sizes)):
         share = remaining // (len(sizes) - index)
         if size > share:
             return share
         remaining -= size
-    return room
+    return max_chars
 
 
 def _make_excerpt(
@@ -271,10 +291,12 @@ def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
 
 
 def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
-    shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
+    excerpt = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
     # Show arguments of a call without JSON's escapes.
     if piece.role == "assistant" and piece.tool:
-        shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        excerpt = excerpt.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return (
-        ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")
+        ("…" if start or piece.start else "")
+        + excerpt
+        + ("…" if end < len(text) else "")
     )

@@ -178,38 +178,39 @@ def _load_candidates(
     question: Question,
     query: RecallQuery,
 ) -> _Candidates:
-    weighed = discount_parts(words)
-    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
+    weighed_words = discount_parts(words)
+    weights = weigh_pieces(weighed_words, ROUGH_CANDIDATES)
     best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
-    rare: set[int] = set()
-    phrased: dict[int, int] = {}
+    rare_ids: set[int] = set()
+    phrase_lengths: dict[int, int] = {}
     of_users: list[int] = []
     if query.as_page:
-        spoken = weigh_pieces(
-            [replace(word, pieces=word.of_users) for word in weighed], ROUGH_OF_USERS
+        user_weights = weigh_pieces(
+            [replace(word, pieces=word.of_users) for word in weighed_words],
+            ROUGH_OF_USERS,
         )
-        weights |= spoken
-        rare = weights.keys() & _rarest_pieces(words)
-        of_users = _best_pieces(spoken, ROUGH_OF_USERS)
-        phrased = _find_phrases(tx, scope, question)
-    weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrased}
-    certain = [*sorted(rare), *sorted(phrased)]
+        weights |= user_weights
+        rare_ids = weights.keys() & _rarest_pieces(words)
+        of_users = _best_pieces(user_weights, ROUGH_OF_USERS)
+        phrase_lengths = _find_phrases(tx, scope, question)
+    weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrase_lengths}
+    certain_ids = [*sorted(rare_ids), *sorted(phrase_lengths)]
     pieces = _load_with_neighbours(
         tx,
         scope,
         weights=weights,
-        best=list(dict.fromkeys([*of_users, *certain, *best])),
-        certain=certain,
+        best=list(dict.fromkeys([*of_users, *certain_ids, *best])),
+        certain_ids=certain_ids,
         words=words,
         question=question,
         query=query,
     )
     word_scores = {
-        piece.id: _score_words(piece, weighed)
+        piece.id: _score_words(piece, weighed_words)
         for piece in pieces
         if piece.id in weights
     }
-    return _Candidates(pieces, word_scores, rare, phrased)
+    return _Candidates(pieces, word_scores, rare_ids, phrase_lengths)
 
 
 def _measure_closeness(
@@ -285,10 +286,10 @@ def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, in
     """
     lengths: dict[int, int] = {}
     for phrase in question.phrases:
-        wanted = replace(scope, phrases=(make_phrase(phrase),))
-        pieces = tx.match_ids(wanted, MAX_RARE + 1)
-        if len(pieces) <= MAX_RARE:
-            lengths = dict.fromkeys(pieces, len(phrase)) | lengths
+        index_query = replace(scope, phrases=(make_phrase(phrase),))
+        piece_ids = tx.match_ids(index_query, MAX_RARE + 1)
+        if len(piece_ids) <= MAX_RARE:
+            lengths = dict.fromkeys(piece_ids, len(phrase)) | lengths
     return lengths
 
 
@@ -298,14 +299,14 @@ def _role_weight(piece: Piece | RoughPiece) -> float:
 
 def _rarest_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
     """Return the pieces with the rarest identifier of the question: the answer is mostly beside it."""
-    counts = [
+    piece_sets = [
         word.pieces
         for word in words
         if word.telling
         and 0 < len(word.pieces) <= MAX_RARE
         and not word.sought.forms[0].isalpha()
     ]
-    return min(counts, key=len, default=frozenset())
+    return min(piece_sets, key=len, default=frozenset())
 
 
 def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
@@ -324,9 +325,9 @@ def _vary_pieces(
     varied_pieces: list[int] = []
     other_pieces: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
-    holding = [word.pieces for word in words]
+    piece_sets = [word.pieces for word in words]
     for piece_id in ordered:
-        held_words = tuple([piece_id in some for some in holding])
+        held_words = tuple([piece_id in some for some in piece_sets])
         counts[held_words] += 1
         (varied_pieces if counts[held_words] <= most // 4 else other_pieces).append(
             piece_id
@@ -341,7 +342,7 @@ def _load_with_neighbours(
     scope: IndexQuery,
     weights: Mapping[int, float],
     best: Sequence[int],
-    certain: Collection[int],
+    certain_ids: Collection[int],
     words: Sequence[RecallWord],
     question: Question,
     query: RecallQuery,
@@ -349,7 +350,7 @@ def _load_with_neighbours(
     """The best pieces and their neighbours, by thread and in order."""
     rough_pieces = load_rough_pieces(tx, best, scope.where, scope.values)
     best_pieces = _keep_best(
-        rough_pieces, weights, certain, words, question=question, query=query
+        rough_pieces, weights, certain_ids, words, question=question, query=query
     )
     ids = _find_neighbours(tx, best_pieces).union(piece.id for piece in best_pieces)
     return sorted(
@@ -361,32 +362,36 @@ def _load_with_neighbours(
 def _keep_best(
     pieces: Sequence[RoughPiece],
     weights: Mapping[int, float],
-    certain: Iterable[int],
+    certain_ids: Iterable[int],
     words: Sequence[RecallWord],
     question: Question,
     query: RecallQuery,
 ) -> list[RoughPiece]:
     """The certain pieces, and those that come first by their words, or for a page by their words and roles."""
-    ordered = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
-    sittings = list(_number_conversations(ordered))
-    own_scores = [weights[piece.id] / dilution(piece.length) for piece in ordered]
+    ordered_pieces = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
+    sittings = list(_number_conversations(ordered_pieces))
+    own_scores = [
+        weights[piece.id] / dilution(piece.length) for piece in ordered_pieces
+    ]
     rankings = [own_scores]
     if query.as_page:
         rankings.append(
             [
                 score * _role_weight(piece)
-                for piece, score in zip(ordered, own_scores, strict=True)
+                for piece, score in zip(ordered_pieces, own_scores, strict=True)
             ]
         )
-    kept_ids = set(certain)
+    kept_ids = set(certain_ids)
     for scores in rankings:
-        final = _estimate_scores(ordered, scores, sittings)
-        for piece_id in _find_pieces_of_day(ordered, question):
-            final[piece_id] += DAY_SCORE
+        final_scores = _estimate_scores(ordered_pieces, scores, sittings)
+        for piece_id in _find_pieces_of_day(ordered_pieces, question):
+            final_scores[piece_id] += DAY_SCORE
         kept_ids.update(
-            _vary_pieces(_best_pieces(final, len(final)), words, RECALL_CANDIDATES)
+            _vary_pieces(
+                _best_pieces(final_scores, len(final_scores)), words, RECALL_CANDIDATES
+            )
         )
-    return [piece for piece in ordered if piece.id in kept_ids]
+    return [piece for piece in ordered_pieces if piece.id in kept_ids]
 
 
 def _estimate_scores(
@@ -397,18 +402,18 @@ def _estimate_scores(
     Where one word decides, hundreds of pieces hold the same words: then their length, their neighbours and their
     sitting decide, not which of them is newest.
     """
-    of_message: dict[int, float] = {}
+    message_scores: dict[int, float] = {}
     for piece, score in zip(pieces, own_scores, strict=True):
-        if piece.message is not None and score > of_message.get(piece.message, 0.0):
-            of_message[piece.message] = score
-    added = rate_sittings(own_scores, sittings)
+        if piece.message is not None and score > message_scores.get(piece.message, 0.0):
+            message_scores[piece.message] = score
+    sitting_scores = rate_sittings(own_scores, sittings)
     estimates: dict[int, float] = {}
     for piece, score, sitting in zip(pieces, own_scores, sittings, strict=True):
-        near = 0.0
+        neighbour_score = 0.0
         if piece.message is not None:
             for step, share in NEIGHBOUR_SHARES.items():
-                near += share * of_message.get(piece.message + step, 0.0)
-        estimates[piece.id] = score + near + added[sitting]
+                neighbour_score += share * message_scores.get(piece.message + step, 0.0)
+        estimates[piece.id] = score + neighbour_score + sitting_scores[sitting]
     return estimates
 
 
@@ -420,7 +425,7 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
     """
     texts = {piece.message: piece for piece in pieces if piece.message is not None}
     steps = range(1, NEIGHBOUR_REACH + 1)
-    near = sorted(
+    nearby_ids = sorted(
         {
             message + side * step
             for message in texts
@@ -430,10 +435,10 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
     )
     beginnings = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
     nearby: dict[int, tuple[str, int]] = {
-        row[0]: row[1:] for row in tx.all_in(beginnings, near)
+        row[0]: row[1:] for row in tx.all_in(beginnings, nearby_ids)
     }
     neighbours: set[int] = set()
-    apart: list[Query] = []
+    neighbour_queries: list[Query] = []
     for piece in [
         *texts.values(),
         *(piece for piece in pieces if piece.message is None),
@@ -452,9 +457,11 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
                     f"SELECT id FROM pieces WHERE thread = ({THREAD_NUMBERS.format('?')}) "
                     f"AND {condition} LIMIT {NEIGHBOUR_REACH}"
                 )
-                apart.append((sql, (piece.thread, piece.id)))
+                neighbour_queries.append((sql, (piece.thread, piece.id)))
     neighbours.update(
-        row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows
+        row[0]
+        for rows in (tx.ask(neighbour_queries) if neighbour_queries else ())
+        for row in rows
     )
     return neighbours
 
@@ -489,14 +496,16 @@ def _share_scores(
 ) -> dict[int, float]:
     """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
-    best = [_best_scores(text, word_scores) for text in texts]
-    borrowed = share_words(best, sittings)
-    added = rate_sittings([_sum_scores(scores) for scores in best], sittings)
+    text_scores = [_best_scores(text, word_scores) for text in texts]
+    neighbour_scores = share_words(text_scores, sittings)
+    sitting_scores = rate_sittings(
+        [_sum_scores(scores) for scores in text_scores], sittings
+    )
     return {
         piece.id: _sum_with_others(word_scores.get(piece.id, {}), others)
-        + added[sitting]
+        + sitting_scores[sitting]
         + DAY_SCORE * (piece.id in of_day)
-        for text, others, sitting in zip(texts, borrowed, sittings, strict=True)
+        for text, others, sitting in zip(texts, neighbour_scores, sittings, strict=True)
         for piece in text
     }
 
@@ -514,12 +523,15 @@ def _sum_scores(scores: WordScores) -> float:
     return sum(scores.values())
 
 
-def _sum_with_others(own: WordScores, others: WordScores) -> float:
+def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
     """Return the sum of the scores; for a word in both, count only the higher score."""
-    if not own:
-        return _sum_scores(others)
-    added = [max(0.0, score - own.get(word, 0.0)) for word, score in others.items()]
-    return _sum_scores(own) + sum(added)
+    if not own_scores:
+        return _sum_scores(other_scores)
+    increases = [
+        max(0.0, score - own_scores.get(word, 0.0))
+        for word, score in other_scores.items()
+    ]
+    return _sum_scores(own_scores) + sum(increases)
 
 
 def _number_conversations(pieces: Iterable[Piece | RoughPiece]) -> Iterator[int]:
@@ -565,16 +577,16 @@ def _rank_candidates(
 
 def _take_turns(rankings: Sequence[Iterable[Piece]]) -> list[Piece]:
     """Several rankings as one: in turn each gives its best candidate that is not chosen yet."""
-    waiting = [iter(ranking) for ranking in rankings]
-    chosen: dict[int, Piece] = {}
-    while waiting:
-        ranking = waiting.pop(0)
+    waiting_rankings = [iter(ranking) for ranking in rankings]
+    chosen_pieces: dict[int, Piece] = {}
+    while waiting_rankings:
+        ranking = waiting_rankings.pop(0)
         for piece in ranking:
-            if piece.id not in chosen:
-                chosen[piece.id] = piece
-                waiting.append(ranking)
+            if piece.id not in chosen_pieces:
+                chosen_pieces[piece.id] = piece
+                waiting_rankings.append(ranking)
                 break
-    return list(chosen.values())
+    return list(chosen_pieces.values())
 
 
 def _find_exchanges(pieces: Iterable[Piece]) -> list[CallPieces]:

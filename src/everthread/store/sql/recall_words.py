@@ -45,32 +45,34 @@ def look_up_words(
 ) -> list[RecallWord]:
     """The words with the pieces that hold them; of many words the rarest."""
     total = _count_pieces(tx, thread)
-    chosen, absent = (
+    chosen_words, absent_words = (
         _pick_telling_words(tx, scope, sought)
         if len(sought) > MAX_WORDS
         else (sought, ())
     )
     words = []
-    for item in chosen:
-        wanted = replace(scope, one_of=(_encode_forms(item),))
-        pieces = frozenset(tx.match_ids(wanted, MAX_POSTINGS))
-        telling = item.is_counted and is_telling(len(pieces), total)
-        wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
-        of_users = frozenset(tx.match_ids(wanted, MAX_POSTINGS) if by_role else ())
+    for item in chosen_words:
+        index_query = replace(scope, one_of=(_encode_forms(item),))
+        pieces = frozenset(tx.match_ids(index_query, MAX_POSTINGS))
+        word_is_telling = item.is_counted and is_telling(len(pieces), total)
+        index_query = replace(
+            index_query, names=(*index_query.names, (filter_name("role", "user"),))
+        )
+        of_users = frozenset(tx.match_ids(index_query, MAX_POSTINGS) if by_role else ())
         words.append(
             RecallWord(
                 item,
                 item.weight * rarity(len(pieces), total),
                 pieces,
-                telling,
+                word_is_telling,
                 of_users,
             )
         )
     words = _complete_postings(tx, scope, words)
-    nowhere = rarity(0, total)
+    max_rarity = rarity(0, total)
     return words + [
-        RecallWord(item, item.weight * nowhere, frozenset(), item.is_counted)
-        for item in absent
+        RecallWord(item, item.weight * max_rarity, frozenset(), item.is_counted)
+        for item in absent_words
     ]
 
 
@@ -81,33 +83,36 @@ def _complete_postings(
 
     These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
     """
-    frequent = [word for word in words if len(word.pieces) == MAX_POSTINGS]
-    rare = tuple(
+    frequent_words = [word for word in words if len(word.pieces) == MAX_POSTINGS]
+    rare_terms = tuple(
         term
         for word in words
         if 0 < len(word.pieces) < MAX_POSTINGS
         for term in _encode_forms(word.sought)
     )
-    more: dict[int, set[int]] = {id(word): set() for word in frequent}
+    more_pieces: dict[int, set[int]] = {id(word): set() for word in frequent_words}
 
     def require_together(
         required: Sequence[RecallWord], *others: tuple[str, ...]
     ) -> None:
-        wanted = replace(
+        index_query = replace(
             scope, one_of=(*(_encode_forms(word.sought) for word in required), *others)
         )
-        pieces = tx.match_ids(wanted, MAX_POSTINGS)
+        pieces = tx.match_ids(index_query, MAX_POSTINGS)
         for word in required:
-            more[id(word)].update(pieces)
+            more_pieces[id(word)].update(pieces)
 
-    for word in frequent if rare else ():
-        require_together([word], rare)
-    if len(frequent) > 1:
-        require_together(frequent)
-        for without in frequent if len(frequent) > 2 else ():
-            require_together([word for word in frequent if word is not without])
+    for word in frequent_words if rare_terms else ():
+        require_together([word], rare_terms)
+    if len(frequent_words) > 1:
+        require_together(frequent_words)
+        for omitted_word in frequent_words if len(frequent_words) > 2 else ():
+            require_together(
+                [word for word in frequent_words if word is not omitted_word]
+            )
     return [
-        replace(word, pieces=word.pieces | more.get(id(word), set())) for word in words
+        replace(word, pieces=word.pieces | more_pieces.get(id(word), set()))
+        for word in words
     ]
 
 
@@ -133,24 +138,24 @@ def _encode_forms(item: SearchWord) -> tuple[str, ...]:
 
 
 def _pick_telling_words(
-    tx: Tx, scope: IndexQuery, sought: Sequence[SearchWord]
+    tx: Tx, scope: IndexQuery, search_words: Sequence[SearchWord]
 ) -> tuple[list[SearchWord], Sequence[SearchWord]]:
     """The words to look up, and the rest of those that no piece holds as typed."""
-    counts: list[tuple[int, SearchWord]] = []
-    for item in sought:
-        wanted = replace(scope, one_of=((encode_term(item.forms[0]),),))
-        counts.append((len(tx.match_ids(wanted, COMMON_COUNT)), item))
-    here = sorted(
-        (pair for pair in counts if 0 < pair[0] < COMMON_COUNT),
+    counted_words: list[tuple[int, SearchWord]] = []
+    for item in search_words:
+        index_query = replace(scope, one_of=((encode_term(item.forms[0]),),))
+        counted_words.append((len(tx.match_ids(index_query, COMMON_COUNT)), item))
+    rare_words = sorted(
+        (pair for pair in counted_words if 0 < pair[0] < COMMON_COUNT),
         key=lambda pair: pair[0],
     )
-    nowhere = [item for count, item in counts if count == 0]
+    absent_words = [item for count, item in counted_words if count == 0]
     ordered = [
-        *(item for _, item in here),
-        *nowhere,
-        *(item for count, item in counts if count == COMMON_COUNT),
+        *(item for _, item in rare_words),
+        *absent_words,
+        *(item for count, item in counted_words if count == COMMON_COUNT),
     ]
-    return ordered[:MAX_WORDS], nowhere[max(0, MAX_WORDS - len(here)) :]
+    return ordered[:MAX_WORDS], absent_words[max(0, MAX_WORDS - len(rare_words)) :]
 
 
 def _count_pieces(tx: Tx, thread: str | None) -> int:
@@ -175,13 +180,13 @@ def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
     """
     weights: dict[int, float] = {}
     remaining = sum(word.weight for word in words)
-    closed = False
+    is_complete = False
     for word in sorted(words, key=lambda word: -word.weight):
-        closed = closed or (
+        is_complete = is_complete or (
             len(weights) >= most
             and sum(value >= remaining for value in weights.values()) >= most
         )
-        for piece in weights.keys() & word.pieces if closed else word.pieces:
+        for piece in weights.keys() & word.pieces if is_complete else word.pieces:
             weights[piece] = weights.get(piece, 0.0) + word.weight
         remaining -= word.weight
     return weights

@@ -42,8 +42,8 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     parsed = parse_query(query.text)
     scope = search_scope(tx, query)
     skipped = max(query.offset, 0)
-    wanted = max(query.offset, 0) + max(query.limit, 0)
-    if scope is None or not parsed.ways or skipped == wanted:
+    end = max(query.offset, 0) + max(query.limit, 0)
+    if scope is None or not parsed.ways or skipped == end:
         return []
     matches: dict[TextKey, ScoredPiece] = {}
     calls = find_path_calls(tx, query, query.path) if query.path else set()
@@ -52,7 +52,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
             continue
         # The first counts, so that pages of any length agree.
         matches.setdefault(piece.text, (score, piece))
-        if len(matches) == wanted:
+        if len(matches) == end:
             break
     return _make_hits(tx, list(matches.values())[skipped:], parsed, query.session)
 
@@ -149,19 +149,19 @@ def _match_spread(
     texts: dict[TextKey, Piece] = {}
     for number, phrase in enumerate(sorted(question.phrases, key=sample.count)):
         threads = sorted({piece.thread for piece in texts.values()})
-        within = (
+        thread_names = (
             [tuple(filter_name("thread", name) for name in threads)]
             if 0 < len(threads) <= SPREAD_THREADS
             else []
         )
-        names = (*question.names, (LONG_TEXT,), *within)
-        wanted = replace(question, phrases=(phrase,), names=names)
-        pieces = load_pieces(tx, tx.match_ids(wanted, SPREAD_PIECES))
-        holding = {piece.text: piece for piece in sorted(pieces, reverse=True)}
+        names = (*question.names, (LONG_TEXT,), *thread_names)
+        index_query = replace(question, phrases=(phrase,), names=names)
+        pieces = load_pieces(tx, tx.match_ids(index_query, SPREAD_PIECES))
+        phrase_texts = {piece.text: piece for piece in sorted(pieces, reverse=True)}
         texts = (
-            holding
+            phrase_texts
             if number == 0
-            else {text: piece for text, piece in texts.items() if text in holding}
+            else {text: piece for text, piece in texts.items() if text in phrase_texts}
         )
         if not texts:
             break
@@ -183,7 +183,7 @@ def _make_hits(
     ):
         home, thread = homes.get(piece.message, (piece.thread, piece.thread))
         snippet = make_snippet(text, parsed.shown, goes_before=piece.start > 0)
-        found = (
+        source_fields = (
             piece.message,
             piece.output,
             thread,
@@ -192,7 +192,7 @@ def _make_hits(
             piece.tool,
             piece.created,
         )
-        hits.append(SearchHit(*found, snippet, score))
+        hits.append(SearchHit(*source_fields, snippet, score))
     return hits
 
 

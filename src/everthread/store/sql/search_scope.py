@@ -29,34 +29,34 @@ OF_SESSION = (
 def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     """Return the bounds of a search, without its words; None if nothing can be within them."""
     names = [_tenant_names(tx, query.tenant)]
-    spoken = (("role", query.role), ("tool", query.tool))
+    speaker_filters = (("role", query.role), ("tool", query.tool))
     names += [
         (filter_name(kind, clean_text(value)),)
-        for kind, value in spoken
+        for kind, value in speaker_filters
         if value is not None
     ]
-    where: list[str] = []
+    conditions: list[str] = []
     values: list[Any] = []
     if query.thread is not None:
         thread = _scope_session(tx, query.thread, query.tenant)[0]
         sources = list_family(tx, thread) if query.family else list_sources(tx, thread)
         names.append(tuple(filter_name("thread", source) for source in sources))
         if len(sources) > 1 and not query.family:
-            where.append(OF_THREAD)
+            conditions.append(OF_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
         thread, started, ended = _scope_session(tx, query.session, query.tenant)
         names.append(
             tuple(filter_name("thread", source) for source in list_sources(tx, thread))
         )
-        where.append(OF_SESSION)
+        conditions.append(OF_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
-    first = 0
-    before = MAX_ID
+    first_id = 0
+    end_id = MAX_ID
     if query.since is not None or query.until is not None:
         since = -1e18 if query.since is None else query.since
         until = 1e18 if query.until is None else query.until
-        where.append("p.created >= ? AND p.created < ?")
+        conditions.append("p.created >= ? AND p.created < ?")
         values += (since, until)
         runs = tx.one(
             "SELECT MIN(run), MAX(run) FROM eras WHERE latest >= ? AND earliest < ?",
@@ -64,24 +64,24 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         )
         if runs is None or runs[0] is None:
             return None
-        first = runs[0] * ERA_RUN
-        before = (runs[1] + 1) * ERA_RUN
+        first_id = runs[0] * ERA_RUN
+        end_id = (runs[1] + 1) * ERA_RUN
     return IndexQuery(
         (),
         tuple(names),
-        first=first,
-        before=before,
-        where=" AND ".join(where),
+        first=first_id,
+        before=end_id,
+        where=" AND ".join(conditions),
         values=tuple(values),
     )
 
 
 def _tenant_names(tx: Tx, tenant: str | None) -> tuple[str, ...]:
     """Return the name to search for a tenant; none if that is the whole store, as looking it up has a cost."""
-    whole = tx.one(
+    tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
     )
-    if tenant is None or whole == (tenant, tenant):
+    if tenant is None or tenant_range == (tenant, tenant):
         return ()
     return (filter_name("tenant", tenant),)
 

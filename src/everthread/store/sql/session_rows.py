@@ -83,10 +83,10 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """The session whose id is this or begins like this, if there is exactly one."""
     where, values = equal_to({"s.tenant": tenant})
-    after = prefix + "\U0010ffff"  # sorts after every id with this prefix
-    begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
+    upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
+    sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
     sessions = (
-        [as_session(row) for row in tx.all(begun, (prefix, after, *values))]
+        [as_session(row) for row in tx.all(sql, (prefix, upper_bound, *values))]
         if prefix
         else []
     )
@@ -141,14 +141,14 @@ def list_subagents(tx: Tx, thread: str) -> list[str]:
     threads = [thread]
     waiting = [thread]
     while waiting:
-        started = list_started(tx, waiting.pop())
-        fresh = [
+        children = list_started(tx, waiting.pop())
+        new_threads = [
             child.id
-            for child in started
+            for child in children
             if child.kind in ("subagent", "side") and child.id not in threads
         ]
-        threads += fresh
-        waiting += fresh
+        threads += new_threads
+        waiting += new_threads
     return threads[1:]
 
 
@@ -260,14 +260,14 @@ def create_session(tx: Tx, new: NewSession, now: float) -> Session:
     ):
         raise UnknownIdError(f"tenant {new.tenant!r} has no session {new.parent!r}")
     insert_session(tx, new, thread=new.id, now=now)
-    stored = load_session(tx, new.id)
-    if (stored.kind, stored.parent, stored.tenant) != (
+    stored_session = load_session(tx, new.id)
+    if (stored_session.kind, stored_session.parent, stored_session.tenant) != (
         new.kind,
         new.parent,
         new.tenant,
     ):
         raise InputError(f"the id {new.id!r} is taken by another session")
-    return stored
+    return stored_session
 
 
 CREATABLE_KINDS = frozenset({"main", "subagent", "side"})
@@ -293,12 +293,12 @@ def find_conversation(
     tx: Tx, tenant: str, client_session: str, client: str | None = None
 ) -> str | None:
     """The thread that a client's side calls belong to: the conversation of its session that was used last."""
-    named = {
+    columns = {
         "tenant": tenant,
         "client_session": clean_text(client_session),
         "client": client,
     }
-    where, values = equal_to(named)
+    where, values = equal_to(columns)
     thread: str | None = tx.value(
         f"SELECT id FROM sessions WHERE {where} AND client_session <> '' AND kind IN ('main', 'branch') "
         "AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",

@@ -29,20 +29,20 @@ def make_snippet(
 
     `goes_before`: the text is a piece that begins inside a longer one.
     """
-    folded, places = _fold_text(text)
+    folded_text, places = _fold_text(text)
     hits = (
-        (at, number)
+        (hit_position, number)
         for number, word in enumerate(words)
-        for at in _run_positions(folded, word)
+        for hit_position in _run_positions(folded_text, word)
     )
     position = _richest_start(hits, SNIPPET_LENGTH - SNIPPET_BEFORE, places)
     start = max(0, min(position - SNIPPET_BEFORE, len(text) - SNIPPET_LENGTH))
     end = start + SNIPPET_LENGTH
     # The index holds no secrets; redact once more, with the current rules.
-    shown = redact_part(text, start, end, margin=SECRET_MARGIN)
+    snippet = redact_part(text, start, end, margin=SECRET_MARGIN)
     return (
         ("…" if start or goes_before else "")
-        + " ".join(shown.split())
+        + " ".join(snippet.split())
         + ("…" if end < len(text) else "")
     )
 
@@ -52,21 +52,29 @@ def find_richest_position(text: str, words: Sequence[Sequence[str]], reach: int)
 
     No pattern is made for a word, so that many words cost little.
     """
-    folded, places = _fold_text(text)
+    folded_text, places = _fold_text(text)
     hits = (
-        (at, n)
-        for n, forms in enumerate(words)
+        (position, number)
+        for number, forms in enumerate(words)
         for form in forms
-        for at in _word_positions(folded, form)
+        for position in _word_positions(folded_text, form)
     )
     return _richest_start(hits, reach, places)
 
 
 def sentence_start(text: str, at: int) -> int:
     """Return the start of the sentence or line around a position; the position itself if that is far."""
-    near = max(0, at - SENTENCE_REACH)
-    begins = max(text.rfind("\n", near, at), text.rfind(". ", near, at))
-    return begins + 1 if begins >= 0 else near if not near else at
+    reach_start = max(0, at - SENTENCE_REACH)
+    previous_end = max(
+        text.rfind("\n", reach_start, at), text.rfind(". ", reach_start, at)
+    )
+    return (
+        previous_end + 1
+        if previous_end >= 0
+        else reach_start
+        if not reach_start
+        else at
+    )
 
 
 def _richest_start(
@@ -76,42 +84,45 @@ def _richest_start(
 
     `hits`: positions and the words found there. `places`: the original position of each character.
     """
-    ordered = sorted(hits)
-    best = most = first = 0
-    shortest = reach
-    within: Counter[int] = Counter()
-    for at, number in ordered:
-        within[number] += 1
-        while at - ordered[first][0] >= reach or within[ordered[first][1]] > 1:
-            within[ordered[first][1]] -= 1
-            if not within[ordered[first][1]]:
-                del within[ordered[first][1]]
+    ordered_hits = sorted(hits)
+    best_start = word_count = first = 0
+    best_span = reach
+    counts: Counter[int] = Counter()
+    for position, number in ordered_hits:
+        counts[number] += 1
+        while (
+            position - ordered_hits[first][0] >= reach
+            or counts[ordered_hits[first][1]] > 1
+        ):
+            counts[ordered_hits[first][1]] -= 1
+            if not counts[ordered_hits[first][1]]:
+                del counts[ordered_hits[first][1]]
             first += 1
-        span = at - ordered[first][0]
-        if (len(within), -span) > (most, -shortest):
-            best = ordered[first][0]
-            most = len(within)
-            shortest = span
-    return places[best] if places else best
+        span = position - ordered_hits[first][0]
+        if (len(counts), -span) > (word_count, -best_span):
+            best_start = ordered_hits[first][0]
+            word_count = len(counts)
+            best_span = span
+    return places[best_start] if places else best_start
 
 
-def _word_positions(folded: str, word: str) -> Iterator[int]:
+def _word_positions(folded_text: str, word: str) -> Iterator[int]:
     """The positions of a word on its own; single characters of scripts without spaces always are."""
-    at = folded.find(word)
-    end = len(folded)
+    position = folded_text.find(word)
+    text_end = len(folded_text)
     for _ in range(MAX_PLACES):
-        if at < 0:
+        if position < 0:
             return
-        behind = at + len(word)
-        joined = (at > 0 and folded[at - 1].isalnum()) or (
-            behind < end and folded[behind].isalnum()
+        word_end = position + len(word)
+        is_joined = (position > 0 and folded_text[position - 1].isalnum()) or (
+            word_end < text_end and folded_text[word_end].isalnum()
         )
-        if not (joined and word.isascii()):
-            yield at
-        at = folded.find(word, behind)
+        if not (is_joined and word.isascii()):
+            yield position
+        position = folded_text.find(word, word_end)
 
 
-def _run_positions(folded: str, word: Sequence[str]) -> list[int]:
+def _run_positions(folded_text: str, word: Sequence[str]) -> list[int]:
     """The positions of a word: on its own, else inside others, else of one of its terms."""
     run = r"[\W_]*+".join(map(re.escape, word))
     for pattern in (
@@ -119,7 +130,9 @@ def _run_positions(folded: str, word: Sequence[str]) -> list[int]:
         run,
         "|".join(map(re.escape, word)),
     ):
-        matches = zip(re.finditer(pattern, folded), range(MAX_PLACES), strict=False)
+        matches = zip(
+            re.finditer(pattern, folded_text), range(MAX_PLACES), strict=False
+        )
         if positions := [match.start() for match, _ in matches]:
             return positions
     return []
@@ -129,9 +142,9 @@ def _fold_text(text: str) -> tuple[str, list[int] | None]:
     """Return the text as searched, and each character's original position; None if positions are unchanged."""
     if text.isascii():
         return text.lower(), None
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    if len(folded) == len(text):
-        return folded, None
+    folded_text = unicodedata.normalize("NFKC", text).casefold()
+    if len(folded_text) == len(text):
+        return folded_text, None
     parts = [
         (match.start(), unicodedata.normalize("NFKC", match[0]).casefold())
         for match in _CLUSTER.finditer(text)

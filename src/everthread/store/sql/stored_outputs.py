@@ -31,14 +31,16 @@ def put_output(
     tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
     # Read with a lock: another process may be about to delete it as uncited.
     while (
-        stored := tx.value(f"{SELECT_CONTENT} {tx.dialect.share}", (tenant, key))
+        stored_content := tx.value(
+            f"{SELECT_CONTENT} {tx.dialect.share}", (tenant, key)
+        )
     ) is None:
         tx.run(
             "INSERT INTO outputs (tenant, id, size, content, created) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (tenant, id) DO NOTHING",
             (tenant, key, len(text), content, now),
         )
-    if _decompress_output(key, stored) != text:
+    if _decompress_output(key, stored_content) != text:
         raise StoreDamagedError(
             f"the stored output {key} is not what was given; it was not cited"
         )

@@ -135,16 +135,16 @@ def _effective_limits(
 ) -> list[ModelLimit]:
     """The newest of the tenant's own limits; else the one that the most credentials met, at least two."""
     of_kind = [limit for limit in limits if limit.kind == kind]
-    own = [limit for limit in of_kind if limit.tenant == tenant]
-    if own:
-        return [max(own, key=lambda limit: (limit.learnt, -limit.limit))]
+    tenant_limits = [limit for limit in of_kind if limit.tenant == tenant]
+    if tenant_limits:
+        return [max(tenant_limits, key=lambda limit: (limit.learnt, -limit.limit))]
     by_size: dict[int, list[ModelLimit]] = {}
     for limit in of_kind:
         by_size.setdefault(limit.limit, []).append(limit)
-    most = max(by_size.values(), key=len, default=[])
+    commonest_limits = max(by_size.values(), key=len, default=[])
     return (
-        [max(most, key=lambda limit: limit.learnt)]
-        if len({limit.credential for limit in most}) > 1
+        [max(commonest_limits, key=lambda limit: limit.learnt)]
+        if len({limit.credential for limit in commonest_limits}) > 1
         else []
     )
 
@@ -262,7 +262,7 @@ def add_failures(
 ) -> None:
     """Count failures by tenant, thread and kind; without a tenant, the thread's is used."""
     day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
-    for (tenant, thread, what), count in counts.items():
+    for (tenant, thread, kind), count in counts.items():
         owner = (
             tenant
             or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
@@ -272,7 +272,7 @@ def add_failures(
             "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
             "SET value = CAST(CAST(state.value AS INTEGER) + CAST(excluded.value AS INTEGER) AS TEXT), "
             "changed = excluded.changed",
-            (f"{FAILURES}{owner}", f"{day} {what}", str(count), now),
+            (f"{FAILURES}{owner}", f"{day} {kind}", str(count), now),
         )
 
 

@@ -83,11 +83,11 @@ def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
     """Begin the next turn, or return running ones as lost: the holder of the lease has begun none of them."""
     thread = lock_thread(tx, lease.thread)
     check_fence(tx, thread, lease)
-    lost = tx.all(
+    lost_rows = tx.all(
         f"{SELECT_TURN} WHERE thread_id = ? AND {_RUNNING} ORDER BY place", (thread,)
     )
-    if lost:
-        return TurnClaim(None, tuple(as_turn(row) for row in lost))
+    if lost_rows:
+        return TurnClaim(None, tuple(as_turn(row) for row in lost_rows))
     row = tx.one(
         f"UPDATE turns SET state = 'running', fence = ?, started = ? "
         f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_QUEUED} ORDER BY place LIMIT 1) "
