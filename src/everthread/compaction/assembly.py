@@ -68,10 +68,10 @@ KeptMessage = tuple[Message, int | None]
 
 def _keep_messages(work: list[Message], indices: range) -> list[KeptMessage]:
     """Return the messages at these indices, without an earlier summary that was merged into one."""
-    rests = ((without_summary(work[index]), index) for index in indices)
+    pairs = ((without_summary(work[index]), index) for index in indices)
     return [
         (rest, index if rest is work[index] else None)
-        for rest, index in rests
+        for rest, index in pairs
         if rest is not None
     ]
 
@@ -128,7 +128,11 @@ def _join(
         if not is_latest:
             return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
     if message_after is not None and message_after["role"] == "user":
-        return [*head, _summary(_add_text(message_after, text, first=True)), *tail[1:]]
+        return [
+            *head,
+            _summary(_add_text(message_after, text, at_start=True)),
+            *tail[1:],
+        ]
     if message_before is not None and message_before["role"] == "user":
         return [*head[:-1], _summary(_add_text(message_before, text)), *tail]
     return [*head, _summary({"role": "user", "content": text}), *tail]
@@ -218,11 +222,11 @@ def _speaker(message: Message) -> str:
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
 
-def _add_text(message: Message, text: str, *, first: bool = False) -> Message:
+def _add_text(message: Message, text: str, *, at_start: bool = False) -> Message:
     """Return the message with a text added after its content, or before it."""
     content = message.get("content")
     if isinstance(content, list):
         part = {"type": "text", "text": text}
-        return with_content(message, [part, *content] if first else [*content, part])
-    pair = (text, content) if first else (content, text)
+        return with_content(message, [part, *content] if at_start else [*content, part])
+    pair = (text, content) if at_start else (content, text)
     return with_content(message, "\n\n".join(part for part in pair if part))

@@ -258,7 +258,7 @@ class Fitter:
         earliest = len(self.messages) if latest_only else 0
         self._cut_head()
         if level > CompactionLevel.NORMAL:
-            self._halve()
+            self._halve_tail()
         tail, cut = self._choose(earliest)
         cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if self._shorten_arguments(cut):
@@ -268,7 +268,7 @@ class Fitter:
             tail, cut = self._choose(earliest)
             cut = self._cut_group(tail, cut, at_least=self.room.tail)
         if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
-            self._halve()
+            self._halve_tail()
             tail, cut = self._choose(earliest)
             cut = self._cut_group(tail, cut, at_least=self.room.tail)
         cut = self._squeeze_summary(
@@ -330,7 +330,7 @@ class Fitter:
                 earliest, reserve=min(read_tokens, self.room.tail // RESULT_SHARE)
             )
         self._fill(tail, reads)
-        return tail, self._cut(tail)
+        return tail, self._make_cut(tail)
 
     def _walk(self, earliest: int, *, reserve: int) -> _Tail:
         """Walk back from the end until the tail budget is used, except for `reserve` tokens of it."""
@@ -355,7 +355,7 @@ class Fitter:
                 too_few = len(self.messages) - tail.start < room.protect_last_n
                 if (
                     not too_few
-                    or self._request(piece.start, tail.tokens + size) > room.limit
+                    or self._count_request(piece.start, tail.tokens + size) > room.limit
                 ):
                     break
                 tail.is_widened = True
@@ -379,11 +379,11 @@ class Fitter:
         """Fill the rest of the tail budget with results: the reads of files first, then the newest."""
         remaining = min(
             self.room.tail - tail.used,
-            self.room.limit - self._request(tail.start, tail.tokens),
+            self.room.limit - self._count_request(tail.start, tail.tokens),
         )
         other_indices = sorted(tail.slimmed.difference(reads), reverse=True)
         for index in (
-            *(read for read in reads if read in tail.slimmed),
+            *(read_index for read_index in reads if read_index in tail.slimmed),
             *other_indices,
         ):
             if remaining <= 0:
@@ -420,7 +420,7 @@ class Fitter:
                 settled_paths.update(files.paths)
         return list(dict.fromkeys(reads))
 
-    def _cut(self, tail: _Tail) -> Cut:
+    def _make_cut(self, tail: _Tail) -> Cut:
         user_index = self._user_before_tail(tail.start)
         facts = self.history.facts
         excluded_indices = self.permanent.uncovered | {user_index}
@@ -440,7 +440,7 @@ class Fitter:
             slimmed=frozenset(tail.slimmed),
             kept_user=user_index,
             has_middle=any(message_facts.rest is not None for message_facts in middle),
-            tokens=self._request(tail.start, tail.tokens),
+            tokens=self._count_request(tail.start, tail.tokens),
             reasons=reasons,
         )
 
@@ -452,12 +452,12 @@ class Fitter:
             else None
         )
 
-    def _request(self, start: int, tail: int) -> int:
+    def _count_request(self, start: int, tail: int) -> int:
         """Return the tokens of the compacted request with this tail."""
         words = min(self.room.words, self.words.before(start))
-        return self._kept(start) + self.room.summary + words + tail
+        return self._count_kept(start) + self.room.summary + words + tail
 
-    def _kept(self, start: int) -> int:
+    def _count_kept(self, start: int) -> int:
         """Return the tokens of everything that is kept whatever the summary is, except the tail from `start` on."""
         user_index = self._user_before_tail(start)
         user_tokens = (
@@ -480,14 +480,14 @@ class Fitter:
         for index in range(self.head_end):
             is_system = self.messages[index].get("role") in SYSTEM_ROLES
             if self.sizes[index] > limit and index != self.user and not is_system:
-                self._put(
+                self._replace_message(
                     index,
                     cut_text(index, self.messages[index], limit // 2, self.counter),
                 )
         if self.stored:
             self.steps.append("stored the middle of oversized messages at the start")
 
-    def _halve(self) -> None:
+    def _halve_tail(self) -> None:
         self.room = replace(self.room, protect_last_n=0, tail=self.room.tail // 2)
         self.steps.append(
             f"protected no last messages and halved the tail to {self.room.tail:,} tokens"
@@ -551,7 +551,9 @@ class Fitter:
         stored_before = dict(self.stored)
         for index in indices:
             if self.sizes[index] > share:
-                self._put(index, self._cut_message(index, share, lookups=is_last))
+                self._replace_message(
+                    index, self._cut_message(index, share, lookups=is_last)
+                )
         if self.stored == stored_before:
             return cut
         count = sum(len(self.stored.get(index, ())) for index in indices)
@@ -578,7 +580,9 @@ class Fitter:
             if message is not self.messages[index]
         ]
         for index in changed_indices:
-            self._put(index, Shortened(pruned[index], self.stored.get(index, ())))
+            self._replace_message(
+                index, Shortened(pruned[index], self.stored.get(index, ()))
+            )
         if changed_indices:
             self.steps.append("cut long arguments and images of the tail")
         return bool(changed_indices)
@@ -594,7 +598,7 @@ class Fitter:
                 sum(self.sizes[self.least :]) - self.sizes[self.user], self.room.tail
             )
         words = min(self.room.words_least, self.words.before(tail.start))
-        minimum = self._kept(tail.start) + self.room.summary_min + words + group
+        minimum = self._count_kept(tail.start) + self.room.summary_min + words + group
         return (
             self.room.most - 1
             if minimum < self.room.most
@@ -613,7 +617,7 @@ class Fitter:
         ):
             return cut
         empty_tail = _Tail(end, 0, 0, set(), {})
-        cut_without_tail = self._cut(empty_tail)
+        cut_without_tail = self._make_cut(empty_tail)
         if cut_without_tail.tokens >= self.room.most:
             return cut
         tail.start = end
@@ -658,11 +662,13 @@ class Fitter:
         room = max(
             self.sizes[index] - (cut.tokens - limit), self.room.most // (8 * HEAD_SHARE)
         )
-        self._put(index, cut_text(index, self.messages[index], room, self.counter))
+        self._replace_message(
+            index, cut_text(index, self.messages[index], room, self.counter)
+        )
         tail.shares.pop(index, None)
         return self._recount(tail, cut)
 
-    def _put(self, index: int, shortened: Shortened) -> None:
+    def _replace_message(self, index: int, shortened: Shortened) -> None:
         """Replace the message at this index."""
         self.messages[index] = shortened.message
         if shortened.stored:
@@ -681,7 +687,7 @@ class Fitter:
             self._kept_size(tail, index) for index in range(tail.start, self.least)
         )
         tail.tokens = older + sum(self.sizes[max(tail.start, self.least) :])
-        return replace(cut, tokens=self._request(tail.start, tail.tokens))
+        return replace(cut, tokens=self._count_request(tail.start, tail.tokens))
 
     def _kept_size(self, tail: _Tail, index: int) -> int:
         if index in tail.slimmed:

@@ -364,7 +364,7 @@ class CutPlanner:
             slim_tokens=sum(
                 pruner.tokens(index, self.counter) for index in cut.slimmed
             ),
-            budget=self._summary_budget(middle, fit, replaced=tokens),
+            budget=self._summary_budget(middle, fit, middle_tokens=tokens),
         )
 
     def _find_words(self) -> WordEntries:
@@ -430,9 +430,9 @@ class CutPlanner:
         }
 
     def _summary_budget(
-        self, middle: Mapping[int, Message], fit: Fit, *, replaced: int
+        self, middle: Mapping[int, Message], fit: Fit, *, middle_tokens: int
     ) -> int:
-        """Return the tokens for a summary of this middle. `replaced`: the middle's tokens with the earlier summary.
+        """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.
 
         It gets a part of the room that the other parts leave free, up to half of the replaced text. Where there is
         room it also gets what it needs: a conclusion that one compaction drops is lost for all later ones. What an
@@ -440,17 +440,17 @@ class CutPlanner:
         """
         room = fit.room
         largest_size = max(room.limit - fit.cut.tokens, 0) + room.summary
-        usual_size = min(self.budget.summary_size(replaced), room.summary)
+        usual_size = min(self.budget.summary_size(middle_tokens), room.summary)
         free_tokens = (
             largest_size - min(room.summary, room.summary_usual)
         ) // FREE_SHARE
-        new_tokens = replaced - self.counter.text(self.earlier.text)
+        new_tokens = middle_tokens - self.counter.text(self.earlier.text)
         needed_tokens = min(
             self._needed_tokens(middle.values()), self._earlier_tokens + new_tokens // 2
         )
         return max(
             usual_size,
-            min(usual_size + free_tokens, replaced // 2),
+            min(usual_size + free_tokens, middle_tokens // 2),
             min(needed_tokens, largest_size),
         )
 

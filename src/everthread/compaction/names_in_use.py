@@ -266,11 +266,11 @@ def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
     length = 0
     for source, names in sources:
         text = _source_text(source)
-        places = []
+        name_spans = []
         for name in names:
             start = max(text.find(name), 0)
-            places.append((start, start + len(name), name))
-        for excerpt, within in _cut_excerpts(text, sorted(places)):
+            name_spans.append((start, start + len(name), name))
+        for excerpt, within in _cut_excerpts(text, sorted(name_spans)):
             spans += (
                 (length + start, length + end, source, name)
                 for start, end, name in within
@@ -285,13 +285,13 @@ def _check_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
 
 
 def _cut_excerpts(
-    text: str, places: Sequence[tuple[int, int, str]]
+    text: str, name_spans: Sequence[tuple[int, int, str]]
 ) -> Iterator[tuple[str, list[tuple[int, int, str]]]]:
     """Yield the parts of a text around these places, and the places within each part. Near ones share a part."""
     begin = 0
     end = -1
     within: list[tuple[int, int, str]] = []
-    for start, stop, name in places:
+    for start, stop, name in name_spans:
         if start - _CONTEXT_CHARS > end:
             if within:
                 yield text[begin:end], within

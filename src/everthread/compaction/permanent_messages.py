@@ -59,12 +59,12 @@ def find_permanent(history: CompactionHistory) -> PermanentMessages:
             and all(part.content in head_contents for part in parts)
         ):
             del latest[index]  # the head already says it
-    kept: dict[int, Message] = {}
+    messages: dict[int, Message] = {}
     covered: set[int] = set()
     for piece in history.pieces:
         if any(index in latest for index in range(piece.start, piece.end)):
-            _keep_piece(history, piece, latest, kept=kept, covered=covered)
-    return PermanentMessages(dict(sorted(kept.items())), frozenset(covered))
+            _keep_piece(history, piece, latest, messages=messages, covered=covered)
+    return PermanentMessages(dict(sorted(messages.items())), frozenset(covered))
 
 
 def _drop_replaced(
@@ -91,7 +91,7 @@ def _keep_piece(
     piece: Span,
     latest: dict[int, list[PermanentPart]],
     *,
-    kept: dict[int, Message],
+    messages: dict[int, Message],
     covered: set[int],
 ) -> None:
     """Keep the permanent parts of a piece, and with a result the call that it answers."""
@@ -105,7 +105,7 @@ def _keep_piece(
         parts = latest.get(index, [])
         if not parts and not calls:
             continue
-        kept[index] = keep_parts(
+        messages[index] = keep_parts(
             facts.message, {part.position for part in parts}, calls
         )
         is_whole = facts.message.get("role") in (*SYSTEM_ROLES, "tool") or _only_calls(

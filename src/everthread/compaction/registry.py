@@ -134,7 +134,7 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
     if problem := _name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
     search_notes = []
-    for location, offers in _places(home):
+    for location, offers in _search_places(home):
         source = next((offer for offer in offers if offer.name == name), None)
         if source is None:
             search_notes.append(f"{location}: none of this name")
@@ -142,8 +142,10 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
             raise EngineError(f"{source} cannot be used: {source.problem}")
         else:
             return source
-    places = "".join(f"\n  {line}" for line in search_notes)
-    raise UnknownEngineError(f"there is no context engine {name!r}; looked in{places}")
+    search_text = "".join(f"\n  {line}" for line in search_notes)
+    raise UnknownEngineError(
+        f"there is no context engine {name!r}; looked in{search_text}"
+    )
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
@@ -151,7 +153,7 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     active = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
-    for offer in (offer for _, offers in _places(home) for offer in offers):
+    for offer in (offer for _, offers in _search_places(home) for offer in offers):
         problem = offer.problem
         if offer.source != "built-in" and (name_problem := _name_problem(offer.name)):
             problem = f"never used: {name_problem}"
@@ -190,7 +192,7 @@ def _name_problem(name: str) -> str:
 # The places, in the order in which a name is looked up
 
 
-def _places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+def _search_places(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
     folder = home / PLUGINS
     yield str(folder), _home_engines(folder)
     yield "register_context_engine()", _registered_engines()

@@ -66,15 +66,15 @@ def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
 
 def _state_text(state: ThreadState) -> str:
     lines = []
-    if directory := _plain(state.directory):
+    if directory := _clip_to_line(state.directory):
         lines.append(f"{DIRECTORY}{directory}")
-    if root := _plain(state.root):
+    if root := _clip_to_line(state.root):
         lines.append(f"{ROOT}{root}")
-    if branch := _plain(state.branch):
+    if branch := _clip_to_line(state.branch):
         lines.append(f"{BRANCH}{branch}")
     if test := state.last_test():
         lines.append(
-            f"{TEST}{_code(test[0], MAX_COMMAND_CHARS)} → {_plain(test[1].outcome)}".rstrip()
+            f"{TEST}{_code(test[0], MAX_COMMAND_CHARS)} → {_clip_to_line(test[1].outcome)}".rstrip()
         )
     lines += [
         f"{RUNNING}{_code(process, MAX_COMMAND_CHARS)}" for process in state.processes
@@ -83,7 +83,7 @@ def _state_text(state: ThreadState) -> str:
 
 
 def _items_text(items: Iterable[str]) -> str:
-    return "\n".join(f"- {text}" for text in map(_plain, items) if text)
+    return "\n".join(f"- {text}" for text in map(_clip_to_line, items) if text)
 
 
 def blocked_text(state: ThreadState) -> str:
@@ -94,10 +94,10 @@ def blocked_text(state: ThreadState) -> str:
         if any(error is recent_error for recent_error in recent):
             call_text = (
                 error.source
-                if failure_key(_plain(error.source, _MAX_FAILURE_CHARS)) == key
+                if failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS)) == key
                 else key
             )
-            text = " | ".join(filter(None, map(_plain, error.lines)))
+            text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
             times = f", {error.times} times" if error.times > 1 else ""
             lines.append(
                 f"- {_code(call_text, _MAX_FAILURE_CHARS)} failed (message {error.turn}{times}): {text}".rstrip()
@@ -141,14 +141,14 @@ def files_text(
     return redact("\n".join(lines))
 
 
-def _plain(text: str, limit: int = 240) -> str:
+def _clip_to_line(text: str, limit: int = 240) -> str:
     """Clip to one line, with the same result when it is read back and written again."""
     return clip_line(one_line(text), limit)
 
 
 def _code(text: str, limit: int) -> str:
     """Return the text in more backticks than it has in a row."""
-    line = _plain(text, limit)
+    line = _clip_to_line(text, limit)
     fence = "`"
     while fence in line:
         fence += "`"
@@ -158,7 +158,7 @@ def _code(text: str, limit: int) -> str:
 
 def _format_path(path: str) -> str:
     """Format a path for a list; in backticks if it could be read as several, or as the end of the list."""
-    line = _plain(path, _MAX_FAILURE_CHARS)
+    line = _clip_to_line(path, _MAX_FAILURE_CHARS)
     return (
         _code(line, _MAX_FAILURE_CHARS)
         if not line or "," in line or "`" in line or line.endswith(" more")

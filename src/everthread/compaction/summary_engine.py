@@ -141,7 +141,7 @@ class SummaryEngine(PlanningEngine):
         return self.current_state()
 
     def has_work(self, history: CompactionInput) -> bool:
-        return self._cut(history).has_work
+        return self._plan_cut(history).has_work
 
     def plan(self, history: CompactionInput, state: EngineState) -> SummaryPlan:
         services = self._services
@@ -149,7 +149,7 @@ class SummaryEngine(PlanningEngine):
             history, has_model=history.has_model and not history.dry_run
         )
         plan = SummaryPlan(
-            compaction_input, self._cut(compaction_input), services.clock()
+            compaction_input, self._plan_cut(compaction_input), services.clock()
         )
         if not plan.cut.has_work or plan.cut.only_prunes:
             return plan
@@ -218,7 +218,7 @@ class SummaryEngine(PlanningEngine):
         thread = state.get("thread")
         self._facts = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
-    def _cut(self, history: CompactionInput) -> CutPlan:
+    def _plan_cut(self, history: CompactionInput) -> CutPlan:
         """Plan the cut; the last one again if nothing that it depends on differs."""
         key = CompactionInput(
             list(history.messages),

@@ -118,12 +118,14 @@ class ThreadState:
         access = CHANGED if effect.kind != "looked" else READ
         if not effect.failed and effect.is_done:
             for path in effect.paths:
-                previous = self.files.pop(path, None)
-                was_changed = previous is not None and previous.did == CHANGED
+                previous_state = self.files.pop(path, None)
+                was_changed = (
+                    previous_state is not None and previous_state.did == CHANGED
+                )
                 self.files[path] = FileState(
                     CHANGED if was_changed else access,
-                    previous.turn
-                    if was_changed and previous and access == READ
+                    previous_state.turn
+                    if was_changed and previous_state and access == READ
                     else turn,
                 )
             self._remove_files(effect)
@@ -133,16 +135,16 @@ class ThreadState:
             self.directory = clip_words(one_line(directory), 200)
         self.branch = effect.branch or self.branch
         if effect.kind == "ran":
-            self._run(effect, command_key(effect.target), turn)
+            self._record_run(effect, command_key(effect.target), turn)
         self.latest = max(self.latest, turn)
         if not effect.failed:
-            self._close(effect)
+            self._close_failures(effect)
             self._pass_by(effect)
         elif effect.kind != "looked":
-            self._open(effect, turn)
-        self._bound()
+            self._record_failure(effect, turn)
+        self._drop_excess()
 
-    def _open(self, effect: Effect, turn: int) -> None:
+    def _record_failure(self, effect: Effect, turn: int) -> None:
         """Record a failure with a stated error, or with an exit code that no check uses for "no"."""
         error_texts = list(effect.errors) or ([effect.tests] if effect.tests else [])
         lines = error_texts or ([effect.outcome] if _is_hard_failure(effect) else [])
@@ -154,8 +156,8 @@ class ThreadState:
             else f"{effect.tool} {effect.target}".strip()
         )
         key = error_key(effect)
-        previous = self.errors.pop(key, None)
-        times = previous.times + 1 if previous else 1
+        previous_error = self.errors.pop(key, None)
+        times = previous_error.times + 1 if previous_error else 1
         self.errors[key] = OpenError(
             source=clip_words(source or effect.tool, 200),
             lines=lines,
@@ -165,7 +167,7 @@ class ThreadState:
             tool=effect.tool if effect.kind == "called" else "",
         )
 
-    def _run(self, effect: Effect, key: str, turn: int) -> None:
+    def _record_run(self, effect: Effect, key: str, turn: int) -> None:
         self.commands.pop(key, None)
         is_test = is_test_command(effect.target) and effect.is_done
         self.commands[key] = CommandState(
@@ -210,7 +212,7 @@ class ThreadState:
             tests=count_tests(effect.output),
         )
 
-    def _close(self, effect: Effect) -> None:
+    def _close_failures(self, effect: Effect) -> None:
         """Close earlier failures after a pass, unless its output states an error too."""
         key = error_key(effect) if self.errors and effect.is_done else ""
         closed_keys = [
@@ -259,10 +261,10 @@ class ThreadState:
                 ]:
                     del self.files[known_path]
 
-    def _bound(self) -> None:
+    def _drop_excess(self) -> None:
         for memory, limit in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
             while len(memory) > limit:
-                del memory[_least(memory)]
+                del memory[_entry_to_forget(memory)]
         while len(self.errors) > MAX_ERRORS:
             self.forgotten.add(key := next(iter(self.errors)))
             del self.errors[key]
@@ -470,7 +472,7 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
-def _least(memory: Mapping[str, Any]) -> str:
+def _entry_to_forget(memory: Mapping[str, Any]) -> str:
     """Return the entry to forget: the oldest that was only read, or else the oldest."""
     return next(
         (key for key, entry in memory.items() if getattr(entry, "did", READ) == READ),

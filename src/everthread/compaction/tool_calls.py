@@ -547,7 +547,7 @@ def _snake(name: str) -> str:
     return _HUMP.sub("_", name[:200]).lower()
 
 
-def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def _first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first given argument of these, as one line."""
     return one_line(_first_argument(arguments, names))
 
@@ -601,7 +601,7 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
         )
         return clip_words(f"({range_text})", 40) if range_text else ""
     if kind == "search":
-        directory = _first(arguments, table.path_arguments)
+        directory = _first_argument_line(arguments, table.path_arguments)
         return clip_words(f"in {directory}", 40) if directory else ""
     if kind == "write":
         texts = (arguments.get(name) for name in table.body_arguments)
@@ -1059,7 +1059,7 @@ def _paths(
             if "File: " in call.arguments
             else []
         )
-        path = _first(arguments, _table().path_arguments)
+        path = _first_argument_line(arguments, _table().path_arguments)
         return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
         )

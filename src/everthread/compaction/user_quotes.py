@@ -122,7 +122,7 @@ def words_of(text: str) -> tuple[str, ...]:
     words: list[str] = []
     for word in spaced:
         if _CJK.search(word):
-            words += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+            words += (word[index : index + 2] for index in range(max(len(word) - 1, 1)))
         else:
             words.append(word)
     return tuple(words)
@@ -432,25 +432,25 @@ class _Offers:
         rarity = Rarity(entry.text for entry in entries)
         sentences = [split_sentences(entry.text) for entry in entries]
         latest = {
-            self._key(index, one): index
+            self._key(index, sentence): index
             for index, message_sentences in enumerate(sentences)
-            for one in message_sentences
+            for sentence in message_sentences
         }
         self.pieces: list[list[Sentence]] = []
         self.fresh: list[list[int]] = []
         for index, message_sentences in enumerate(sentences):
             pieces: list[Sentence] = []
             fresh_numbers: set[int] = set()
-            for one in message_sentences:
+            for sentence in message_sentences:
                 if (
                     pieces
-                    and pieces[-1].end == one.start
-                    and one.end - one.start < _MIN_END_CHARS
+                    and pieces[-1].end == sentence.start
+                    and sentence.end - sentence.start < _MIN_END_CHARS
                 ):
-                    pieces[-1] = pieces[-1]._replace(end=one.end)
+                    pieces[-1] = pieces[-1]._replace(end=sentence.end)
                 else:
-                    pieces.append(one)
-                if latest[self._key(index, one)] == index:
+                    pieces.append(sentence)
+                if latest[self._key(index, sentence)] == index:
                     fresh_numbers.add(len(pieces) - 1)
             self.pieces.append(pieces)
             self.fresh.append(sorted(fresh_numbers))
@@ -484,7 +484,7 @@ class _Offers:
         self.best = [
             (index, position)
             for _, index, position in sorted(
-                worths, key=lambda one: (-one[0], -one[1], one[2])
+                worths, key=lambda worth: (-worth[0], -worth[1], worth[2])
             )
         ]
 
@@ -506,7 +506,7 @@ class _Offers:
         if not fill.open_all():
             fill = _Fill(self, room - 3 * _NUMBER_TOKENS)
         fill.take_best()
-        messages = fill.shown()
+        messages = fill.list_messages()
         return (
             messages
             if len(messages) == len(self.entries)
@@ -573,12 +573,12 @@ class _Fill:
         self._clipped.update((index, number) for number in clipped_numbers)
         return True
 
-    def shown(self) -> list[UserMessage]:
+    def list_messages(self) -> list[UserMessage]:
         entries = (
             self._entry(index, entry)
             for index, entry in enumerate(self._offers.entries)
         )
-        return [shown for shown in entries if shown is not None]
+        return [entry for entry in entries if entry is not None]
 
     def _entry(self, index: int, entry: UserMessage) -> UserMessage | None:
         pieces = self._offers.pieces[index]

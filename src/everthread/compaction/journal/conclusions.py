@@ -89,14 +89,16 @@ def split_pieces(text: str) -> Sequence[Piece]:
         if _ITEM.match(line) and GAP not in line:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
-            pieces.append(_piece(number, item, was_cut, is_question=is_question))
+            pieces.append(_make_piece(number, item, was_cut, is_question=is_question))
             was_cut = False
             continue
         position = 0
         for sentence in split_sentences(line):
             was_cut = was_cut or GAP in line[position : sentence.start]
-            said = line[sentence.start : sentence.end].strip()
-            pieces.append(_piece(number, said, was_cut, is_question=sentence.minor))
+            sentence_text = line[sentence.start : sentence.end].strip()
+            pieces.append(
+                _make_piece(number, sentence_text, was_cut, is_question=sentence.minor)
+            )
             was_cut = False
             position = sentence.end
         was_cut = was_cut or GAP in line[position:]
@@ -105,7 +107,7 @@ def split_pieces(text: str) -> Sequence[Piece]:
     return tuple(pieces)
 
 
-def _piece(line: int, text: str, follows_gap: bool, *, is_question: bool) -> Piece:  # noqa: FBT001
+def _make_piece(line: int, text: str, follows_gap: bool, *, is_question: bool) -> Piece:  # noqa: FBT001
     specifics = count_specifics(text)
     return Piece(
         line=line,
@@ -130,12 +132,15 @@ def join_pieces(pieces: Sequence[Piece], chosen: Iterable[int]) -> str:
     numbers = sorted(chosen)
     if not numbers:
         return ""
-    first = pieces[numbers[0]]
-    parts = [f"{GAP} " if numbers[0] or first.follows_gap else "", first.text]
-    for before, number in pairwise(numbers):
+    first_piece = pieces[numbers[0]]
+    parts = [
+        f"{GAP} " if numbers[0] or first_piece.follows_gap else "",
+        first_piece.text,
+    ]
+    for previous_number, number in pairwise(numbers):
         piece = pieces[number]
-        is_cut = number > before + 1 or piece.follows_gap
-        between = LINE_SEPARATOR if piece.line != pieces[before].line else " "
+        is_cut = number > previous_number + 1 or piece.follows_gap
+        between = LINE_SEPARATOR if piece.line != pieces[previous_number].line else " "
         parts += (f" {GAP} " if is_cut else between, piece.text)
     if numbers[-1] < len(pieces) - 1:
         parts.append(f" {GAP}")

@@ -75,10 +75,10 @@ class Entry:
             count_noun(self.called, "other call") if self.called else "",
             f"looked {count_noun(self.looked, 'time')}" if self.looked else "",
         ]
-        counts = "; ".join(figure for figure in figures if figure)
+        figures_text = "; ".join(figure for figure in figures if figure)
         continued = ", continued" if self.is_continued else ""
         return f"[{span}{continued}] {count_noun(self.messages, 'message')}" + (
-            f": {counts}" if counts else ""
+            f": {figures_text}" if figures_text else ""
         )
 
     @cached_property
@@ -99,19 +99,19 @@ class Entry:
     @cached_property
     def commands(self) -> tuple[str, ...]:
         """The commands of the entry, as its lines show them."""
-        listed = (
+        command_lists = (
             names
             for line in self.lines
             if "ran `" in line
             for names in _RAN_COMMANDS.findall(line)
         )
         return tuple(
-            command for names in listed for command in names[1:-1].split("`, `")
+            command for names in command_lists for command in names[1:-1].split("`, `")
         )
 
     def join(self, other: Entry) -> Entry:
         """Join both entries into one for a range: summed counts, changed files, error lines and the last outcome."""
-        changed = changed_line(self, other)
+        files_line = changed_line(self, other)
         return Entry(
             first=min(self.first, other.first),
             last=max(self.last, other.last),
@@ -120,7 +120,7 @@ class Entry:
             failed=self.failed + other.failed,
             called=self.called + other.called,
             looked=self.looked + other.looked,
-            lines=(*changed, *self.errors, *other.errors),
+            lines=(*files_line, *self.errors, *other.errors),
             closing=other.closing or self.closing,
             is_continued=self.is_continued,
             changes=self.changed + self.changes + other.changed + other.changes,
@@ -141,11 +141,13 @@ class Entry:
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
         """The changed files that its lines name, each once."""
-        listed = (
+        name_lists = (
             names for line in self.lines for names in _CHANGED_NAMES.findall(line)
         )
         names = (
-            REPEAT_COUNT.sub("", name) for names in listed for name in names.split(", ")
+            REPEAT_COUNT.sub("", name)
+            for names in name_lists
+            for name in names.split(", ")
         )
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 

@@ -44,20 +44,24 @@ _DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 def fit_entries(entries: Sequence[Entry], budget: int, count: Count) -> list[Entry]:
     """Return the entries within this many tokens."""
-    full = _drop_repeated_errors(entries)
-    total = sum(count(entry.text) + 2 for entry in full)
+    full_entries = _drop_repeated_errors(entries)
+    total = sum(count(entry.text) + 2 for entry in full_entries)
     if total <= budget:
-        return full
-    bare = [_without_prose(entry) for entry in full]
-    actions = sum(count(entry.text) + 2 for entry in bare)
-    errors = _newest_errors(bare[:-1], int(budget * _ERROR_SHARE), count)
-    older = _RANGE_TOKENS + sum(count(line) + 2 for line in errors)
-    newest = min(count(bare[-1].text) + older, budget * 3 // 4)
-    least = max(int(budget * _ACTION_SHARE), newest)
-    room = max(least, budget - (total - actions))
-    parts = [_Part(entry, [index]) for index, entry in enumerate(bare)]
-    parts = _fit_actions(parts, errors, room, count=count)
-    return _fit_prose(parts, full, budget, count)
+        return full_entries
+    entries_without_prose = [_without_prose(entry) for entry in full_entries]
+    action_tokens = sum(count(entry.text) + 2 for entry in entries_without_prose)
+    errors = _newest_errors(
+        entries_without_prose[:-1], int(budget * _ERROR_SHARE), count
+    )
+    older_room = _RANGE_TOKENS + sum(count(line) + 2 for line in errors)
+    newest_room = min(
+        count(entries_without_prose[-1].text) + older_room, budget * 3 // 4
+    )
+    min_room = max(int(budget * _ACTION_SHARE), newest_room)
+    action_room = max(min_room, budget - (total - action_tokens))
+    parts = [_Part(entry, [index]) for index, entry in enumerate(entries_without_prose)]
+    parts = _fit_actions(parts, errors, action_room, count=count)
+    return _fit_prose(parts, full_entries, budget, count)
 
 
 @dataclass(slots=True)
@@ -78,8 +82,8 @@ def _without_prose(entry: Entry) -> Entry:
 def _newest_errors(entries: Iterable[Entry], room: int, count: Count) -> frozenset[str]:
     """Return the newest errors of these entries that have room, in their shortest form."""
     lines = [_short_error(line) for entry in entries for line in entry.errors]
-    once = list(dict.fromkeys(reversed(lines)))[::-1]
-    return frozenset(newest_lines(once, room, count))
+    unique_lines = list(dict.fromkeys(reversed(lines)))[::-1]
+    return frozenset(newest_lines(unique_lines, room, count))
 
 
 def _fit_actions(
@@ -89,55 +93,59 @@ def _fit_actions(
 
     Reduced entries keep those of their errors that are in `errors`.
     """
-    usual = _usual_commands(part.entry for part in parts)
+    usual_commands = _usual_commands(part.entry for part in parts)
 
     def name_effects(entry: Entry) -> Entry:
-        return _name_effects(entry, usual, errors)
+        return _name_effects(entry, usual_commands, errors)
 
     def name_files(entry: Entry) -> Entry:
         return _name_files(entry, errors)
 
-    for kept in (1, 0):
-        _reduce_oldest(parts, kept, name_effects, room=room, count=count)
-        _reduce_oldest(parts, kept, name_files, room=room, count=count)
-        _merge_oldest(parts, kept, room, count=count)
-        over = _actions_tokens(parts, count) - room
-        if over > 0 and len(parts) > kept:
-            first = parts[0]
-            first.entry = _shrink(first.entry, count(first.entry.body) - over, count)
-            first.has_steps = False
+    for untouched_count in (1, 0):
+        _reduce_oldest(parts, untouched_count, name_effects, room=room, count=count)
+        _reduce_oldest(parts, untouched_count, name_files, room=room, count=count)
+        _merge_oldest(parts, untouched_count, room, count=count)
+        excess = _actions_tokens(parts, count) - room
+        if excess > 0 and len(parts) > untouched_count:
+            first_part = parts[0]
+            first_part.entry = _shrink(
+                first_part.entry, count(first_part.entry.body) - excess, count
+            )
+            first_part.has_steps = False
     return parts
 
 
 def _reduce_oldest(
     parts: Sequence[_Part],
-    kept: int,
+    untouched_count: int,
     reduce: Callable[[Entry], Entry],
     *,
     room: int,
     count: Count,
 ) -> None:
-    """Reduce the oldest entries until all fit, but not the last `kept`."""
+    """Reduce the oldest entries until all fit, but not the last `untouched_count`."""
     total = _actions_tokens(parts, count)
-    for part in parts[: len(parts) - kept]:
+    for part in parts[: len(parts) - untouched_count]:
         if total <= room:
             return
-        slim = reduce(part.entry)
-        total += count(slim.body) - count(part.entry.body)
-        part.entry = slim
+        reduced_entry = reduce(part.entry)
+        total += count(reduced_entry.body) - count(part.entry.body)
+        part.entry = reduced_entry
         part.has_steps = False
 
 
-def _merge_oldest(parts: list[_Part], kept: int, room: int, *, count: Count) -> None:
-    """Merge the oldest entries into one until the rest fits, but not the last `kept`."""
+def _merge_oldest(
+    parts: list[_Part], untouched_count: int, room: int, *, count: Count
+) -> None:
+    """Merge the oldest entries into one until the rest fits, but not the last `untouched_count`."""
     total = _actions_tokens(parts, count)
-    while total > room and len(parts) > max(kept + 1, 1):
+    while total > room and len(parts) > max(untouched_count + 1, 1):
         first, second = parts[:2]
-        joined = first.entry.join(second.entry)
-        total += count(joined.body) - count(first.entry.body)
+        range_entry = first.entry.join(second.entry)
+        total += count(range_entry.body) - count(first.entry.body)
         total -= count(second.entry.body) + 2
         sources = [*first.sources, *second.sources]
-        parts[:2] = [_Part(joined, sources, has_steps=False)]
+        parts[:2] = [_Part(range_entry, sources, has_steps=False)]
 
 
 def _actions_tokens(parts: Iterable[_Part], count: Count) -> int:
@@ -155,10 +163,10 @@ def _shrink(entry: Entry, room: int, count: Count) -> Entry:
 
 def _short_error(line: str) -> str:
     """Return an error line with the most telling of its lines only."""
-    fixed = f" {FIXED}" if line.endswith(FIXED) else ""
-    told = line.removeprefix(ERROR_START).removesuffix(fixed).split(" | ")
-    telling = next((one for one in told if ": " in one), told[0])
-    return f"{ERROR_START}{telling}{fixed}"
+    suffix = f" {FIXED}" if line.endswith(FIXED) else ""
+    texts = line.removeprefix(ERROR_START).removesuffix(suffix).split(" | ")
+    telling_text = next((text for text in texts if ": " in text), texts[0])
+    return f"{ERROR_START}{telling_text}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,38 +181,42 @@ class _Text:
 
 
 def _fit_prose(
-    parts: Sequence[_Part], full: Sequence[Entry], budget: int, count: Count
+    parts: Sequence[_Part], full_entries: Sequence[Entry], budget: int, count: Count
 ) -> list[Entry]:
     """Return the entries with the most informative prose of their sources, as much as there is room for."""
-    rarity = Rarity(entry.prose for entry in full)
-    texts = _weigh_texts(parts, full, rarity, count=count)
+    rarity = Rarity(entry.prose for entry in full_entries)
+    texts = _weigh_texts(parts, full_entries, rarity, count=count)
     room = budget - _actions_tokens(parts, count)
     while True:
-        chosen = _choose_pieces(texts, rarity, room)
-        shown: list[list[str]] = [[] for _ in parts]
-        for text, numbers in zip(texts, chosen, strict=True):
-            shown[text.part].append(join_pieces(text.pieces, numbers))
-        entries = _merge_wordless(parts, shown)
-        over = sum(count(entry.text) + 2 for entry in entries) - budget
-        if over <= 0 or not any(chosen):
+        numbers_by_text = _choose_pieces(texts, rarity, room)
+        texts_by_part: list[list[str]] = [[] for _ in parts]
+        for text, numbers in zip(texts, numbers_by_text, strict=True):
+            texts_by_part[text.part].append(join_pieces(text.pieces, numbers))
+        entries = _merge_wordless(parts, texts_by_part)
+        excess = sum(count(entry.text) + 2 for entry in entries) - budget
+        if excess <= 0 or not any(numbers_by_text):
             return entries
-        room -= over
+        room -= excess
 
 
 def _weigh_texts(
-    parts: Sequence[_Part], full: Sequence[Entry], rarity: Rarity, *, count: Count
+    parts: Sequence[_Part],
+    full_entries: Sequence[Entry],
+    rarity: Rarity,
+    *,
+    count: Count,
 ) -> list[_Text]:
     """Return the notes and closing words of all parts. Of a part with its steps, there is a note for each line."""
-    most = max(len(full) - 1, 1)
+    last_index = max(len(full_entries) - 1, 1)
     texts: list[_Text] = []
     for number, part in enumerate(parts):
         for index in part.sources:
-            weight = 1 + (_NEWEST_WEIGHT - 1) * index / most
-            notes = [split_note(line)[0] for line in full[index].lines]
-            for at, text in enumerate([*notes, full[index].closing]):
+            weight = 1 + (_NEWEST_WEIGHT - 1) * index / last_index
+            notes = [split_note(line)[0] for line in full_entries[index].lines]
+            for position, text in enumerate([*notes, full_entries[index].closing]):
                 if not text and not part.has_steps:
                     continue
-                is_note = at < len(notes)
+                is_note = position < len(notes)
                 pieces, worths, sizes = weigh_text(text, count, rarity, is_note=is_note)
                 worths = [worth * weight for worth in worths]
                 texts.append(_Text(number, pieces, worths=worths, sizes=sizes))
@@ -216,33 +228,37 @@ def _choose_pieces(
 ) -> list[list[int]]:
     """Return the pieces of each text that have room: those that add most to the ones chosen before them."""
     offers = [
-        (-worth, at, number)
-        for at, text in enumerate(texts)
+        (-worth, text_index, number)
+        for text_index, text in enumerate(texts)
         for number, worth in enumerate(text.worths)
         if worth > 0
     ]
     heapify(offers)
-    chosen: list[list[int]] = [[] for _ in texts]
-    shown: set[str] = set()
-    told_by: dict[str, int] = {}
+    numbers_by_text: list[list[int]] = [[] for _ in texts]
+    chosen_texts: set[str] = set()
+    text_by_word: dict[str, int] = {}
     while offers:
-        _, at, number = heappop(offers)
-        text = texts[at]
+        _, text_index, number = heappop(offers)
+        text = texts[text_index]
         piece = text.pieces[number]
-        if text.sizes[number] > room or piece.text in shown:
+        if text.sizes[number] > room or piece.text in chosen_texts:
             continue
-        new_words = [word for word in piece.words if told_by.get(word, at) == at]
+        new_words = [
+            word
+            for word in piece.words
+            if text_by_word.get(word, text_index) == text_index
+        ]
         worth = text.worths[number] * _new_share(piece, new_words, rarity)
-        offer = (-worth, at, number)
+        offer = (-worth, text_index, number)
         if offers and offer > offers[0]:
             heappush(offers, offer)
             continue
         room -= text.sizes[number]
-        shown.add(piece.text)
+        chosen_texts.add(piece.text)
         for word in piece.words:
-            told_by.setdefault(word, at)
-        chosen[at].append(number)
-    return chosen
+            text_by_word.setdefault(word, text_index)
+        numbers_by_text[text_index].append(number)
+    return numbers_by_text
 
 
 def _new_share(piece: Piece, new_words: Sequence[str], rarity: Rarity) -> float:
@@ -254,12 +270,12 @@ def _new_share(piece: Piece, new_words: Sequence[str], rarity: Rarity) -> float:
 
 
 def _merge_wordless(
-    parts: Sequence[_Part], shown: Sequence[Sequence[str]]
+    parts: Sequence[_Part], texts_by_part: Sequence[Sequence[str]]
 ) -> list[Entry]:
     """Return the entries with their prose; adjacent ones that have neither steps nor prose are one."""
     entries: list[Entry] = []
     was_wordless = False
-    for part, texts in zip(parts, shown, strict=True):
+    for part, texts in zip(parts, texts_by_part, strict=True):
         entry = _with_prose(part, texts)
         is_wordless = not part.has_steps and not entry.closing
         if is_wordless and was_wordless:
@@ -276,27 +292,29 @@ def _with_prose(part: _Part, texts: Sequence[str]) -> Entry:
     if not part.has_steps:
         return replace(entry, closing=LINE_SEPARATOR.join(filter(None, texts)))
     lines = (
-        f"{note} — {done}" if note and done else note or done
-        for note, done in zip(texts[:-1], entry.lines, strict=True)
+        f"{note} — {action}" if note and action else note or action
+        for note, action in zip(texts[:-1], entry.lines, strict=True)
     )
     return replace(entry, lines=tuple(filter(None, lines)), closing=texts[-1])
 
 
-def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
-    """Return the entry with only the changed files, the commands that are not `usual`, and its error lines."""
+def _name_effects(
+    entry: Entry, usual_commands: frozenset[str], errors: Container[str]
+) -> Entry:
+    """Return the entry with only the changed files, its commands except `usual_commands`, and its error lines."""
     names = entry.changed_files
-    once = [
+    commands = [
         f"`{clip(command, 60)}`"
         for command in dict.fromkeys(entry.commands)
-        if command not in usual
+        if command not in usual_commands
     ]
     effects = [
         f"changed {', '.join(names)}" if names else "",
-        f"ran {', '.join(once)}" if once else "",
+        f"ran {', '.join(commands)}" if commands else "",
     ]
-    line = clip("; ".join(part for part in effects if part), _MAX_EFFECTS_CHARS)
-    kept = _kept_errors(entry, errors)
-    return replace(entry, lines=tuple(filter(None, (line, *kept))))
+    line = clip("; ".join(effect for effect in effects if effect), _MAX_EFFECTS_CHARS)
+    error_lines = _kept_errors(entry, errors)
+    return replace(entry, lines=tuple(filter(None, (line, *error_lines))))
 
 
 def _kept_errors(entry: Entry, errors: Container[str]) -> list[str]:
@@ -318,21 +336,21 @@ def _name_files(entry: Entry, errors: Container[str]) -> Entry:
 def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
     """Drop error lines that a later line repeats, ignoring durations."""
     later_errors: set[str] = set()
-    unrepeated: list[Entry] = []
+    shortened_entries: list[Entry] = []
     for entry in reversed(list(entries)):
         lines: list[str] = []
         for line in reversed(entry.lines):
             if line.startswith(ERROR_START):
-                same = _DURATION.sub("", line)
-                if same in later_errors:
+                comparable_line = _DURATION.sub("", line)
+                if comparable_line in later_errors:
                     continue
-                later_errors.add(same)
+                later_errors.add(comparable_line)
             lines.append(line)
         is_whole = len(lines) == len(entry.lines)
-        unrepeated.append(
+        shortened_entries.append(
             entry if is_whole else replace(entry, lines=tuple(lines[::-1]))
         )
-    return unrepeated[::-1]
+    return shortened_entries[::-1]
 
 
 def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
@@ -343,10 +361,10 @@ def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
 
 def merge_silent(entries: list[Entry]) -> list[Entry]:
     """Merge adjacent silent entries into one entry for a range."""
-    merged: list[Entry] = []
+    merged_entries: list[Entry] = []
     for entry in entries:
-        if merged and merged[-1].is_silent and entry.is_silent:
-            merged[-1] = merged[-1].join(entry)
+        if merged_entries and merged_entries[-1].is_silent and entry.is_silent:
+            merged_entries[-1] = merged_entries[-1].join(entry)
         else:
-            merged.append(entry)
-    return merged
+            merged_entries.append(entry)
+    return merged_entries

@@ -42,7 +42,7 @@ class JournalFold:
         self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
         self._waiting: Results = {}
-        self._open: set[str] = set()
+        self._open_calls: set[str] = set()
         """Ids of calls without a result."""
         self._parts: list[_Part] = []
         """The finished parts; the last part may still grow."""
@@ -60,7 +60,7 @@ class JournalFold:
         for record in records:
             self.state.apply(record.effect, record.turn)
             if record.open_call:
-                self._open.add(record.open_call)
+                self._open_calls.add(record.open_call)
         self.state.messages += len(facts) - start
         self.state.names.add(facts[start:])
         self._facts = facts
@@ -80,21 +80,21 @@ class JournalFold:
         ):
             return False
         return not any(
-            result.call_id in self._open
-            for one in facts[start:]
-            for result in one.results
+            result.call_id in self._open_calls
+            for message_facts in facts[start:]
+            for result in message_facts.results
         )
 
     def copy(self) -> JournalFold:
-        other = copy(self)
-        other.state = self.state.copy()
-        other._waiting = {
+        duplicate = copy(self)
+        duplicate.state = self.state.copy()
+        duplicate._waiting = {
             key: [*results] for key, results in self._waiting.items() if results
         }
-        other._parts = [*self._parts]
-        other._shown_errors = {*self._shown_errors}
-        other._open = {*self._open}
-        return other
+        duplicate._parts = [*self._parts]
+        duplicate._shown_errors = {*self._shown_errors}
+        duplicate._open_calls = {*self._open_calls}
+        return duplicate
 
     def journal(self, prefix: str = "", end: ThreadState | None = None) -> Journal:
         """Return the journal of all messages read so far, without this prefix in paths.
@@ -102,42 +102,42 @@ class JournalFold:
         `end`: the state after the messages that follow, which may resolve errors of these.
         """
         end = end or self.state
-        unresolved = end.errors.keys() | end.forgotten
-        closed = frozenset(
+        open_keys = end.errors.keys() | end.forgotten
+        closed_lines = frozenset(
             clip_line(line)
             for key, lines in self._errors.items()
-            if key not in unresolved
+            if key not in open_keys
             for line in lines
         )
         entries = [entry.without_prefix(prefix) for entry in self._before.entries]
-        told = frozenset(
+        open_lines = frozenset(
             clip_line(line) for error in end.errors.values() for line in error.lines
         )
-        earlier = (
-            [_mark_fixes(entry, closed, told) for entry in entries]
-            if closed
+        earlier_entries = (
+            [_mark_fixes(entry, closed_lines, open_lines) for entry in entries]
+            if closed_lines
             else entries
         )
         parts = [*self._parts, self._last] if self._last else self._parts
-        new = [part.entry(unresolved, told, prefix) for part in parts]
+        new_entries = [part.entry(open_keys, open_lines, prefix) for part in parts]
         if (
-            new
-            and earlier
-            and new[0].is_continued
-            and len(earlier[-1].lines) + len(new[0].lines) <= _MAX_STEPS
+            new_entries
+            and earlier_entries
+            and new_entries[0].is_continued
+            and len(earlier_entries[-1].lines) + len(new_entries[0].lines) <= _MAX_STEPS
         ):
-            joined = earlier.pop()
-            lines = (*joined.lines, *new[0].lines)
-            closing = new[0].closing or joined.closing
-            new[0] = replace(
-                joined.join(new[0]),
+            last_entry = earlier_entries.pop()
+            lines = (*last_entry.lines, *new_entries[0].lines)
+            closing = new_entries[0].closing or last_entry.closing
+            new_entries[0] = replace(
+                last_entry.join(new_entries[0]),
                 lines=lines,
                 closing=closing,
-                is_continued=joined.is_continued,
+                is_continued=last_entry.is_continued,
             )
-        return Journal(tuple(merge_silent([*earlier, *new])))
+        return Journal(tuple(merge_silent([*earlier_entries, *new_entries])))
 
-    def _read_parts(self, calling: dict[int, MessageFacts]) -> None:
+    def _read_parts(self, facts_by_place: dict[int, MessageFacts]) -> None:
         """Split the new messages into turns, and a long turn at the assistant's own notes."""
         facts = self._facts
         turns = self._turns
@@ -149,13 +149,16 @@ class JournalFold:
                 spans.append(range(index, index + 1))
         closings = [_find_closing(facts, span) for span in spans]
         steps = [
-            (one, self._note_before(place, closings)) for place, one in calling.items()
+            (message_facts, self._note_before(place, closings))
+            for place, message_facts in facts_by_place.items()
         ]
-        write_texts(steps, [facts[at] for at in closings if at is not None])
-        last = self._before.entries[-1].last if self._before.entries else -1
+        write_texts(
+            steps, [facts[position] for position in closings if position is not None]
+        )
+        last_turn = self._before.entries[-1].last if self._before.entries else -1
         for span, closing in zip(spans, closings, strict=True):
             closing_text = facts[closing].closing if closing is not None else None
-            is_continued = turns[span.start] == last
+            is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
             while True:
@@ -181,20 +184,26 @@ class JournalFold:
 
     def _note_before(self, place: int, closings: Container[int | None]) -> str:
         """Return the assistant's separate message right before its calls, unless it closes the turn."""
-        before = self._facts[place - 1] if place and place - 1 not in closings else None
-        if before is None or before.calls or before.message.get("role") != "assistant":
+        previous_facts = (
+            self._facts[place - 1] if place and place - 1 not in closings else None
+        )
+        if (
+            previous_facts is None
+            or previous_facts.calls
+            or previous_facts.message.get("role") != "assistant"
+        ):
             return ""
-        return text_of(before.rest or {})
+        return text_of(previous_facts.rest or {})
 
     def _part_end(self, start: int, stop: int) -> int:
         """Return the end of the part that begins at `start`: once it is long enough, the assistant's next note."""
         steps = 0
         for index in range(start, stop):
-            one = self._facts[index]
-            if one.step is not None:
-                if steps >= _MAX_STEPS and text_of(one.message).strip():
+            message_facts = self._facts[index]
+            if message_facts.step is not None:
+                if steps >= _MAX_STEPS and text_of(message_facts.message).strip():
                     return index
-                step = one.step[1]
+                step = message_facts.step[1]
                 steps += bool(step.note or step.changed or step.calls)
         return stop
 
@@ -218,29 +227,29 @@ class _Part:
         self._entry: tuple[Any, Entry] | None = None
         paths: set[str] = set()
         kinds: list[str] = []
-        for one in facts:
-            if one.step is None:
+        for message_facts in facts:
+            if message_facts.step is None:
                 continue
-            effects, step = one.step
+            effects, step = message_facts.step
             for effect in effects:
                 kinds.append(
                     "failed" if effect.kind == "ran" and effect.failed else effect.kind
                 )
                 if effect.kind != "looked" and not effect.failed and effect.is_done:
                     paths.update(effect.paths)
-            shown = []
+            shown_errors = []
             for call in step.calls:
-                shown.append(
+                shown_errors.append(
                     [
                         line
                         for line in call.errors
                         if line not in earlier_errors and line not in self.errors
                     ]
                 )
-                self.errors.update(shown[-1])
-            self._steps.append((step, shown))
+                self.errors.update(shown_errors[-1])
+            self._steps.append((step, shown_errors))
         failed = kinds.count("failed")
-        self._bare = Entry(
+        self._entry_without_lines = Entry(
             turn,
             turn,
             messages=len(facts),
@@ -256,28 +265,30 @@ class _Part:
         ]
 
     def entry(
-        self, unresolved: Container[str], told: frozenset[str], prefix: str
+        self, open_keys: Container[str], open_lines: frozenset[str], prefix: str
     ) -> Entry:
         """Return the part as an entry, without `prefix` in paths; later messages decide which errors were resolved.
 
-        `unresolved`: the keys of errors still open. An error whose line equals one of theirs is open too.
+        `open_keys`, `open_lines`: keys and lines of the errors still open. An error with one of the lines is open too.
         """
         open_errors = frozenset(
             call.failure
             for call in self._failures
-            if call.failure in unresolved or not told.isdisjoint(call.errors)
+            if call.failure in open_keys or not open_lines.isdisjoint(call.errors)
         )
-        state = self.closing, open_errors, prefix
-        if self._entry is None or self._entry[0] != state:
+        cache_key = self.closing, open_errors, prefix
+        if self._entry is None or self._entry[0] != cache_key:
             lines = (
                 line
-                for step, shown in self._steps
-                for line in step.lines(open_errors, shown)
+                for step, shown_errors in self._steps
+                for line in step.lines(open_errors, shown_errors)
             )
-            whole = replace(
-                self._bare, lines=tuple(_join_changes(lines)), closing=self.closing
+            full_entry = replace(
+                self._entry_without_lines,
+                lines=tuple(_join_changes(lines)),
+                closing=self.closing,
             )
-            self._entry = state, whole.without_prefix(prefix)
+            self._entry = cache_key, full_entry.without_prefix(prefix)
         return self._entry[1]
 
 
@@ -299,25 +310,27 @@ def _join_changes(lines: Iterable[str]) -> Iterator[str]:
 def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
     """Return the index of the last message in a turn with assistant text and no tool call."""
     for index in reversed(span):
-        one = facts[index]
+        message_facts = facts[index]
         if (
-            not one.calls
-            and one.message.get("role") == "assistant"
-            and text_of(one.message).strip()
+            not message_facts.calls
+            and message_facts.message.get("role") == "assistant"
+            and text_of(message_facts.message).strip()
         ):
             return index
     return None
 
 
-def _mark_fixes(entry: Entry, closed: frozenset[str], told: frozenset[str]) -> Entry:
-    """Mark the error lines of the entry that state a `closed` error and none that is still open."""
+def _mark_fixes(
+    entry: Entry, closed_lines: frozenset[str], open_lines: frozenset[str]
+) -> Entry:
+    """Mark the error lines of the entry that state one of `closed_lines` and none of `open_lines`."""
 
     def is_fixed(line: str) -> bool:
-        stated = line.removeprefix(ERROR_START).split(" | ")
+        error_texts = line.removeprefix(ERROR_START).split(" | ")
         return (
             line.startswith(ERROR_START)
-            and not closed.isdisjoint(stated)
-            and told.isdisjoint(stated)
+            and not closed_lines.isdisjoint(error_texts)
+            and open_lines.isdisjoint(error_texts)
         )
 
     lines = tuple(

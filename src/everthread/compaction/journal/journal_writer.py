@@ -33,8 +33,10 @@ class JournalWriter:
         if request.journal is None:
             journal, state = journal_of(request.messages)
         sections = state_sections(state, request.budget // 3, self._count)
-        used = sum(
+        section_tokens = sum(
             self._count(f"## {name}\n{text}\n\n") for name, text in sections.items()
         )
-        done = journal.fit(request.budget - used - 12, self._count).text()
-        return SummaryDraft({DONE: done, **sections}, AUTHOR)
+        journal_text = journal.fit(
+            request.budget - section_tokens - 12, self._count
+        ).text()
+        return SummaryDraft({DONE: journal_text, **sections}, AUTHOR)

@@ -39,8 +39,10 @@ def split_note(line: str) -> tuple[str, str]:
     """Return the note of a step's line, and the rest of the line."""
     if line.startswith((ERROR_START, *_DONE_STARTS)):
         return "", line
-    found = _NOTE_END.search(line)
-    return (line[: found.start()], line[found.start() :]) if found else (line, "")
+    note_end = _NOTE_END.search(line)
+    return (
+        (line[: note_end.start()], line[note_end.start() :]) if note_end else (line, "")
+    )
 
 
 def closing_text(text: str) -> str:
@@ -58,8 +60,8 @@ def _prose(text: str) -> list[str]:
         half = _MAX_CLOSING_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
     pieces = text.split("```")
-    spoken = f"\n{_CODE_MARK}\n".join(pieces[::2])
-    lines = [" ".join(words) for line in spoken.split("\n") if (words := line.split())]
+    prose = f"\n{_CODE_MARK}\n".join(pieces[::2])
+    lines = [" ".join(words) for line in prose.split("\n") if (words := line.split())]
     lines = [line for line in lines if not _RULER.fullmatch(line)]
     is_code = False
     while lines and (
@@ -84,13 +86,13 @@ def redact_texts(texts: list[str]) -> list[str]:
 
     Return the same list if nothing changes.
     """
-    joined = _SEPARATOR.join(texts)
-    clean = neutralize_summary_marks(redact(joined))
-    split = clean.split(_SEPARATOR)
+    joined_text = _SEPARATOR.join(texts)
+    clean_text = neutralize_summary_marks(redact(joined_text))
+    clean_texts = clean_text.split(_SEPARATOR)
     # One of the texts holds the separator, or the list is empty.
-    if len(split) != len(texts):
+    if len(clean_texts) != len(texts):
         return [
             neutralize_summary_marks(redact(text.replace(_SEPARATOR, " ")))
             for text in texts
         ]
-    return texts if clean == joined else split
+    return texts if clean_text == joined_text else clean_texts

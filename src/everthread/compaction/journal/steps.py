@@ -47,17 +47,23 @@ class Step(NamedTuple):
     ) -> Iterator[str]:
         """Yield the step as one line (none if it only read), then the error lines of its calls in `shown`."""
         parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
-        failed: list[str] = []
+        error_lines: list[str] = []
         for call, errors in zip(self.calls, shown, strict=True):
-            fixed = (
+            suffix = (
                 f" {FIXED}" if call.failure and call.failure not in open_errors else ""
             )
-            parts.append(call.text if errors else f"{call.text}{fixed}")
-            failed += [f"{ERROR_START}{' | '.join(errors)}{fixed}"] if errors else []
-        done = "; ".join(parts)
-        if line := f"{self.note} — {done}" if self.note and done else done or self.note:
+            parts.append(call.text if errors else f"{call.text}{suffix}")
+            error_lines += (
+                [f"{ERROR_START}{' | '.join(errors)}{suffix}"] if errors else []
+            )
+        actions = "; ".join(parts)
+        if (
+            line := f"{self.note} — {actions}"
+            if self.note and actions
+            else actions or self.note
+        ):
             yield line
-        yield from failed
+        yield from error_lines
 
 
 def write_texts(
@@ -68,35 +74,47 @@ def write_texts(
     They are redacted in one call, which is cheaper. Each message with calls comes with the assistant's words right
     before it.
     """
-    missing = [
-        (one, note)
-        for one, note in steps
-        if one.effects and (one.step is None or one.step[0] is not one.effects[1])
+    unwritten_steps = [
+        (message_facts, note)
+        for message_facts, note in steps
+        if message_facts.effects
+        and (
+            message_facts.step is None
+            or message_facts.step[0] is not message_facts.effects[1]
+        )
     ]
-    new = [one for one, _ in missing]
-    ended = [one for one in closings if one.closing is None]
+    step_facts = [message_facts for message_facts, _ in unwritten_steps]
+    closing_facts = [
+        message_facts for message_facts in closings if message_facts.closing is None
+    ]
     notes = [
-        (text_of(one.message) or note) if one.calls else "" for one, note in missing
+        (text_of(message_facts.message) or note) if message_facts.calls else ""
+        for message_facts, note in unwritten_steps
     ]
-    raw = [
-        _step(note, one.effects[1])
-        for one, note in zip(new, notes, strict=True)
-        if one.effects
+    raw_steps = [
+        _write_step(note, message_facts.effects[1])
+        for message_facts, note in zip(step_facts, notes, strict=True)
+        if message_facts.effects
     ]
     texts = [
-        *(text for step in raw for text in _step_texts(step)),
-        *(closing_text(text_of(one.message).strip()) for one in ended),
+        *(text for step in raw_steps for text in _step_texts(step)),
+        *(
+            closing_text(text_of(message_facts.message).strip())
+            for message_facts in closing_facts
+        ),
     ]
-    redacted = redact_texts(texts)
-    clean = iter(redacted)
-    for one, step in zip(new, raw, strict=True):
-        if one.effects:
-            one.step = (
-                one.effects[1],
-                step if redacted is texts else _with_texts(step, clean),
+    redacted_texts = redact_texts(texts)
+    remaining_texts = iter(redacted_texts)
+    for message_facts, step in zip(step_facts, raw_steps, strict=True):
+        if message_facts.effects:
+            message_facts.step = (
+                message_facts.effects[1],
+                step if redacted_texts is texts else _with_texts(step, remaining_texts),
             )
-    for one, closing in zip(ended, redacted[len(texts) - len(ended) :], strict=True):
-        one.closing = closing
+    for message_facts, closing in zip(
+        closing_facts, redacted_texts[len(texts) - len(closing_facts) :], strict=True
+    ):
+        message_facts.closing = closing
 
 
 def _step_texts(step: Step) -> Iterator[str]:
@@ -110,17 +128,17 @@ def _step_texts(step: Step) -> Iterator[str]:
 def _with_texts(step: Step, texts: Iterator[str]) -> Step:
     """Return the step with new texts, in the order of `_step_texts`."""
     note = next(texts)
-    changed = tuple(next(texts) for _ in step.changed)
+    paths = tuple(next(texts) for _ in step.changed)
     calls = tuple(
         CallText(next(texts), tuple(next(texts) for _ in call.errors), call.failure)
         for call in step.calls
     )
-    return Step(note, changed, calls)
+    return Step(note, paths, calls)
 
 
-def _step(note: str, effects: Sequence[Effect]) -> Step:
+def _write_step(note: str, effects: Sequence[Effect]) -> Step:
     """Describe the effects of a message's calls. A to-do list is part of the state instead."""
-    changed = name_paths(
+    paths = name_paths(
         path
         for effect in effects
         if effect.kind == "changed"
@@ -149,7 +167,7 @@ def _step(note: str, effects: Sequence[Effect]) -> Step:
                     effect,
                 )
             )
-    return Step(note_text(note), tuple(changed), tuple(calls))
+    return Step(note_text(note), tuple(paths), tuple(calls))
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:
@@ -158,7 +176,7 @@ def _changed_paths(effect: Effect) -> tuple[str, ...]:
     )
 
 
-def _call_text(what: str, effect: Effect) -> CallText:
+def _call_text(description: str, effect: Effect) -> CallText:
     """Describe a call, with its outcome and errors."""
     outcome = clip_line(effect.outcome, 120)
     errors = tuple(map(clip_line, effect.errors))
@@ -170,7 +188,9 @@ def _call_text(what: str, effect: Effect) -> CallText:
         and not {"code", "session_id"} & effect.arguments.keys()
     )
     failure = error_key(effect) if is_open else ""
-    return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
+    return CallText(
+        f"{description} → {outcome}" if outcome else description, errors, failure
+    )
 
 
 def name_paths(paths: Iterable[str]) -> list[str]:

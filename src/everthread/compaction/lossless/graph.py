@@ -84,18 +84,20 @@ def read_parts(
     summary: str, *, first_turn: int, last_turn: int, messages: int
 ) -> list[VisibleNode]:
     """Parse the parts of a summary message's text. Without nodes it is a single part over the given turns."""
-    until = nodes_end(summary)  # a user's words come after the nodes
-    headings = [match for match in _HEADING.finditer(summary) if match.end() <= until]
+    nodes_stop = nodes_end(summary)  # a user's words come after the nodes
+    headings = [
+        match for match in _HEADING.finditer(summary) if match.end() <= nodes_stop
+    ]
     if not headings:
         return _read_foreign(summary, first_turn, last_turn, messages)
-    bounds = [*(match.start() for match in headings[1:]), until]
+    bounds = [*(match.start() for match in headings[1:]), nodes_stop]
     return [
-        _part(match, _END.sub("", summary[match.end() : until]).strip())
-        for match, until in zip(headings, bounds, strict=True)
+        _parse_part(match, _END.sub("", summary[match.end() : end]).strip())
+        for match, end in zip(headings, bounds, strict=True)
     ]
 
 
-def _part(match: re.Match[str], body: str) -> VisibleNode:
+def _parse_part(match: re.Match[str], body: str) -> VisibleNode:
     node = Node(
         id=match["id"],
         thread="",
@@ -120,7 +122,7 @@ def _read_foreign(
     summary: str, first_turn: int, last_turn: int, messages: int
 ) -> list[VisibleNode]:
     sections = parse_sections(summary)
-    shown = {
+    visible_sections = {
         **sections,
         TASK: "",
         USER_WORDS: "",
@@ -129,11 +131,11 @@ def _read_foreign(
     }
     if any(entry.last for entry in parse_journal(sections.get(DONE, "")).entries):
         # For a journal they come from the state, which follows the nodes.
-        shown |= {
+        visible_sections |= {
             BLOCKED: "",
             FILES: "",
         }
-    body = defuse_nodes(render_sections(shown, brief=True))
+    body = defuse_nodes(render_sections(visible_sections, brief=True))
     node = Node(
         id="",
         thread="",
@@ -174,19 +176,19 @@ def join_sections(parts: Sequence[VisibleNode]) -> Sections:
 
     Sections that describe the state come from the last node only.
     """
-    joined: dict[str, dict[str, None]] = {}
+    lines_by_section: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, text in parse_sections(part.node.body).items():
             if name in LATEST_ONLY_SECTIONS and part is not parts[-1]:
                 continue
             lines = (_strip_number(line) for line in text.split("\n") if line.strip())
-            joined.setdefault(name, {}).update(dict.fromkeys(lines))
-    return {name: "\n".join(lines) for name, lines in joined.items()}
+            lines_by_section.setdefault(name, {}).update(dict.fromkeys(lines))
+    return {name: "\n".join(lines) for name, lines in lines_by_section.items()}
 
 
 def join_journals(parts: Sequence[VisibleNode]) -> Journal:
     """Join the journals of several nodes. A model's text under that heading becomes one entry for its node."""
-    joined: list[Entry] = []
+    joined_entries: list[Entry] = []
     for part in parts:
         entries = list(
             parse_journal(parse_sections(part.node.body).get(DONE, "")).entries
@@ -199,40 +201,45 @@ def join_journals(parts: Sequence[VisibleNode]) -> Journal:
                 )
             ]
         for entry in entries:
-            joined[-1:] = _join_turn(joined[-1], entry) if joined else [entry]
-    return Journal(tuple(joined))
+            joined_entries[-1:] = (
+                _join_turn(joined_entries[-1], entry) if joined_entries else [entry]
+            )
+    return Journal(tuple(joined_entries))
 
 
-def _join_turn(before: Entry, entry: Entry) -> list[Entry]:
+def _join_turn(previous_entry: Entry, entry: Entry) -> list[Entry]:
     """Join two entries of one turn, unless the result is too long or loses closing words.
 
     Return both if they cannot be joined.
     """
-    if before.last != entry.first:
-        return [before, entry]
-    lines = (*before.lines, *entry.lines)
+    if previous_entry.last != entry.first:
+        return [previous_entry, entry]
+    lines = (*previous_entry.lines, *entry.lines)
     if (
-        before.first < entry.last
+        previous_entry.first < entry.last
         or len(lines) > MAX_LINES
-        or (before.closing and entry.closing)
+        or (previous_entry.closing and entry.closing)
     ):
-        return [before, replace(entry, is_continued=True)]
-    closing = before.closing or entry.closing
+        return [previous_entry, replace(entry, is_continued=True)]
+    closing = previous_entry.closing or entry.closing
     return [
         replace(
-            before.join(entry),
+            previous_entry.join(entry),
             lines=lines,
             closing=closing,
-            is_continued=before.is_continued,
+            is_continued=previous_entry.is_continued,
         )
     ]
 
 
 def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> str:
     """Return the summary message without its last line, the most stable parts first for the sake of the cache."""
-    shown = render_sections(sections, brief=True)
+    section_text = render_sections(sections, brief=True)
     return "\n\n".join(
-        filter(None, (marker, *(part.text for part in parts), "[end of nodes]", shown))
+        filter(
+            None,
+            (marker, *(part.text for part in parts), "[end of nodes]", section_text),
+        )
     )
 
 
@@ -249,29 +256,31 @@ def split_chunks(
     messages: Messages, covered: Sequence[int], size: int, count: Callable[[int], int]
 ) -> list[list[int]]:
     """Split the covered places into runs of about `size` tokens. Never split a group of calls and results."""
-    wanted = set(covered)
+    covered_places = set(covered)
     chunks: list[list[int]] = []
     sizes: list[int] = []
     for span in spans(messages):
-        indices = [index for index in range(span.start, span.end) if index in wanted]
+        indices = [
+            index for index in range(span.start, span.end) if index in covered_places
+        ]
         if not indices:
             continue
         tokens = sum(map(count, indices))
-        full = sizes and (
+        is_full = sizes and (
             sizes[-1] + tokens > size
             or (
                 sizes[-1] >= _EARLY_END_SHARE * size
                 and is_user_message(messages[indices[0]])
             )
         )
-        if not chunks or full:
+        if not chunks or is_full:
             chunks.append([])
             sizes.append(0)
         chunks[-1] += indices
         sizes[-1] += tokens
     if len(chunks) > 1 and sizes[-1] < _SMALL_CHUNK_SHARE * size:
-        last = chunks.pop()
-        chunks[-1] += last
+        last_chunk = chunks.pop()
+        chunks[-1] += last_chunk
     return chunks
 
 
@@ -284,15 +293,15 @@ def number_messages(
     """
     if ids is not None:
         return list(ids)
-    hidden = sum(part.messages for part in parts)
+    hidden_count = sum(part.messages for part in parts)
     numbers: list[int] = []
     number = 0
     for message in messages:
         numbers.append(number)
-        rest = without_summary(message)
-        number += rest is not None
-        if rest is not message:
-            number += hidden
+        remainder = without_summary(message)
+        number += remainder is not None
+        if remainder is not message:
+            number += hidden_count
     return numbers
 
 

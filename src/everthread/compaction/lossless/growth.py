@@ -77,21 +77,21 @@ class Growth:
             tasks = next(steps)
             while True:
                 if self.plan.has_model:
-                    ready = list(islice(texts, len(tasks)))
+                    ready_texts = list(islice(texts, len(tasks)))
                 else:
-                    ready = [writer.write(task, empty_draft()) for task in tasks]
-                if len(ready) < len(tasks):
+                    ready_texts = [writer.write(task, empty_draft()) for task in tasks]
+                if len(ready_texts) < len(tasks):
                     return tasks
-                tasks = steps.send(ready)
+                tasks = steps.send(ready_texts)
         except StopIteration as end:
             nodes = tuple(self.new_nodes.values())
             return GrownGraph(end.value, nodes, tuple(self.texts))
 
     def _steps(self) -> Steps:
-        earlier = [self._take_over(part) for part in self.plan.parts]
-        earlier = yield from self._rewrite(earlier)
+        earlier_parts = [self._take_over(part) for part in self.plan.parts]
+        earlier_parts = yield from self._rewrite(earlier_parts)
         leaves = yield from self._add_leaves()
-        return (yield from self._condense([*earlier, *leaves]))
+        return (yield from self._condense([*earlier_parts, *leaves]))
 
     def _take_over(self, part: VisibleNode) -> VisibleNode:
         """Make another engine's summary a leaf over the messages that the store says it covers."""
@@ -113,31 +113,31 @@ class Growth:
         if not (self.plan.graph.is_stored and self.plan.has_model):
             return parts
         for index in find_degraded_nodes(parts):
-            new = yield from self._rewrite_part(parts[index])
-            if new is None:
+            new_part = yield from self._rewrite_part(parts[index])
+            if new_part is None:
                 break
-            parts = [*parts[:index], new, *parts[index + 1 :]]
+            parts = [*parts[:index], new_part, *parts[index + 1 :]]
         return parts
 
     def _rewrite_part(self, part: VisibleNode) -> PartSteps:
         graph = self.plan.graph
         node = part.node
         order = self._order(node.covered_tokens // 2)
-        known = graph.nodes if node.level else graph.originals
+        stored_sources = graph.nodes if node.level else graph.originals
         ids = node.sources if node.level else tuple(map(int, node.sources))
-        if any(one not in known for one in ids):
+        if any(source not in stored_sources for source in ids):
             return None
         task: NodeTask
         if node.level:
-            children = [VisibleNode(graph.nodes[one], 0) for one in node.sources]
+            children = [VisibleNode(graph.nodes[source], 0) for source in node.sources]
             task = JoinTask(children, order)
         else:
             task = LeafTask(restore_source(node, graph), order)
         [text] = yield [task]
         if text.is_makeshift:
             return None
-        new = replace(node, body=text.body, author=text.author, degraded=False)
-        return self._add(new, part.messages, text)
+        new_node = replace(node, body=text.body, author=text.author, degraded=False)
+        return self._add(new_node, part.messages, text)
 
     def _add_leaves(self) -> Steps:
         """Add a leaf over each run of messages."""
@@ -151,10 +151,14 @@ class Growth:
         ]
 
     def _leaf(self, source: LeafSource, text: NodeText) -> Node:
-        first = min(source.ids)
-        last = max(source.ids)
+        first_id = min(source.ids)
+        last_id = max(source.ids)
         originals = self.plan.graph.originals
-        times = [originals[one].created for one in (first, last) if one in originals]
+        times = [
+            originals[message_id].created
+            for message_id in (first_id, last_id)
+            if message_id in originals
+        ]
         return Node(
             id="",
             thread="",
@@ -163,8 +167,8 @@ class Growth:
             tokens=0,
             covered_tokens=source.tokens,
             author=text.author,
-            first_message=first,
-            last_message=last,
+            first_message=first_id,
+            last_message=last_id,
             first_turn=max(min(source.turns), 1),
             last_turn=max(*source.turns, 1),
             since=times[0] if times else 0.0,
@@ -179,9 +183,9 @@ class Growth:
         A run that would not get smaller stays.
         """
         room = self.plan.room
-        stuck: set[str] = set()
-        while (run := self._find_run(parts, stuck)) is not None:
-            parts = yield from self._merge(parts, run, stuck)
+        stuck_ids: set[str] = set()
+        while (run := self._find_run(parts, stuck_ids)) is not None:
+            parts = yield from self._merge(parts, run, stuck_ids)
         while len(parts) > 1 and part_tokens(parts, self.count) > room:
             run = _oldest_run(parts, self.plan.fan_in)
             parts = yield from self._merge(parts, run, None)
@@ -190,33 +194,35 @@ class Growth:
             parts = yield from self._join(parts, max(room - heading, MIN_NODE_TOKENS))
         return parts
 
-    def _find_run(self, parts: Sequence[VisibleNode], stuck: set[str]) -> range | None:
+    def _find_run(
+        self, parts: Sequence[VisibleNode], stuck_ids: set[str]
+    ) -> range | None:
         """Return the oldest neighbours at one level, if enough of them can be condensed."""
         fan_in = self.plan.fan_in
         for start in range(len(parts) - fan_in + 1):
             run = parts[start : start + fan_in]
             levels = {part.node.level for part in run}
-            if len(levels) == 1 and run[0].node.id not in stuck:
+            if len(levels) == 1 and run[0].node.id not in stuck_ids:
                 return range(start, start + fan_in)
         return None
 
     def _merge(
-        self, parts: list[VisibleNode], run: range, stuck: set[str] | None
+        self, parts: list[VisibleNode], run: range, stuck_ids: set[str] | None
     ) -> Steps:
-        covered = parts[run.start : run.stop]
-        size = part_tokens(covered, self.count)
+        covered_parts = parts[run.start : run.stop]
+        size = part_tokens(covered_parts, self.count)
         room = min(self.plan.order.room, size * 2 // 3)
-        [new] = yield from self._join(covered, max(room, MIN_NODE_TOKENS))
-        if stuck is not None and self.count(new.text) >= size:
-            stuck.add(covered[0].node.id)
-            del self.new_nodes[new.node.id]
+        [new_part] = yield from self._join(covered_parts, max(room, MIN_NODE_TOKENS))
+        if stuck_ids is not None and self.count(new_part.text) >= size:
+            stuck_ids.add(covered_parts[0].node.id)
+            del self.new_nodes[new_part.node.id]
             return parts
-        return [*parts[: run.start], new, *parts[run.stop :]]
+        return [*parts[: run.start], new_part, *parts[run.stop :]]
 
-    def _join(self, covered: Sequence[VisibleNode], room: int) -> Steps:
+    def _join(self, covered_parts: Sequence[VisibleNode], room: int) -> Steps:
         """Return one node over nodes, with the turns and times of all of them."""
-        [text] = yield [JoinTask(covered, replace(self.plan.order, room=room))]
-        nodes = [part.node for part in covered]
+        [text] = yield [JoinTask(covered_parts, replace(self.plan.order, room=room))]
+        nodes = [part.node for part in covered_parts]
         node = Node(
             id="",
             thread="",
@@ -234,11 +240,11 @@ class Growth:
             sources=tuple(node.id for node in nodes),
             degraded=text.is_makeshift,
         )
-        return [self._add(node, sum(part.messages for part in covered), text)]
+        return [self._add(node, sum(part.messages for part in covered_parts), text)]
 
-    def _order(self, most: int) -> NodeOrder:
+    def _order(self, max_room: int) -> NodeOrder:
         order = self.plan.order
-        return replace(order, room=max(min(order.room, most), MIN_NODE_TOKENS))
+        return replace(order, room=max(min(order.room, max_room), MIN_NODE_TOKENS))
 
     def _add(
         self, node: Node, messages: int, text: NodeText | None = None
@@ -262,13 +268,15 @@ def find_degraded_nodes(parts: Sequence[VisibleNode]) -> list[int]:
     return indices[:MAX_REWRITTEN]
 
 
-def _oldest_run(parts: Sequence[VisibleNode], most: int) -> range:
+def _oldest_run(parts: Sequence[VisibleNode], max_length: int) -> range:
     """Return the oldest neighbours at one level, else the two oldest parts, so that no part is rewritten often."""
     for start in range(len(parts) - 1):
         level = parts[start].node.level
         end = start + 1
         while (
-            end < len(parts) and end - start < most and parts[end].node.level == level
+            end < len(parts)
+            and end - start < max_length
+            and parts[end].node.level == level
         ):
             end += 1
         if end - start > 1:

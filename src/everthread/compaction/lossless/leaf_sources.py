@@ -61,7 +61,9 @@ class LeafSplitter:
         pruned = middle
         if order.given.has_model:
             pruned = dict(zip(plan.covered, plan.pruned, strict=True))
-        tokens = {index: self.counter.message(one) for index, one in middle.items()}
+        tokens = {
+            index: self.counter.message(message) for index, message in middle.items()
+        }
         runs = split_chunks(plan.messages, plan.covered, self.size, tokens.__getitem__)
         journals = self._write_journals(runs, middle, facts, last_turn)
         return [
@@ -84,24 +86,28 @@ class LeafSplitter:
         last_turn: int,
     ) -> list[Journal]:
         """Return the journal of each run. All are read first: the facts at the end say which errors were fixed."""
-        read = self.order.cut.history.facts
+        all_facts = self.order.cut.history.facts
         turns = self.order.cut.turns
         readings = {
-            at: read[at] if one is read[at].message else MessageFacts(one)
-            for at, one in messages.items()
+            index: all_facts[index]
+            if message is all_facts[index].message
+            else MessageFacts(message)
+            for index, message in messages.items()
         }
         folds = [
             JournalFold(Journal(), facts).extend(
-                [readings[at] for at in run], [turns[at] for at in run]
+                [readings[index] for index in run], [turns[index] for index in run]
             )
             for run in runs
         ]
         journals = []
         for run, fold in zip(runs, folds, strict=True):
-            first, *others = fold.journal().entries
+            first_entry, *other_entries = fold.journal().entries
             is_continued = turns[run[0]] == last_turn
             journals.append(
-                Journal((replace(first, is_continued=is_continued), *others))
+                Journal(
+                    (replace(first_entry, is_continued=is_continued), *other_entries)
+                )
             )
             last_turn = turns[run[-1]]
         return journals
@@ -110,11 +116,15 @@ class LeafSplitter:
 def restore_source(node: Node, graph: StoredGraph) -> LeafSource:
     """Return the source of a leaf from its original messages, for a model."""
     ids = [int(source) for source in node.sources]
-    quiet = quiet_lookups([graph.originals[one].message for one in ids])
-    pruned = prune(quiet, protect_from=len(quiet))
-    numbers = number_turns(map(MessageFacts, quiet), before=node.first_turn - 1)
+    quiet_messages = quiet_lookups(
+        [graph.originals[message_id].message for message_id in ids]
+    )
+    pruned = prune(quiet_messages, protect_from=len(quiet_messages))
+    numbers = number_turns(
+        map(MessageFacts, quiet_messages), before=node.first_turn - 1
+    )
     return LeafSource(
-        [redact_message(message) for message in quiet],
+        [redact_message(message) for message in quiet_messages],
         [redact_message(message) for message in pruned],
         turns=[max(turn, node.first_turn) for turn in numbers],
         ids=ids,
@@ -124,18 +134,18 @@ def restore_source(node: Node, graph: StoredGraph) -> LeafSource:
 
 def quiet_lookups(messages: Messages) -> list[Message]:
     """Cut each lookup's answer to its first line: other nodes cover the originals it quotes."""
-    looked = {
+    lookup_ids = {
         call.id
         for message in messages
         for call in calls_of(message)
         if is_lookup_tool(call.name)
     }
-    if not looked:
+    if not lookup_ids:
         return list(messages)
 
     def edit(result: Result, _: object) -> Any:
         line = shorten_answer(result.text)
-        if result.call_id not in looked or line == result.text:
+        if result.call_id not in lookup_ids or line == result.text:
             return result.content
         return with_text(result.content, line)
 

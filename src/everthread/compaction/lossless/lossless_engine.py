@@ -105,8 +105,8 @@ class LosslessOptions:
         return self.leaf_tokens or max(threshold // 8, 1_000)
 
 
-def _check(name: str, value: Any, allowed: tuple[int, int]) -> None:
-    low, high = allowed
+def _check(name: str, value: Any, bounds: tuple[int, int]) -> None:
+    low, high = bounds
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
@@ -161,9 +161,9 @@ class LosslessEngine(SummaryEngine):
         self._tools = Tools.of(services)
 
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
-        stored = graph or StoredGraph()
-        known = replace(stored, nodes={**stored.nodes, **self._nodes})
-        return replace(super().current_state(), graph=known)
+        stored_graph = graph or StoredGraph()
+        known_graph = replace(stored_graph, nodes={**stored_graph.nodes, **self._nodes})
+        return replace(super().current_state(), graph=known_graph)
 
     async def read_state(self, history: CompactionInput) -> EngineState:
         """Read the nodes in view, and the messages under those that a model can rewrite."""
@@ -178,12 +178,12 @@ class LosslessEngine(SummaryEngine):
                 node.id: replace(node, thread="") for node in nodes
             }
         is_foreign = any(not part.node.id for part in parts)
-        covered = await archive.covered() if is_foreign else ()
+        covered_ids = await archive.covered() if is_foreign else ()
         ids = {*(history.ids or ()), *self._ids_to_rewrite(history, parts)}
         originals = await archive.originals(sorted(ids))
         graph = StoredGraph(
             is_stored=True,
-            covered=tuple(covered),
+            covered=tuple(covered_ids),
             originals={original.id: original for original in originals},
         )
         return self.current_state(graph)
@@ -191,14 +191,16 @@ class LosslessEngine(SummaryEngine):
     def begin_writing(self, order: SummaryOrder) -> GraphWriting:
         count = self._services.counter.text
         plan = order.cut
-        given = order.given
+        compaction_input = order.given
         facts = self.facts_before(plan.earlier, order.state)
         graph = order.state.graph or StoredGraph()
         parts = _resolve_parts(order, graph)
         last_turn = parts[-1].node.last_turn if parts else -1
         size = self._options.leaf_size(self._services.budget.threshold)
         sources = LeafSplitter(order, self._services.counter, size).split(
-            number_messages(plan.messages, parts, given.ids), facts, last_turn
+            number_messages(plan.messages, parts, compaction_input.ids),
+            facts,
+            last_turn,
         )
         facts = facts.finished(plan.facts)
         state = facts.at_end(*plan.following)
@@ -209,16 +211,18 @@ class LosslessEngine(SummaryEngine):
         if self._services.lookup and not self._services.budget.is_small:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task_lines(plan), RULES: pinned}
-        used = count(marker) + count(render_sections(around, brief=True)) + names.room
-        room = budget - used - 60
+        used_tokens = (
+            count(marker) + count(render_sections(around, brief=True)) + names.room
+        )
+        room = budget - used_tokens - 60
         permanent_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
         permanent = state_sections(state, permanent_room, count)
         room = max(room - section_tokens(permanent, count), MIN_NODE_TOKENS)
         node_order = NodeOrder(
             max(room // NODE_SHARE, MIN_NODE_TOKENS),
             around[TASK],
-            focus=given.focus_topic,
-            manual=given.manual,
+            focus=compaction_input.focus_topic,
+            manual=compaction_input.manual,
         )
         writing = GraphWriting(
             order,
@@ -228,7 +232,7 @@ class LosslessEngine(SummaryEngine):
                 order=node_order,
                 room=room,
                 fan_in=self._options.fan_in,
-                has_model=given.has_model,
+                has_model=compaction_input.has_model,
                 graph=graph,
             ),
             facts=facts,
@@ -237,25 +241,27 @@ class LosslessEngine(SummaryEngine):
             names=names,
             warnings=warnings,
         )
-        return self._begin_batch(writing) if given.has_model else writing
+        return self._begin_batch(writing) if compaction_input.has_model else writing
 
     def continue_writing(
         self, writing: GraphWriting, drafts: Sequence[SummaryDraft]
     ) -> GraphWriting | WrittenSummary:
         writer = NodeWriter(self._services.counter.text)
-        given = iter(drafts)
+        remaining_drafts = iter(drafts)
         batch = tuple(
-            writer.take(node, next(given)) if isinstance(node, PendingNode) else node
+            writer.take(node, next(remaining_drafts))
+            if isinstance(node, PendingNode)
+            else node
             for node in writing.batch
         )
         texts = tuple(node for node in batch if isinstance(node, NodeText))
         if len(texts) < len(batch):
             return replace(writing, batch=batch)
-        done = replace(writing, written=(*writing.written, *texts), batch=())
-        grown = Growth(done.growth, writer.count).run(done.written)
-        if isinstance(grown, GrownGraph):
-            return self._compose(done, grown)
-        return replace(done, batch=tuple(map(writer.begin, grown)))
+        next_writing = replace(writing, written=(*writing.written, *texts), batch=())
+        outcome = Growth(next_writing.growth, writer.count).run(next_writing.written)
+        if isinstance(outcome, GrownGraph):
+            return self._compose(next_writing, outcome)
+        return replace(next_writing, batch=tuple(map(writer.begin, outcome)))
 
     def read_facts(self, earlier: Earlier) -> ThreadState:
         end = nodes_end(earlier.text)
@@ -275,8 +281,8 @@ class LosslessEngine(SummaryEngine):
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
         if compaction.changed:
-            new = {node.id: replace(node, thread="") for node in compaction.nodes}
-            self._nodes = self._nodes | new
+            new_nodes = {node.id: replace(node, thread="") for node in compaction.nodes}
+            self._nodes = self._nodes | new_nodes
 
     def update_model(self, services: Services) -> None:
         super().update_model(services)
@@ -288,72 +294,80 @@ class LosslessEngine(SummaryEngine):
         """Return the ids of the messages under the leaves that a model may rewrite."""
         if not history.has_model:
             return []
-        known = [replace(part, node=self._known(part.node)) for part in parts]
-        leaves = [known[index].node for index in find_degraded_nodes(known)]
+        stored_parts = [
+            replace(part, node=self._stored_node(part.node)) for part in parts
+        ]
+        leaves = [
+            stored_parts[index].node for index in find_degraded_nodes(stored_parts)
+        ]
         return [
             int(source) for leaf in leaves if not leaf.level for source in leaf.sources
         ]
 
-    def _known(self, node: Node) -> Node:
+    def _stored_node(self, node: Node) -> Node:
         return self._nodes.get(node.id, node)
 
     def _budget(
-        self, order: SummaryOrder, parts: Sequence[VisibleNode], new: int
+        self, order: SummaryOrder, parts: Sequence[VisibleNode], new_tokens: int
     ) -> int:
         """Return the tokens for the summary without the user's words: nodes in view keep their room if possible."""
         plan = order.cut
-        present = sum(self._services.counter.text(part.text) for part in parts)
+        visible_tokens = sum(self._services.counter.text(part.text) for part in parts)
         beside_words = plan.middle_tokens * 8 // 10 - plan.words_least
-        most = min(
+        max_tokens = min(
             self._services.budget.summary_max,
             plan.fit.room.summary,
             max(beside_words, MIN_NODE_TOKENS),
         )
-        return min(most, max(plan.summary_budget, present + new // 4))
+        return min(
+            max_tokens, max(plan.summary_budget, visible_tokens + new_tokens // 4)
+        )
 
     def _begin_batch(self, writing: GraphWriting) -> GraphWriting:
         """Ask for the first texts, if any."""
         count = self._services.counter.text
-        grown = Growth(writing.growth, count).run(())
-        if isinstance(grown, GrownGraph):
+        outcome = Growth(writing.growth, count).run(())
+        if isinstance(outcome, GrownGraph):
             return writing
-        return replace(writing, batch=tuple(map(NodeWriter(count).begin, grown)))
+        return replace(writing, batch=tuple(map(NodeWriter(count).begin, outcome)))
 
-    def _compose(self, writing: GraphWriting, grown: GrownGraph) -> WrittenSummary:
+    def _compose(self, writing: GraphWriting, graph: GrownGraph) -> WrittenSummary:
         """Put the nodes, the sections after them and the user's words together."""
         count = self._services.counter.text
         plan = writing.order.cut
         around = writing.around
-        parts = grown.parts
-        used = (
+        parts = graph.parts
+        used_tokens = (
             count(writing.marker)
             + part_tokens(parts, count)
             + count(render_sections(around, brief=True))
             + writing.names.room
             + 40
         )
-        room = max(plan.words_room(used), plan.words_least)
+        room = max(plan.words_room(used_tokens), plan.words_least)
         words = render_words(plan.words, room, count)
-        present = "\n".join(
+        visible_text = "\n".join(
             [writing.marker, *(part.text for part in parts), *around.values(), words]
         )
-        listed = write_names(writing.names, plan, present, count)
+        names_text = write_names(writing.names, plan, visible_text, count)
         text = view_text(
-            writing.marker, parts, {**around, USER_WORDS: words, NAMES: listed}
+            writing.marker, parts, {**around, USER_WORDS: words, NAMES: names_text}
         )
         warnings = dict.fromkeys(
-            warning for one in grown.texts for warning in one.warnings
+            warning for node_text in graph.texts for warning in node_text.warnings
         )
         result = Compaction(
             messages=[],
             summary="",
             tokens_before=0,
             tokens_after=0,
-            author=_authors(grown.texts),
-            verification=_figures(grown.texts),
+            author=_authors(graph.texts),
+            verification=_figures(graph.texts),
             warnings=(*warnings, *writing.warnings),
-            usage=tuple(used for one in grown.texts for used in one.usage),
-            nodes=grown.new_nodes,
+            usage=tuple(
+                usage for node_text in graph.texts for usage in node_text.usage
+            ),
+            nodes=graph.new_nodes,
             state=writing.facts.dump(),
         )
         return WrittenSummary(text, result)
@@ -367,7 +381,7 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
 def _resolve_parts(order: SummaryOrder, graph: StoredGraph) -> list[VisibleNode]:
     """Return the nodes in view as the graph has them; the others as the context shows them."""
     head = order.cut.history.facts[: order.cut.cut.head_end]
-    first_turn = sum(one.is_user for one in head) + 1
+    first_turn = sum(message_facts.is_user for message_facts in head) + 1
     parts = _parts_in_view(order.cut.earlier, first_turn)
     return [
         replace(part, node=graph.nodes.get(part.node.id, part.node)) for part in parts
@@ -378,11 +392,11 @@ def _parts_in_view(earlier: Earlier, first_turn: int) -> list[VisibleNode]:
     """Return the nodes in a summary; if it has none, all of it as one part from `first_turn` on."""
     if not earlier.text:
         return []
-    last = max((message.end for message in earlier.words), default=first_turn)
+    last_turn = max((message.end for message in earlier.words), default=first_turn)
     return read_parts(
         earlier.text,
         first_turn=first_turn,
-        last_turn=last,
+        last_turn=last_turn,
         messages=earlier.messages,
     )
 
@@ -391,14 +405,15 @@ def _authors(texts: Sequence[NodeText]) -> str:
     """Return the authors, each once, models first."""
     return ", ".join(
         sorted(
-            {one.author for one in texts}, key=lambda author: (author == AUTHOR, author)
+            {text.author for text in texts},
+            key=lambda author: (author == AUTHOR, author),
         )
     )
 
 
 def _figures(texts: Sequence[NodeText]) -> Verification:
     """Add up the checks of all nodes."""
-    checks = [one.verification for one in texts]
+    checks = [text.verification for text in texts]
     return Verification(
         checked=sum(check.checked for check in checks),
         unverified=sum(check.unverified for check in checks),

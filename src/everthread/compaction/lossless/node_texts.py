@@ -146,30 +146,32 @@ class NodeWriter:
     def begin(self, task: NodeTask) -> PendingNode:
         """Begin to ask for a draft."""
         request = task.request()
-        first = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
-        briefer = replace(request, budget=max(request.budget // 2, MIN_NODE_TOKENS))
-        return PendingNode(task, PendingDraft(first, briefer))
+        first_request = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
+        brief_request = replace(
+            request, budget=max(request.budget // 2, MIN_NODE_TOKENS)
+        )
+        return PendingNode(task, PendingDraft(first_request, brief_request))
 
     def take(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
         """Return the text of a node; or ask again if the draft is refused."""
         request = node.task.request()
         sources = source_text(request.messages, "\n".join(request.previous.values()))
-        covered = node.task.covered_tokens(self.count)
+        covered_tokens = node.task.covered_tokens(self.count)
 
         def check(draft: SummaryDraft) -> SummaryDraft | str:
             size = self.count(render_sections(draft.sections, brief=True))
-            _, checked, unknown = mark_sections(draft.sections, sources)
-            if is_refused(checked, unknown):
+            _, checked_count, unknown_count = mark_sections(draft.sections, sources)
+            if is_refused(checked_count, unknown_count):
                 return f"{draft.author} {NAMES_TOO_MUCH}; its node was not used"
             room = max(request.budget, MIN_NODE_TOKENS)
-            if size < covered and size <= MAX_EXCESS * room:
+            if size < covered_tokens and size <= MAX_EXCESS * room:
                 return draft
-            return f"{draft.author} wrote {size:,} tokens for {covered:,}; it was asked to be brief"
+            return f"{draft.author} wrote {size:,} tokens for {covered_tokens:,}; it was asked to be brief"
 
-        taken = node.draft.take(draft, check)
-        if isinstance(taken, PendingDraft):
-            return replace(node, draft=taken)
-        return self.write(node.task, taken)
+        result = node.draft.take(draft, check)
+        if isinstance(result, PendingDraft):
+            return replace(node, draft=result)
+        return self.write(node.task, result)
 
     def write(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
         """Return the text of a node from its draft; from the journal if the draft has no sections."""
@@ -177,31 +179,47 @@ class NodeWriter:
         room = task.order.room
         if isinstance(task, LeafTask):
             if not has_words:
-                done = redact(task.source.journal.fit(room, self.count).text())
-                return self._text(draft, render_sections({DONE: done}, brief=True))
+                journal_text = redact(task.source.journal.fit(room, self.count).text())
+                return self._text(
+                    draft, render_sections({DONE: journal_text}, brief=True)
+                )
             sources = source_text(task.source.messages, "")
-            marked, checked, unknown = mark_sections(draft.sections, sources)
-            marked = self._fit(marked, room)
+            marked_sections, checked_count, unknown_count = mark_sections(
+                draft.sections, sources
+            )
+            marked_sections = self._fit(marked_sections, room)
         else:
-            joined = join_sections(task.parts)
+            joined_sections = join_sections(task.parts)
             if not has_words:
-                return self._text(draft, self._fit_journals(task.parts, joined, room))
+                return self._text(
+                    draft, self._fit_journals(task.parts, joined_sections, room)
+                )
             sections = self._fit(draft.sections, room)
-            sections = self._complete(sections, joined, room)
+            sections = self._complete(sections, joined_sections, room)
             bodies = "\n".join(part.node.body for part in task.parts)
-            marked, checked, unknown = mark_sections(sections, bodies)
-        figures = Verification(checked=checked, unverified=unknown)
-        return self._text(draft, render_sections(marked, brief=True), figures)
+            marked_sections, checked_count, unknown_count = mark_sections(
+                sections, bodies
+            )
+        figures = Verification(checked=checked_count, unverified=unknown_count)
+        return self._text(draft, render_sections(marked_sections, brief=True), figures)
 
     def _fit_journals(
-        self, parts: Sequence[VisibleNode], joined: Sections, room: int
+        self, parts: Sequence[VisibleNode], joined_sections: Sections, room: int
     ) -> str:
         """Return the journals of several nodes as one; sections that models wrote get the remaining room."""
-        others = {name: text for name, text in joined.items() if name != DONE}
-        others = self._fit(others, room // 2) if others else {}
-        used = self.count(render_sections(others, brief=True)) if others else 0
-        done = join_journals(parts).fit(room - used - 8, self.count).text()
-        return render_sections({**others, DONE: done}, brief=True)
+        other_sections = {
+            name: text for name, text in joined_sections.items() if name != DONE
+        }
+        other_sections = self._fit(other_sections, room // 2) if other_sections else {}
+        used_tokens = (
+            self.count(render_sections(other_sections, brief=True))
+            if other_sections
+            else 0
+        )
+        journal_text = (
+            join_journals(parts).fit(room - used_tokens - 8, self.count).text()
+        )
+        return render_sections({**other_sections, DONE: journal_text}, brief=True)
 
     def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
         """Return the sections within the room, with their headings."""
@@ -216,27 +234,33 @@ class NodeWriter:
             fitting = shorter
         return fitting
 
-    def _complete(self, sections: Sections, joined: Sections, room: int) -> Sections:
-        """Add lines of `joined` that no section has, the newest first, within the room.
+    def _complete(
+        self, sections: Sections, joined_sections: Sections, room: int
+    ) -> Sections:
+        """Add lines of `joined_sections` that no section has, the newest first, within the room.
 
         A model that joins summaries leaves out more than it must.
         """
-        written = "\n".join(sections.values())
+        written_text = "\n".join(sections.values())
         remaining = room - 12
         for name, text in sections.items():
             remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
-        full = dict(sections)
+        completed_sections = dict(sections)
         for name in _FACTS:
-            remaining -= 0 if full.get(name) else self.count(f"## {name}\n\n")
-            chosen: list[str] = []
-            for line in reversed(joined.get(name, "").split("\n")):
+            remaining -= (
+                0 if completed_sections.get(name) else self.count(f"## {name}\n\n")
+            )
+            chosen_lines: list[str] = []
+            for line in reversed(joined_sections.get(name, "").split("\n")):
                 cost = self.count(line) + 1
                 fact = line.lstrip("- ").strip()
-                if line.strip() and cost <= remaining and fact not in written:
+                if line.strip() and cost <= remaining and fact not in written_text:
                     remaining -= cost
-                    chosen.insert(0, line)
-            full[name] = "\n".join(filter(None, (*chosen, full.get(name, ""))))
-        return full
+                    chosen_lines.insert(0, line)
+            completed_sections[name] = "\n".join(
+                filter(None, (*chosen_lines, completed_sections.get(name, "")))
+            )
+        return completed_sections
 
     def _text(
         self, draft: SummaryDraft, body: str, figures: Verification | None = None

@@ -181,13 +181,13 @@ class Tools:
         )
 
     async def _describe(self, arguments: Mapping[str, Any]) -> str:
-        wanted = arguments["id"]
-        if NODE_ID.fullmatch(wanted):
+        wanted_id = arguments["id"]
+        if NODE_ID.fullmatch(wanted_id):
             return self._bound(
-                f"{DESCRIBE} {wanted}: {node_text(await _node(self._graph, wanted))}"
+                f"{DESCRIBE} {wanted_id}: {node_text(await _node(self._graph, wanted_id))}"
             )
         return about_text(
-            await self._lookup.read(wanted, limit=200), tool=DESCRIBE, reader=EXPAND
+            await self._lookup.read(wanted_id, limit=200), tool=DESCRIBE, reader=EXPAND
         )
 
     async def _expand(self, arguments: Mapping[str, Any]) -> str:
@@ -206,10 +206,10 @@ class Tools:
         return f"{text[:room]}\n[{len(text) - room:,} more characters of its words; the originals: {EXPAND}]"
 
 
-async def _node(graph: Graph, wanted: str) -> Node:
-    node = next((node for node in await graph.nodes() if node.id == wanted), None)
+async def _node(graph: Graph, node_id: str) -> Node:
+    node = next((node for node in await graph.nodes() if node.id == node_id), None)
     if node is None:
-        raise UnknownIdError(f"this conversation has no node {wanted}")
+        raise UnknownIdError(f"this conversation has no node {node_id}")
     return node
 
 
@@ -256,8 +256,8 @@ def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f"{tool} needs `{name}`: {properties[name]['description']}"
             )
     if "limit" in properties:
-        default, most = _LIMITS[tool]
-        values["limit"] = min(values["limit"] or default, most)
+        default, maximum = _LIMITS[tool]
+        values["limit"] = min(values["limit"] or default, maximum)
     return values
 
 
@@ -270,10 +270,10 @@ def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
         raise InputError(
             f"{tool}: `{name}` has {len(value):,} characters; {MAX_ARGUMENT:,} is the most"
         )
-    allowed = schema.get("enum")
-    if allowed and value not in allowed:
+    choices = schema.get("enum")
+    if choices and value not in choices:
         raise InputError(
-            f"{tool}: {name}={value[:40]!r} is not allowed; use {' or '.join(allowed)}"
+            f"{tool}: {name}={value[:40]!r} is not allowed; use {' or '.join(choices)}"
         )
     return value if name == "pattern" else value.strip()
 
@@ -281,14 +281,14 @@ def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
 def _number(tool: str, name: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    least = 1 if name == "limit" else 0
+    minimum = 1 if name == "limit" else 0
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
-        or not least <= value <= MAX_OFFSET
+        or not minimum <= value <= MAX_OFFSET
     ):
         raise InputError(
-            f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {least} on"
+            f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {minimum} on"
         )
     return value
 
@@ -302,8 +302,8 @@ MAX_SHOWN_SOURCES = 24
 def node_text(node: Node) -> str:
     """Describe a node: its range, its sources, its author and its text."""
     kind = "messages" if node.level == 0 else "nodes"
-    shown = ", ".join(node.sources[:MAX_SHOWN_SOURCES]) or "not known"
-    more = (
+    sources_text = ", ".join(node.sources[:MAX_SHOWN_SOURCES]) or "not known"
+    omission = (
         f" and {len(node.sources) - MAX_SHOWN_SOURCES:,} more"
         if len(node.sources) > MAX_SHOWN_SOURCES
         else ""
@@ -316,7 +316,7 @@ def node_text(node: Node) -> str:
     )
     return (
         f"turns {node.first_turn}-{node.last_turn}{times}\n"
-        f"level {node.level}, over {len(node.sources):,} {kind}: {shown}{more}\n"
+        f"level {node.level}, over {len(node.sources):,} {kind}: {sources_text}{omission}\n"
         f"{node.covered_tokens:,} tokens of messages in {node.tokens:,}, written by {node.author}{makeshift}\n\n"
         f"{node.body}"
     )

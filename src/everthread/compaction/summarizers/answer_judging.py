@@ -53,8 +53,8 @@ def judge_answer(
     """Return the answer and its fault, if it has one."""
     raw = text_of(reply.message)
     text = without_thinking(raw)
-    marked, found_headings = with_headings(text)
-    sections = _clean(parse_sections(without_fence(marked)))
+    text_with_headings, found_headings = with_headings(text)
+    sections = _clean(parse_sections(without_fence(text_with_headings)))
     truncated = reply.stop in ("length", "content_filter")
     if len(found_headings) < MIN_HEADINGS:
         return SummaryAnswer({}, _explain_unusable(reply, raw, text), usable=False)
@@ -96,21 +96,25 @@ def without_thinking(text: str) -> str:
     """
     parts: list[str] = []
     position = 0
-    for opened in _THINKING.finditer(text):
-        if opened.start() < position:
+    for opening_tag in _THINKING.finditer(text):
+        if opening_tag.start() < position:
             continue
-        closed = _THOUGHT.search(text, opened.end())
-        if closed is None:
+        closing_tag = _THOUGHT.search(text, opening_tag.end())
+        if closing_tag is None:
             return (
                 ""
-                if not text[: opened.start()].strip()
+                if not text[: opening_tag.start()].strip()
                 else "".join((*parts, text[position:]))
             )
-        parts.append(text[position : opened.start()])
-        position = closed.end()
-    first = None if position else _TAG.search(text)
-    if first and first[0].startswith("</") and _HEADING.search(text, first.end()):
-        position = first.end()
+        parts.append(text[position : opening_tag.start()])
+        position = closing_tag.end()
+    first_tag = None if position else _TAG.search(text)
+    if (
+        first_tag
+        and first_tag[0].startswith("</")
+        and _HEADING.search(text, first_tag.end())
+    ):
+        position = first_tag.end()
     return "".join((*parts, text[position:]))
 
 
@@ -136,16 +140,16 @@ _HEADING = re.compile(
 
 def with_headings(text: str) -> tuple[str, frozenset[str]]:
     """Return the text with every known heading in one form, and the set of those headings."""
-    present: set[str] = set()
+    heading_names: set[str] = set()
 
-    def plain(match: re.Match[str]) -> str:
-        written = re.sub(
+    def rewrite_heading(match: re.Match[str]) -> str:
+        heading = re.sub(
             r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE
         )
-        present.add(_NAMES[written.casefold()])
-        return f"## {_NAMES[written.casefold()]}"
+        heading_names.add(_NAMES[heading.casefold()])
+        return f"## {_NAMES[heading.casefold()]}"
 
-    return _HEADING.sub(plain, text), frozenset(present)
+    return _HEADING.sub(rewrite_heading, text), frozenset(heading_names)
 
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
@@ -156,12 +160,12 @@ def without_fence(text: str) -> str:
 
     Fences inside come in pairs, so an odd one out at the end is the closing one.
     """
-    first = _HEADING.search(text)
-    if first is None:
+    first_heading = _HEADING.search(text)
+    if first_heading is None:
         return ""
-    before = text[: first.start()].rstrip().rsplit("\n", 1)[-1]
-    body = text[first.start() :]
-    if not _FENCE.fullmatch(before):
+    line_before = text[: first_heading.start()].rstrip().rsplit("\n", 1)[-1]
+    body = text[first_heading.start() :]
+    if not _FENCE.fullmatch(line_before):
         return body
     fences = list(_FENCE.finditer(body))
     return body[: fences[-1].start()] if len(fences) % 2 else body

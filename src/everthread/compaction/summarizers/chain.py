@@ -41,10 +41,10 @@ class Price:
         self, prompt: int, written: int, *, reading: Reading = "input"
     ) -> float | None:
         """Return the dollars for a prompt of `prompt` tokens and an answer of `written`; None if a price is unknown."""
-        at = datetime.fromtimestamp(self.wall(), UTC)
+        moment = datetime.fromtimestamp(self.wall(), UTC)
         rates = Rates.from_prices(
             prices_for(
-                self.model, time=at, provider=self.provider, prompt_tokens=prompt
+                self.model, time=moment, provider=self.provider, prompt_tokens=prompt
             ),
             ttl=self.ttl,
         )
@@ -147,16 +147,20 @@ class SummarizerChain:
         return f"{name} wrote no summary: {TOOK_TOO_LONG}"
 
     async def _ask(self, route: Summarizer, request: SummaryRequest) -> SummaryDraft:
-        own = tuple(one for one in request.refused if one.route == route.name)
+        own_refusals = tuple(
+            refusal for refusal in request.refused if refusal.route == route.name
+        )
         try:
-            return await route.summarize(replace(request, refused=own))
+            return await route.summarize(replace(request, refused=own_refusals))
         except asyncio.CancelledError:
             self._interrupted = route.name
             raise
 
     def _may_ask(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
         """Return whether to try a route: it is not paused, and no second draft of it was refused."""
-        if any(one.is_final for one in request.refused if one.route == name):
+        if any(
+            refusal.is_final for refusal in request.refused if refusal.route == name
+        ):
             self._note_failure(
                 name, SummaryError("its summaries could not be used", unusable=True)
             )
@@ -165,18 +169,18 @@ class SummarizerChain:
             )
             self._reported.add(name)
             return False
-        rest = (
+        rest_seconds = (
             0.0 if request.manual else self._rest_until.get(name, 0.0) - self._clock()
         )
-        if rest <= 0:
+        if rest_seconds <= 0:
             self._reported.discard(name)
             return True
         if name not in self._reported:
             self._reported.add(name)
             warnings.append(
-                f"{name} was not asked: it rests for {rest:.0f} more seconds after a failure"
+                f"{name} was not asked: it rests for {rest_seconds:.0f} more seconds after a failure"
             )
-        self._events("summary_skipped", route=name, seconds=rest)
+        self._events("summary_skipped", route=name, seconds=rest_seconds)
         return False
 
     def quote(self, tokens: int, budget: int) -> float | None:
@@ -185,8 +189,8 @@ class SummarizerChain:
             route.quote(tokens, budget) if isinstance(route, Quoted) else None
             for route in self._routes
         ]
-        stated = [quote for quote in quotes if quote is not None]
-        return min(stated) if stated else None if quotes else 0.0
+        known_quotes = [quote for quote in quotes if quote is not None]
+        return min(known_quotes) if known_quotes else None if quotes else 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
         """Return the routes for the request: the cheapest first if all have a quote, else in their order."""
@@ -195,10 +199,13 @@ class SummarizerChain:
             route.quote_for(request) if isinstance(route, Quoted) else None
             for route in routes
         ]
-        priced = [quote for quote in quotes if quote is not None]
-        if len(priced) < len(routes):
+        known_quotes = [quote for quote in quotes if quote is not None]
+        if len(known_quotes) < len(routes):
             return routes
-        return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
+        return [
+            routes[index]
+            for index in sorted(range(len(known_quotes)), key=known_quotes.__getitem__)
+        ]
 
     def _note_failure(self, name: str, error: SummaryError) -> None:
         seconds = TRANSIENT_REST_SECONDS if error.passing else 0.0

@@ -81,9 +81,9 @@ def _entries(
     calls = calls_of(message)
     results = results_of(message)
     names |= {call.id: call.name for call in calls}
-    for who, text in _spoken_parts(message):
+    for speaker, text in _spoken_parts(message):
         if text.strip():
-            yield RecordEntry(f"{number} {who}", as_inert_text(text.strip()))
+            yield RecordEntry(f"{number} {speaker}", as_inert_text(text.strip()))
     for call in calls:
         yield RecordEntry(
             f"{number} assistant calls {_name(call.name)}",
@@ -117,9 +117,9 @@ def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _split_client_text(role: str, text: str) -> Iterator[tuple[str, str]]:
     """Yield the speaker's own words, then the text that a client put around them."""
-    own = strip_injected(text) if role == "user" else text.strip()
-    yield role, own
-    yield f"{role}'s client adds", text.replace(own, "", 1) if own else text
+    own_words = strip_injected(text) if role == "user" else text.strip()
+    yield role, own_words
+    yield f"{role}'s client adds", text.replace(own_words, "", 1) if own_words else text
 
 
 def _thought(part: Part) -> str:
@@ -184,7 +184,7 @@ def cut(text: str, room: int, count: Count) -> list[str]:
     if tokens <= room or len(text) < 2:
         return [text]
     step = math.ceil(len(text) / max(2, math.ceil(1.05 * tokens / room)))
-    return [part for coarse in _steps(text, step) for part in cut(coarse, room, count)]
+    return [part for chunk in _steps(text, step) for part in cut(chunk, room, count)]
 
 
 def _units(
@@ -213,10 +213,10 @@ def _steps(text: str, step: int) -> Iterator[str]:
     while start < len(text):
         end = start + step
         if end < len(text):
-            least = start + step // 2
+            min_end = start + step // 2
             end = (
-                text.rfind("\n", least, end) + 1
-                or text.rfind(" ", least, end) + 1
+                text.rfind("\n", min_end, end) + 1
+                or text.rfind(" ", min_end, end) + 1
                 or end
             )
         yield text[start:end]

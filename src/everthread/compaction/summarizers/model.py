@@ -265,17 +265,21 @@ class LlmSummarizer:
             try:
                 return await self._attempt(request, window, ledger)
             except PromptTooLongError as error:
-                stated = (
+                smaller_window = (
                     error.limit
                     if error.limit is not None and error.limit < window
                     else window // 2
                 )
-                self._windows[self.name] = stated
+                self._windows[self.name] = smaller_window
         return await self._attempt(request, self._window(), ledger)
 
     def _window(self) -> int:
-        own = self._writer.model.window
-        return min(own, self._context_length or own, self._windows.get(self.name, own))
+        model_window = self._writer.model.window
+        return min(
+            model_window,
+            self._context_length or model_window,
+            self._windows.get(self.name, model_window),
+        )
 
     async def _attempt(
         self, request: SummaryRequest, window: int, ledger: SummaryCalls
@@ -299,26 +303,39 @@ class _Work:
         if self.request.notes:
             return await self._join(self._entries(self.request.notes))
         pieces = record(self.request.pruned)
-        previous = self._previous()
-        new = sum(size(piece, self._count) for piece in pieces)
-        old = self._count(previous)
-        spare = int((self._room(1) - new - old) / MAX_OVERSHOOT)
-        short = self._note_target()
-        if spare >= short:
-            target = min(self._target(), spare, old + max(new // 2, _MIN_TARGET_TOKENS))
-            return await self._write(
-                self._full_prompt(pieces, previous, target, new + old)
+        previous_text = self._previous_text()
+        new_tokens = sum(size(piece, self._count) for piece in pieces)
+        previous_tokens = self._count(previous_text)
+        spare_tokens = int(
+            (self._room(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
+        )
+        note_target = self._note_target()
+        if spare_tokens >= note_target:
+            target = min(
+                self._target(),
+                spare_tokens,
+                previous_tokens + max(new_tokens // 2, _MIN_TARGET_TOKENS),
             )
-        chunks = pack(pieces, self._room(short), self._count)
+            return await self._write(
+                self._full_prompt(
+                    pieces, previous_text, target, new_tokens + previous_tokens
+                )
+            )
+        chunks = pack(pieces, self._room(note_target), self._count)
         notes = await self._ask_all(
             [
-                self._part_prompt(chunk, n, len(chunks), short)
+                self._part_prompt(chunk, n, len(chunks), note_target)
                 for n, chunk in enumerate(chunks, 1)
             ]
         )
-        earlier = cut(previous, short, self._count) if previous else []
+        earlier_texts = (
+            cut(previous_text, note_target, self._count) if previous_text else []
+        )
         return await self._join(
-            [*(RecordEntry(_EARLIER, text) for text in earlier), *self._entries(notes)]
+            [
+                *(RecordEntry(_EARLIER, text) for text in earlier_texts),
+                *self._entries(notes),
+            ]
         )
 
     async def _join(self, notes: list[RecordEntry]) -> Sections:
@@ -327,18 +344,20 @@ class _Work:
         Several fit into one call, so that each round leaves at most half of them.
         """
         room = self._room(self._target())
-        short = self._note_target()
+        note_target = self._note_target()
         groups = pack([[note] for note in notes], room, self._count)
         while len(groups) > 1:
-            several = [group for group in groups if len(group) > 1]
-            joined = iter(
+            groups_to_merge = [group for group in groups if len(group) > 1]
+            joined_notes = iter(
                 self._entries(
                     await self._ask_all(
-                        [self._merge(group, short) for group in several]
+                        [self._merge(group, note_target) for group in groups_to_merge]
                     )
                 )
             )
-            notes = [next(joined) if len(group) > 1 else group[0] for group in groups]
+            notes = [
+                next(joined_notes) if len(group) > 1 else group[0] for group in groups
+            ]
             groups = pack([[note] for note in notes], room, self._count)
         return await self._write(self._merge(groups[0], self._target()))
 
@@ -383,18 +402,21 @@ class _Work:
     def _full_prompt(
         self,
         pieces: Sequence[Sequence[RecordEntry]],
-        previous: str,
+        previous_text: str,
         target: int,
         tokens: int,
     ) -> SummaryPrompt:
-        blocks = [block(_EARLIER, previous)] if previous else []
+        blocks = [block(_EARLIER, previous_text)] if previous_text else []
         blocks.append(
             block(
                 "record", _render_entries(entry for piece in pieces for entry in piece)
             )
         )
         return self._question(
-            [*blocks, *self._open()], "update" if previous else "first", target, tokens
+            [*blocks, *self._open_request()],
+            "update" if previous_text else "first",
+            target,
+            tokens,
         )
 
     def _part_prompt(
@@ -412,7 +434,7 @@ class _Work:
         )
 
     def _merge(self, notes: Sequence[RecordEntry], target: int) -> SummaryPrompt:
-        blocks = [block("notes", _render_entries(notes)), *self._open()]
+        blocks = [block("notes", _render_entries(notes)), *self._open_request()]
         tokens = size(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
         return self._question(
@@ -432,7 +454,7 @@ class _Work:
         )
         return SummaryPrompt(request, target, tokens)
 
-    def _previous(self) -> str:
+    def _previous_text(self) -> str:
         if not self.request.previous:
             return ""
         return as_inert_text(
@@ -441,7 +463,7 @@ class _Work:
             )
         )
 
-    def _open(self) -> list[str]:
+    def _open_request(self) -> list[str]:
         """Return the user's open request, cut to a small part of the window: it is quoted word for word elsewhere."""
         text = as_inert_text(self.request.task.strip())
         half = self.window // 32
@@ -476,7 +498,7 @@ class _Work:
 
     def _room(self, target: int) -> int:
         """Return the tokens of material that one call can take, beside its instructions and an answer of this size."""
-        request = self._question(self._open(), "update", target, 0).request
+        request = self._question(self._open_request(), "update", target, 0).request
         room = int(self.window * _SAFE_WINDOW_SHARE) - int(MAX_OVERSHOOT * target)
         room -= self.writer.counter.request(request.messages, system=request.system)
         if room < _MIN_ROOM:
@@ -570,21 +592,21 @@ class WarmPrefixSummarizer:
 
     def _question(self, request: SummaryRequest) -> SummaryPrompt:
         live = self._live()
-        if live is None or not _holds(live, request):
+        if live is None or not _has_all_messages(live, request):
             raise SummaryError(
                 "the last request does not hold the messages to be summarised"
             )
         template = self._writer.template
         counter = self._writer.counter
-        ends = {"last": _quote(request.messages[-1]) if request.messages else ""}
+        quotes = {"last": _quote(request.messages[-1]) if request.messages else ""}
         if request.stretch and request.messages:
-            ends["first"] = _quote(request.messages[0])
+            quotes["first"] = _quote(request.messages[0])
         instruction = task(
-            "warm_stretch" if "first" in ends else "warm",
+            "warm_stretch" if "first" in quotes else "warm",
             target=request.budget,
             focus=request.focus,
             sections=fill(f"sections_{template}"),
-            **ends,
+            **quotes,
         )
         messages: list[Message] = [
             *live.messages,
@@ -598,18 +620,20 @@ class WarmPrefixSummarizer:
         return SummaryPrompt(replace(live, messages=messages), request.budget, tokens)
 
 
-def _holds(live: Request, request: SummaryRequest) -> bool:
+def _has_all_messages(live: Request, request: SummaryRequest) -> bool:
     """Return whether every message is in the request, ignoring its cache markers."""
-    sent = {message_key(message): message for message in live.messages}
-    others = [
+    sent_messages = {message_key(message): message for message in live.messages}
+    changed_messages = [
         message
         for message in request.messages
-        if sent.get(message_key(message)) != message
+        if sent_messages.get(message_key(message)) != message
     ]
-    if not others:
+    if not changed_messages:
         return True
     fingerprints = set(map(message_fingerprint, live.messages))
-    return all(message_fingerprint(message) in fingerprints for message in others)
+    return all(
+        message_fingerprint(message) in fingerprints for message in changed_messages
+    )
 
 
 def _quote(message: Message) -> str:

@@ -52,17 +52,17 @@ def fit(sections: Mapping[str, str], room: int, count: Count) -> Sections:
 def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
     """Keep the whole lines that fit: the latest ones of the journal, the first ones of any other section."""
     lines = text.splitlines()
-    ordered = lines[::-1] if name == DONE else lines
-    shown = sum(
+    ordered_lines = lines[::-1] if name == DONE else lines
+    shown_count = sum(
         tokens <= room - _NOTE_TOKENS
-        for tokens in accumulate(count(each) + 1 for each in ordered)
+        for tokens in accumulate(count(each) + 1 for each in ordered_lines)
     )
-    if not shown:
+    if not shown_count:
         chars = len(text) * max(room - _NOTE_TOKENS, 1) // max(count(text), 1)
         return f"{text[:chars].rstrip()} … (the rest was left out)"
-    note = f"({len(lines) - shown} lines left out)"
+    note = f"({len(lines) - shown_count} lines left out)"
     return "\n".join(
-        [note, *lines[-shown:]] if name == DONE else [*lines[:shown], note]
+        [note, *lines[-shown_count:]] if name == DONE else [*lines[:shown_count], note]
     )
 
 
@@ -87,9 +87,15 @@ class SummaryPrompt:
             target=self.target,
             heading=f"## {headings(template)[0]}",
         )
-        *before, last = self.request.messages
-        last = {"role": "user", "content": f"{last['content']}\n\n{instruction}"}
-        return replace(self, request=replace(self.request, messages=[*before, last]))
+        *earlier_messages, last_message = self.request.messages
+        last_message = {
+            "role": "user",
+            "content": f"{last_message['content']}\n\n{instruction}",
+        }
+        return replace(
+            self,
+            request=replace(self.request, messages=[*earlier_messages, last_message]),
+        )
 
 
 def headings(template: TemplateName) -> tuple[str, ...]:

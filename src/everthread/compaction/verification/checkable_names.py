@@ -41,11 +41,11 @@ def checkable_names(text: str) -> list[Name]:
     if not isinstance(text, str):
         return []
     names: list[Name] = []
-    taken = 0
+    names_end = 0
     for name in sorted(_names(text), key=lambda name: (name.start, -name.end)):
-        if name.start >= taken and name.kind in CHECKABLE:
+        if name.start >= names_end and name.kind in CHECKABLE:
             names.append(name)
-            taken = name.end
+            names_end = name.end
     return names
 
 
@@ -79,10 +79,10 @@ def _names(text: str) -> Iterator[Name]:
     for match in _QUOTATION.finditer(text):
         start = match.start() + 1
         end = match.end() - 1
-        quoted = text[start:end]
-        name = quoted.removesuffix("()")
-        if " " in quoted and _ERROR_WORD.search(quoted):
-            yield Name(ERROR, quoted, start, end)
+        quotation = text[start:end]
+        name = quotation.removesuffix("()")
+        if " " in quotation and _ERROR_WORD.search(quotation):
+            yield Name(ERROR, quotation, start, end)
         elif match[1] and _NAME.fullmatch(name):
             yield Name(IDENTIFIER, name, start, start + len(name))
 
@@ -106,12 +106,12 @@ def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
     offset = chunk.find(value)
     key, equals, right = value.partition("=")
     if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
-        named = [
+        value_names = [
             (kind, name, offset + position + len(key) + 1)
             for kind, name, position in _classify(right)
         ]
-        own = _kind(key)
-        return (*([(own, key, offset)] if own else []), *named)
+        key_kind = _kind(key)
+        return (*([(key_kind, key, offset)] if key_kind else []), *value_names)
     path = _LINE_NUMBER.sub("", value)
     if path != value and _kind(path) == PATH:
         return ((PATH, path, offset),)

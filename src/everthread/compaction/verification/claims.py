@@ -56,10 +56,10 @@ class Claim:
 def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
     """Yield the sentences of a line, without its numbering, its action word and the tool it names."""
     body = _TOOL.sub(" ", _ACTION.sub("", _NUMBERING.sub("", line, count=1)))
-    for piece in split_sentences(body):
-        text = body[piece.start : piece.end].strip()
+    for sentence in split_sentences(body):
+        text = body[sentence.start : sentence.end].strip()
         names = tuple(checkable_names(text))
-        plain = _blank(text, names)
+        text_without_names = _blank(text, names)
         spans = [
             *((name.start, name.end) for name in names),
             *(match.span() for match in _COMMAND.finditer(text)),
@@ -68,7 +68,7 @@ def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
             text,
             _words(text, spans, stop_words),
             names,
-            _figures(plain, names, stop_words),
+            _figures(text_without_names, names, stop_words),
         )
 
 
@@ -92,32 +92,32 @@ def _words(
 
 
 def _figures(
-    plain: str, names: Sequence[Name], stop_words: Set[str]
+    text: str, names: Sequence[Name], stop_words: Set[str]
 ) -> tuple[Figure, ...]:
     """Return the meaningful figures: all but a lone digit without a unit or a name."""
-    if len(plain) > MAX_SENTENCE_CHARS:
+    if len(text) > MAX_SENTENCE_CHARS:
         return ()
     figures = []
-    for match in _MEASURE.finditer(plain):
-        before = [
+    for match in _MEASURE.finditer(text):
+        words_before = [
             token
-            for token in tokens_of(plain[: match.start()])[-2:]
+            for token in tokens_of(text[: match.start()])[-2:]
             if says_something(token, stop_words)
         ]
-        after = [
+        words_after = [
             token
-            for token in tokens_of(plain[match.end(1) :])[:2]
+            for token in tokens_of(text[match.end(1) :])[:2]
             if says_something(token, stop_words)
         ]
-        beside = (*before[-1:], *after[:1])
-        close = [
+        beside = (*words_before[-1:], *words_after[:1])
+        close_names = [
             name.value
             for name in names
             if match.start() - NAMED_WITHIN_CHARS <= name.end
             and name.start <= match.end() + NAMED_WITHIN_CHARS
         ]
-        if beside or close or len(match[1]) > 1:
-            figures.append(Figure(figure_value(match[1]), beside, tuple(close)))
+        if beside or close_names or len(match[1]) > 1:
+            figures.append(Figure(figure_value(match[1]), beside, tuple(close_names)))
     return tuple(figures[:MAX_FIGURES])
 
 

@@ -82,8 +82,8 @@ class _Comparison:
             )
         # A part that no statement holds does not help to find the closest one.
         self._weights = {
-            part: index.rarity(held) if held else 0.0
-            for part, held in self._statements_by_part.items()
+            part: index.rarity(statements) if statements else 0.0
+            for part, statements in self._statements_by_part.items()
         }
         self._total = sum(self._weights.values())
         self._scores = (
@@ -104,10 +104,10 @@ class _Comparison:
             self._statements_by_part,
             key=lambda part: (len(self._statements_by_part[part]), part),
         )
-        needed = MAX_LACKING * self._total + max(self._weights.values())
+        needed_weight = MAX_LACKING * self._total + max(self._weights.values())
         candidates: set[int] = set()
         weight = 0.0
-        while rarest_first and weight <= needed:
+        while rarest_first and weight <= needed_weight:
             part = rarest_first.pop(0)
             weight += self._weights[part]
             candidates |= self._statements_by_part[part]
@@ -121,32 +121,32 @@ class _Comparison:
 
     def best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
-        held = self._statements_by_part[part]
-        own = self._weights[part]
-        best = 0.0
+        holders = self._statements_by_part[part]
+        part_weight = self._weights[part]
+        best_score = 0.0
         closest = -1
         for statement in statements:
             score = self._scores.get(statement, 0.0) - (
-                own if statement in held else 0.0
+                part_weight if statement in holders else 0.0
             )
-            if score > best:
-                best = score
+            if score > best_score:
+                best_score = score
                 closest = statement
-        rest = self._total - own
-        return best / rest if rest else 0.0, closest
+        other_weight = self._total - part_weight
+        return best_score / other_weight if other_weight else 0.0, closest
 
-    def find_displacing(self, part: _Part, needed: Closeness) -> int | None:
+    def find_displacing(self, part: _Part, closeness: Closeness) -> int | None:
         """Return the closest statement if it lacks this part and all statements near the part are far less close."""
-        held = self._statements_by_part[part]
-        if not held:
+        holders = self._statements_by_part[part]
+        if not holders:
             return None
-        best, closest = self.best(self._scores, part)
-        if best < needed.share:
+        share, closest = self.best(self._scores, part)
+        if share < closeness.share:
             return None
-        own, _ = self.best(widen(held, NEIGHBOUR_STATEMENTS), part)
+        support, _ = self.best(widen(holders, NEIGHBOUR_STATEMENTS), part)
         if (
-            own >= needed.margin * best
-            or self.count_shared(closest, part) < needed.parts
+            support >= closeness.margin * share
+            or self.count_shared(closest, part) < closeness.parts
         ):
             return None
         return closest
@@ -154,9 +154,9 @@ class _Comparison:
     def count_shared(self, statement: int, part: _Part) -> int:
         """Return the number of the claim's parts that a statement has, without this one."""
         return sum(
-            statement in held
-            for other, held in self._statements_by_part.items()
-            if other != part
+            statement in statements
+            for other_part, statements in self._statements_by_part.items()
+            if other_part != part
         )
 
 
@@ -188,12 +188,12 @@ def _is_name_displaced(
     closest = comparison.find_displacing((_NAME, name.value), OF_NAMES)
     if closest is None:
         return False
-    others = (
-        other
-        for other in checkable_names(index.statement(closest))
-        if other.kind == name.kind
+    other_names = (
+        other_name
+        for other_name in checkable_names(index.statement(closest))
+        if other_name.kind == name.kind
     )
-    return any(other.value not in claim.text for other in others)
+    return any(other_name.value not in claim.text for other_name in other_names)
 
 
 def _is_figure_displaced(
@@ -203,13 +203,15 @@ def _is_figure_displaced(
     closest = comparison.find_displacing((_FIGURE, figure.value), OF_FIGURES)
     if closest is None:
         return False
-    claimed = {other.value for other in claim.figures}
-    measured = {form for word in figure.beside for form in forms(word)}
+    claimed_values = {claimed_figure.value for claimed_figure in claim.figures}
+    measure_forms = {form for word in figure.beside for form in forms(word)}
     tokens = tokens_of(index.statement(closest))
-    for at, token in enumerate(tokens):
-        if token[0].isdigit() and figure_value(token) not in claimed:
-            around = tokens[max(at - MEASURED_TOKENS, 0) : at + MEASURED_TOKENS + 1]
-            if not measured or not measured.isdisjoint(around):
+    for position, token in enumerate(tokens):
+        if token[0].isdigit() and figure_value(token) not in claimed_values:
+            nearby_tokens = tokens[
+                max(position - MEASURED_TOKENS, 0) : position + MEASURED_TOKENS + 1
+            ]
+            if not measure_forms or not measure_forms.isdisjoint(nearby_tokens):
                 return True
     return False
 
@@ -220,16 +222,18 @@ def _is_reversed(
     """Return whether a close statement has the word's opposite, or the word with the other polarity."""
     if _is_opposed(word, comparison, index):
         return True
-    same = index.statements_with(word, is_negated=is_negated)
-    reversed_there = index.statements_with(word, is_negated=not is_negated) - same
-    best, closest = comparison.best(reversed_there, (_WORD, word))
+    agreeing_statements = index.statements_with(word, is_negated=is_negated)
+    reversed_statements = (
+        index.statements_with(word, is_negated=not is_negated) - agreeing_statements
+    )
+    share, closest = comparison.best(reversed_statements, (_WORD, word))
     if (
-        best < OF_POLARITY.share
+        share < OF_POLARITY.share
         or comparison.count_shared(closest, (_WORD, word)) < OF_POLARITY.parts
     ):
         return False
-    own, _ = comparison.best(same, (_WORD, word))
-    return own < OF_POLARITY.margin * best
+    support, _ = comparison.best(agreeing_statements, (_WORD, word))
+    return support < OF_POLARITY.margin * share
 
 
 def _is_opposed(word: str, comparison: _Comparison, index: SourceIndex) -> bool:

@@ -52,44 +52,56 @@ def check_draft(
         name: neutralize_summary_marks(text) for name, text in draft.sections.items()
     }
     sections = fit_sections(sections, MAX_BUDGETS_READ * request.budget, count)
-    marked, checked, unknown = mark_sections(
+    marked_sections, checked_count, unknown_count = mark_sections(
         sections, source_text(plan.messages, plan.earlier.text)
     )
-    refused = ""
-    if not marked:
-        refused = WROTE_TOO_MUCH
-    elif is_refused(checked, unknown):
-        refused = NAMES_TOO_MUCH
-    if refused:
-        return f"{draft.author} {refused}; its summary was not used"
-    room = request.budget
+    refusal = ""
+    if not marked_sections:
+        refusal = WROTE_TOO_MUCH
+    elif is_refused(checked_count, unknown_count):
+        refusal = NAMES_TOO_MUCH
+    if refusal:
+        return f"{draft.author} {refusal}; its summary was not used"
+    budget = request.budget
     state = request.state or ThreadState()
-    written = "\n".join(marked.values())
+    draft_text = "\n".join(marked_sections.values())
     errors = [
         line
         for line in blocked_text(state).split("\n")
-        if line and line.rpartition("): ")[2][:80] not in written
+        if line and line.rpartition("): ")[2][:80] not in draft_text
     ]
     facts = len(state.changed_files()) + len(state.open_errors(state.turn))
-    missing = [
+    missing_paths = [
         path
         for path in state.changed_files()
-        if path.removeprefix(state.root_prefix) not in written
+        if path.removeprefix(state.root_prefix) not in draft_text
     ]
-    added = len(missing) + len(errors)
-    errors = newest_lines(errors, room // 6, count)
-    named = files_text(state, room // 8, count, mentioned=written) if missing else ""
-    changed = [line for line in named.split("\n") if line.startswith("- changed")]
-    marked = fit_sections(
-        marked, room - sum(count(line) + 2 for line in (*errors, *changed)), count
+    added_facts = len(missing_paths) + len(errors)
+    errors = newest_lines(errors, budget // 6, count)
+    files_section = (
+        files_text(state, budget // 8, count, mentioned=draft_text)
+        if missing_paths
+        else ""
     )
-    for name, lines in ((BLOCKED, errors), (FILES, changed)):
+    file_lines = [
+        line for line in files_section.split("\n") if line.startswith("- changed")
+    ]
+    marked_sections = fit_sections(
+        marked_sections,
+        budget - sum(count(line) + 2 for line in (*errors, *file_lines)),
+        count,
+    )
+    for name, lines in ((BLOCKED, errors), (FILES, file_lines)):
         if lines:
-            marked[name] = "\n".join(filter(None, (marked.get(name, ""), *lines)))
+            marked_sections[name] = "\n".join(
+                filter(None, (marked_sections.get(name, ""), *lines))
+            )
     return SummaryDraft(
-        marked,
+        marked_sections,
         draft.author,
-        verification=Verification(facts, facts - added, added, checked, unknown),
+        verification=Verification(
+            facts, facts - added_facts, added_facts, checked_count, unknown_count
+        ),
     )
 
 
@@ -102,16 +114,18 @@ def write_journal(
     """
     count = counter.text
     if not draft.sections:
-        written = JournalWriter(counter).write(request)
-        draft = replace(written, warnings=draft.warnings, usage=draft.usage)
-    copied = {
+        journal_draft = JournalWriter(counter).write(request)
+        draft = replace(journal_draft, warnings=draft.warnings, usage=draft.usage)
+    copied_sections = {
         name: text
         for name in _MODEL_ONLY_SECTIONS
         if (text := without_pins(request.previous.get(name, "")))
     }
-    if copied:
-        used = section_tokens(draft.sections, count)
-        copied = fit_sections(
-            copied, max(request.budget - used, request.budget // 4), count
+    if copied_sections:
+        used_tokens = section_tokens(draft.sections, count)
+        copied_sections = fit_sections(
+            copied_sections,
+            max(request.budget - used_tokens, request.budget // 4),
+            count,
         )
-    return replace(draft, sections={**copied, **draft.sections}, author=AUTHOR)
+    return replace(draft, sections={**copied_sections, **draft.sections}, author=AUTHOR)

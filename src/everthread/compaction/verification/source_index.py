@@ -52,24 +52,30 @@ class Token:
 
 def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[Token]:
     """Yield the words and figures of a text, in order; writing without spaces as pairs of characters."""
-    negated = 0
-    words = 0
+    negated_tokens_left = 0
+    negated_words_left = 0
     for match in _TOKEN.finditer(lowered):
         text = match[0]
         if text in _STATEMENT_BREAKS:
-            negated = 0
+            negated_tokens_left = 0
         elif is_negator(text):
-            negated = NEGATED_TOKENS
-            words = NEGATED_WORDS
+            negated_tokens_left = NEGATED_TOKENS
+            negated_words_left = NEGATED_WORDS
         elif _CJK_RUN.fullmatch(text):
             yield from (
-                Token(match.start() + at, text[at : at + 2], negated > 0)
-                for at in range(len(text) - 1)
+                Token(
+                    match.start() + offset,
+                    text[offset : offset + 2],
+                    negated_tokens_left > 0,
+                )
+                for offset in range(len(text) - 1)
             )
         else:
-            yield Token(match.start(), text, negated > 0)
-            words -= text not in stop_words
-            negated = negated - 1 if words > 0 else 0
+            yield Token(match.start(), text, negated_tokens_left > 0)
+            negated_words_left -= text not in stop_words
+            negated_tokens_left = (
+                negated_tokens_left - 1 if negated_words_left > 0 else 0
+            )
 
 
 def tokens_of(text: str) -> list[str]:
@@ -105,18 +111,18 @@ def _polarity() -> _Polarity:
     opposites: dict[str, set[str]] = defaultdict(set)
     for line in data["opposites"].split("\n"):
         pair = line.split()
-        for one, other in (pair, pair[::-1]) if pair else ():
-            for form in forms(one):
-                opposites[form].update(forms(other))
+        for word, opposite in (pair, pair[::-1]) if pair else ():
+            for form in forms(word):
+                opposites[form].update(forms(opposite))
     return _Polarity(frozenset(data["negators"].split()), dict(opposites))
 
 
 def figure_value(figure: str) -> str:
     """Return the figure in the form for comparison: no separators, no leading or trailing zeros."""
-    plain = figure.replace(",", "")
-    if plain.count(".") == 1:
-        plain = plain.rstrip("0").rstrip(".")
-    return plain.lstrip("0") or "0"
+    digits = figure.replace(",", "")
+    if digits.count(".") == 1:
+        digits = digits.rstrip("0").rstrip(".")
+    return digits.lstrip("0") or "0"
 
 
 @dataclass(slots=True)
@@ -140,7 +146,7 @@ class SourceIndex:
             for form in forms(word):
                 self._words[form].add(word)
         self._starts = [*_statement_starts(self._lowered), len(self._lowered) + 1]
-        self._found: dict[str, _Occurrences] = defaultdict(_Occurrences)
+        self._occurrences: dict[str, _Occurrences] = defaultdict(_Occurrences)
         self._beside: set[tuple[str, str]] = set()
         self._names: dict[str, list[int]] = {}
         self._near: dict[str, Set[int]] = {}
@@ -166,9 +172,11 @@ class SourceIndex:
                 )
                 recent.append(("", keys))
             for key in keys:
-                found = self._found[key]
-                found.places.add(token.start // PLACE_CHARS)
-                (found.negated if token.is_negated else found.plain).add(statement)
+                occurrences = self._occurrences[key]
+                occurrences.places.add(token.start // PLACE_CHARS)
+                (occurrences.negated if token.is_negated else occurrences.plain).add(
+                    statement
+                )
 
     def is_beside(self, figure: str, word: str) -> bool:
         """Return whether the figure appears right before or after the word."""
@@ -176,7 +184,9 @@ class SourceIndex:
 
     def places_of(self, word: str) -> Set[int]:
         """Return every place that holds the word or figure."""
-        return self._found[word].places if word in self._found else frozenset()
+        return (
+            self._occurrences[word].places if word in self._occurrences else frozenset()
+        )
 
     def near_word(self, word: str) -> Set[int]:
         """Return every place near the word."""
@@ -190,12 +200,12 @@ class SourceIndex:
 
     def statements_with(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
         """Return the statements that hold the word or figure; with `is_negated`, only those of that polarity."""
-        if word not in self._found:
+        if word not in self._occurrences:
             return frozenset()
-        found = self._found[word]
+        occurrences = self._occurrences[word]
         if is_negated is None:
-            return found.plain | found.negated
-        return found.negated if is_negated else found.plain
+            return occurrences.plain | occurrences.negated
+        return occurrences.negated if is_negated else occurrences.plain
 
     def statements_naming(self, name: str) -> Set[int]:
         return {bisect_right(self._starts, start) - 1 for start in self._find(name)}
@@ -239,5 +249,5 @@ def _statement_end(text: str, start: int, end: int) -> int:
         return end
     sentence = text.rfind(". ", start + 1, limit)
     word = text.rfind(" ", start + MAX_STATEMENT_CHARS // 2, limit)
-    cut = max(sentence, word)
-    return cut + 1 if cut > start else limit
+    cut_index = max(sentence, word)
+    return cut_index + 1 if cut_index > start else limit

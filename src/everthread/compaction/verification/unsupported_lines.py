@@ -54,10 +54,12 @@ def source_text(messages: Iterable[Message], earlier: str) -> str:
     verified = "\n".join(
         line for line in earlier.split("\n") if not line.endswith(UNVERIFIED)
     )
-    spoken = (
-        rest for message in messages if (rest := without_summary(message)) is not None
+    messages_without_summaries = (
+        remainder
+        for message in messages
+        if (remainder := without_summary(message)) is not None
     )
-    return "\n".join([verified, *map(_message_text, spoken)])
+    return "\n".join([verified, *map(_message_text, messages_without_summaries)])
 
 
 def _message_text(message: Message) -> str:
@@ -80,11 +82,11 @@ def mark_sections(
     Return the sections, the number of names and figures checked, and the number that no source confirms.
     """
     checker = _Checker(sources, "\n".join(sections.values()))
-    marked = {
+    marked_sections = {
         name: "\n".join(map(checker.line, text.split("\n")))
         for name, text in sections.items()
     }
-    return marked, checker.checked, checker.unknown
+    return marked_sections, checker.checked, checker.unknown
 
 
 def is_refused(checked: int, unknown: int) -> bool:
@@ -110,16 +112,16 @@ class _Checker:
         body = line.rstrip().removesuffix(UNVERIFIED).rstrip()
         if line.startswith("#") or not body:
             return line
-        unknown = 0
+        unknown_count = 0
         for claim in read_claims(body, self._stop_words):
             self.checked += len(claim.names) + len(claim.figures)
-            missing = sum(not self._is_known(name) for name in claim.names)
-            missing += sum(
+            missing_count = sum(not self._is_known(name) for name in claim.names)
+            missing_count += sum(
                 not self._is_found(figure, claim) for figure in claim.figures
             )
-            unknown += missing or count_contradictions(claim, self._index)
-        self.unknown += unknown
-        return f"{body} {UNVERIFIED}" if unknown else line
+            unknown_count += missing_count or count_contradictions(claim, self._index)
+        self.unknown += unknown_count
+        return f"{body} {UNVERIFIED}" if unknown_count else line
 
     def _is_known(self, name: Name) -> bool:
         if name.value not in self._verdicts:
@@ -150,13 +152,21 @@ class _Checker:
             return False
         if any(self._index.is_beside(figure.value, word) for word in figure.beside):
             return True
-        stated = self._index.statements_with(figure.value)
-        if any(stated & self._index.statements_naming(name) for name in figure.names):
+        statements = self._index.statements_with(figure.value)
+        if any(
+            statements & self._index.statements_naming(name) for name in figure.names
+        ):
             return True
-        others = [self._index.near_word(word) for word in claim.words]
-        others += [self._index.near_name(name.value) for name in claim.names]
-        held = Counter(place for near in others for place in near & places)
-        return not others or 2 * max(held.values(), default=0) >= len(others)
+        neighbourhoods = [self._index.near_word(word) for word in claim.words]
+        neighbourhoods += [self._index.near_name(name.value) for name in claim.names]
+        hits = Counter(
+            place
+            for neighbourhood in neighbourhoods
+            for place in neighbourhood & places
+        )
+        return not neighbourhoods or 2 * max(hits.values(), default=0) >= len(
+            neighbourhoods
+        )
 
 
 def _continues(text: str, index: int) -> bool:

@@ -88,10 +88,12 @@ class CallerContext:
     def size(self) -> PromptSize:
         call = self._call
         tokens = self._services.sizer.tokens(call, call.used) + self.answer_tokens
-        fixed = round(call.frame.tokens * self.state.calibration.factor(call.model))
+        frame_tokens = round(
+            call.frame.tokens * self.state.calibration.factor(call.model)
+        )
         return PromptSize(
             tokens,
-            fixed,
+            frame_tokens,
             call.budget(self._services.setup.options),
             output_cap=call.frame.output_cap,
             is_mid_turn=call.sent.is_mid_turn,
@@ -111,33 +113,35 @@ class CallerContext:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
         states = [(call.thread, UNDONE_STATE)]
-        expected = None
+        pending_rounds = None
         if call.match.matched:
             source = call.match.source
-            expected = self._services.hidden_rounds.expected(source)
+            pending_rounds = self._services.hidden_rounds.expected(source)
             states.append((source, recall_rounds.STATE))
-        found = await self._find_rewrite(states)
-        [undone, *rounds] = found.states
-        call.used = found.rewrite
+        search_result = await self._find_rewrite(states)
+        [undone_state, *rounds] = search_result.states
+        call.used = search_result.rewrite
         if call.used is None:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
-        call.is_undone = isinstance(undone, dict) and call.sent.size < undone.get(
-            "until", 0
-        )
+        call.is_undone = isinstance(
+            undone_state, dict
+        ) and call.sent.size < undone_state.get("until", 0)
         if rounds:
-            call.rounds.load(expected or rounds[0] or (), call.sent, call.frame.api)
+            call.rounds.load(
+                pending_rounds or rounds[0] or (), call.sent, call.frame.api
+            )
 
     async def _find_rewrite(
         self, states: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
-        found = await self._services.rewrites.find(
+        search_result = await self._services.rewrites.find(
             call.sent, self._engine_keys, call.memory.search, states=states
         )
-        call.memory.search = found.search
-        return found
+        call.memory.search = search_result.search
+        return search_result
 
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts of what left the context that the newest message is about, for this call only."""
@@ -185,14 +189,16 @@ class CallerContext:
         call = self._call
         if draft.rewrite is None:
             return draft.compaction.reason
-        before = self._services.sizer.tokens(call, call.used)
+        tokens_before = self._services.sizer.tokens(call, call.used)
         is_own = draft.new is not None
         call.used = (
             await self._services.rewrites.commit(draft) if is_own else draft.rewrite
         )
         if is_own and draft.history_length < len(call.sent.messages):
             await self._shorten_since(order)
-        self.state.pause.relieved = before if order.reason in AUTOMATIC_REASONS else 0
+        self.state.pause.relieved = (
+            tokens_before if order.reason in AUTOMATIC_REASONS else 0
+        )
         self.state.call_pattern = self.state.call_pattern.after_compaction()
         if is_own and call.used.depth >= FADING_COMPACTIONS:
             self.emit(
@@ -209,21 +215,24 @@ class CallerContext:
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
-        pruned = await rewrites.prune_since(task, engine)
+        pruned_draft = await rewrites.prune_since(task, engine)
         if (
-            pruned is not None
-            and self._services.sizer.tokens(call, pruned.rewrite)
+            pruned_draft is not None
+            and self._services.sizer.tokens(call, pruned_draft.rewrite)
             <= budget.compacted_limit
         ):
-            call.used = await rewrites.keep_pruned(pruned)
+            call.used = await rewrites.keep_pruned(pruned_draft)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
-        shorter = await rewrites.draft(task, engine, journal)
-        now = self._services.sizer.tokens(call, call.used)
-        if shorter.rewrite is not None:
-            after = self._services.sizer.tokens(call, shorter.rewrite)
-            if after <= budget.compacted_limit or after <= MIN_ANOTHER_SHARE * now:
-                call.used = await rewrites.commit(shorter)
+        shorter_draft = await rewrites.draft(task, engine, journal)
+        current_tokens = self._services.sizer.tokens(call, call.used)
+        if shorter_draft.rewrite is not None:
+            shorter_tokens = self._services.sizer.tokens(call, shorter_draft.rewrite)
+            if (
+                shorter_tokens <= budget.compacted_limit
+                or shorter_tokens <= MIN_ANOTHER_SHARE * current_tokens
+            ):
+                call.used = await rewrites.commit(shorter_draft)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:
         self.emit(
@@ -282,16 +291,16 @@ class CallerContext:
         """Use what was shrunk before, else take old images out and store big results."""
         call = self._call
         call.memory.slim = True
-        before = call.used
+        previous_rewrite = call.used
         await self.look_up()
-        if call.used is not None and call.used != before:
+        if call.used is not None and call.used != previous_rewrite:
             return True
-        shrunk = await self._services.rewrites.slim(
+        shrunk_rewrite = await self._services.rewrites.slim(
             await self._make_task(CompactionOrder("payload"))
         )
-        if shrunk is None:
+        if shrunk_rewrite is None:
             return False
-        call.used = shrunk
+        call.used = shrunk_rewrite
         return True
 
     @property
@@ -328,8 +337,8 @@ class CallerContext:
     def _covers_more(self, rewrite: Rewrite) -> bool:
         """Return whether a rewrite is of this history and covers more than the one in use."""
         call = self._call
-        covered = call.used.length if call.used else 0
-        if not covered < rewrite.length <= len(call.sent.history):
+        covered_count = call.used.length if call.used else 0
+        if not covered_count < rewrite.length <= len(call.sent.history):
             return False
         return call.sent.history.digest(rewrite.length) == rewrite.chain
 

@@ -214,22 +214,22 @@ class CallerThreads:
         call.memory.rewrite = key
         context = call.memory.context
         call.estimate = self._sizer.estimate(call, call.used)
-        before = self._sizer.tokens(call, None)
-        after = self._sizer.tokens(call, call.used)
+        tokens_before = self._sizer.tokens(call, None)
+        tokens_after = self._sizer.tokens(call, call.used)
         if call.limit.learnt_window is not None:
             unreported = (
-                after
+                tokens_after
                 if is_new
                 else context.calibration.count_unreported_tokens(
                     call.model, call.estimate
                 )
             )
             call.limit.room = compute_max_output(
-                call.limit.learnt_window, after, unreported=unreported
+                call.limit.learnt_window, tokens_after, unreported=unreported
             )
         if is_new:
-            context.tokens_after_compaction = after
-        return PromptTokens(before, after, is_new)
+            context.tokens_after_compaction = tokens_after
+        return PromptTokens(tokens_before, tokens_after, is_new)
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
         """Start storing the messages of a call whose request was forwarded unchanged."""
@@ -376,8 +376,8 @@ class CallerThreads:
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
         hidden = [
-            self.accounting.price_call(call.thread, call.model, used)
-            for used in outcome.hidden_usage
+            self.accounting.price_call(call.thread, call.model, round_usage)
+            for round_usage in outcome.hidden_usage
         ]
         main = self.accounting.price_call(
             call.thread, call.model, usage, estimated=estimated

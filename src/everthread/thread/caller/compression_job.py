@@ -79,8 +79,10 @@ class CompressionJob:
             return CompressionResult(compaction)
         model = self.frame.model
         engine.on_compacted(compaction)
-        cut = cover(self.api, compaction.messages, self.values, model, most=self.most)
-        cut = name_tool(cut, self.values, self.frame.tools)
+        new_cover = cover(
+            self.api, compaction.messages, self.values, model, most=self.most
+        )
+        new_cover = name_tool(new_cover, self.values, self.frame.tools)
         counter = TokenCounter(model)
         context = describe_context(
             compaction,
@@ -92,9 +94,11 @@ class CompressionJob:
         )
         return CompressionResult(
             compaction,
-            cut,
+            new_cover,
             state=engine.dump_state(),
-            tokens=counter.messages(decode_messages(self.api, cut.replacement, model)),
+            tokens=counter.messages(
+                decode_messages(self.api, new_cover.replacement, model)
+            ),
             context=context,
         )
 
@@ -122,8 +126,8 @@ class PruningJob:
         messages = recognize_summaries(
             decode_messages(self.api, self.values, model), self.summary_key
         )
-        own = self.values[: len(self.values) - self.most]
-        start = len(decode_messages(self.api, own, model))
+        rewritten_values = self.values[: len(self.values) - self.most]
+        start = len(decode_messages(self.api, rewritten_values, model))
         prepared = Compaction(
             messages=messages[:start],
             summary="",
@@ -146,11 +150,13 @@ class PruningJob:
         if compaction.messages == messages or compaction.covered:
             return CompressionResult(compaction)
         model = self.frame.model
-        cut = cover(self.api, compaction.messages, self.values, model, most=self.most)
-        cut = name_tool(cut, self.values, self.frame.tools)
-        replacement = decode_messages(self.api, cut.replacement, model)
+        new_cover = cover(
+            self.api, compaction.messages, self.values, model, most=self.most
+        )
+        new_cover = name_tool(new_cover, self.values, self.frame.tools)
+        replacement = decode_messages(self.api, new_cover.replacement, model)
         tokens = TokenCounter(model).messages(replacement)
-        return CompressionResult(compaction, cut, tokens=tokens)
+        return CompressionResult(compaction, new_cover, tokens=tokens)
 
 
 def describe_context(

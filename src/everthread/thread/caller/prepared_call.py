@@ -110,8 +110,10 @@ class PreparedCall:
     @property
     def plan(self) -> str:
         """Whether compacting pays now, in one line; empty if that was not weighed."""
-        weighed = self.decision.cost_decision if self.decision is not None else None
-        return "" if weighed is None else str(weighed)
+        cost_decision = (
+            self.decision.cost_decision if self.decision is not None else None
+        )
+        return "" if cost_decision is None else str(cost_decision)
 
     @property
     def is_continued(self) -> bool:
@@ -125,33 +127,43 @@ class PreparedCall:
     @property
     def output_cap(self) -> int | None:
         """An output cap below the caller's; None if the caller's own is fine."""
-        own = self.frame.output_cap
+        caller_cap = self.frame.output_cap
         limits = [cap for cap in (self.limit.cap, self.limit.room) if cap]
         cap = self.attempts.cap or min(limits, default=None)
-        if cap is None or (self.attempts.cap is None and (own is None or own <= cap)):
+        if cap is None or (
+            self.attempts.cap is None and (caller_cap is None or caller_cap <= cap)
+        ):
             return None
         return cap if cap > (self.frame.thinking_budget or 0) else None
 
     def budget(self, options: ContextOptions) -> Budget:
         """Leave room for the answer that the caller asks for, up to a quarter of the window."""
-        own = self.frame.output_cap
-        cap = own if own and own > 0 else options.max_tokens
+        caller_cap = self.frame.output_cap
+        cap = caller_cap if caller_cap and caller_cap > 0 else options.max_tokens
         factor = self.memory.context.calibration.factor(self.model)
-        fixed = round(self.frame.tokens * factor)
-        key = (self.model, self.limit.window, cap, fixed)
-        last = self.memory.budget
-        if last is None or last[0] != key:
+        frame_tokens = round(self.frame.tokens * factor)
+        key = (self.model, self.limit.window, cap, frame_tokens)
+        cached_budget = self.memory.budget
+        if cached_budget is None or cached_budget[0] != key:
             adapted = replace(options.for_model(self.model), max_tokens=cap)
-            last = (key, adapted.budget(self.limit.window, fixed_tokens=fixed))
-            self.memory.budget = last
-        return last[1]
+            cached_budget = (
+                key,
+                adapted.budget(self.limit.window, fixed_tokens=frame_tokens),
+            )
+            self.memory.budget = cached_budget
+        return cached_budget[1]
 
     def compacted_values(self) -> list[Any]:
         """Return the messages to send: the rewrite, if there is one, then the caller's."""
-        own = [message.value for message in self.sent.messages[self.covered :]]
+        caller_values = [
+            message.value for message in self.sent.messages[self.covered :]
+        ]
         if self.used is None:
-            return own
-        return [*(value for value, _ in replacement_messages(self.used)), *own]
+            return caller_values
+        return [
+            *(value for value, _ in replacement_messages(self.used)),
+            *caller_values,
+        ]
 
     def restored(self, length: int) -> dict[int, Any]:
         """Return the messages that need another form after a rewrite of this length."""
@@ -169,10 +181,10 @@ class PreparedCall:
             if hidden.blocks:
                 text = self._with_blocks(self.sent.values[end], hidden.blocks)
                 edits.append(Edit(end, end + 1, text))
-        taken = {edit.start for edit in edits}
+        edited_indexes = {edit.start for edit in edits}
         restored = self.restored(self.covered) if self.used is not None else {}
         for index, value in restored.items():
-            if index not in taken:
+            if index not in edited_indexes:
                 edits.append(Edit(index, index + 1, encode_value(value)))
         return edits
 
@@ -190,10 +202,10 @@ class PreparedCall:
     def _edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
         """Return the messages of an edit; those that it leaves unchanged by their index."""
         messages = split_messages(edit.text)
-        covered = [
+        covered_texts = [
             message.text for message in self.sent.messages[edit.start : edit.end]
         ]
-        indexes = match_unchanged([text for _, text in messages], covered)
+        indexes = match_unchanged([text for _, text in messages], covered_texts)
         return [
             value if index is None else edit.start + index
             for (value, _), index in zip(messages, indexes, strict=True)
@@ -203,5 +215,7 @@ class PreparedCall:
         """Return a message as text, with hidden results before its own."""
         name = RESULT_PARTS[self.frame.api]
         content = ",".join([blocks, *map(encode_value, value[name])])
-        rest = encode_value({**value, name: None})
-        return rest.replace(f'"{name}":null', f'"{name}":[{content}]', 1)
+        text_without_content = encode_value({**value, name: None})
+        return text_without_content.replace(
+            f'"{name}":null', f'"{name}":[{content}]', 1
+        )

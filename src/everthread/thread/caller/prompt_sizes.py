@@ -53,17 +53,17 @@ class PromptSizer:
     def _added_tokens(self, call: PreparedCall, length: int) -> int:
         """Return the tokens of hidden rounds and restored files, less those of the messages they replace."""
         sizes = call.sent.sizes
-        added = 0
+        tokens = 0
         for index, value in call.restored(length).items():
             key = ("restored", call.sent.history.digest(index + 1))
-            added += self._count(call, key, [value]) - sizes[index]
+            tokens += self._count(call, key, [value]) - sizes[index]
         texts, values = call.rounds.added_values(length)
         if not texts:
-            return added
-        added += self._count(call, ("hidden", *texts), values)
+            return tokens
+        tokens += self._count(call, ("hidden", *texts), values)
         for start, end, _ in call.rounds.after(length):
-            added -= sum(sizes[start:end])
-        return added
+            tokens -= sum(sizes[start:end])
+        return tokens
 
     def _count(self, call: PreparedCall, key: Any, values: Sequence[Any]) -> int:
         return self._sizes.values(call.frame.api, call.model, key, values)

@@ -112,7 +112,7 @@ class CallRounds:
 
     def after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
         """Return the rounds to put back after a rewrite of this length."""
-        return [one for one in self.earlier if one[0] >= length]
+        return [entry for entry in self.earlier if entry[0] >= length]
 
     def added_values(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
@@ -192,5 +192,9 @@ class HiddenRoundsStore:
 
     def settle(self, rows: list[dict[str, Any]]) -> None:
         """Stop expecting rounds, whether they were stored or not: later calls read the store alone."""
-        for thread in [one for one, kept in self._expected.items() if kept is rows]:
+        for thread in [
+            thread_id
+            for thread_id, pending_rows in self._expected.items()
+            if pending_rows is rows
+        ]:
             del self._expected[thread]

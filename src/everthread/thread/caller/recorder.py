@@ -119,12 +119,12 @@ class ThreadRecorder:
         if not identities:
             return None
         past = call.sent.history.extend(identities)
-        expected = self._threads.expect(call.match.after(call.sent.history), past)
-        expected.is_answer = True
-        expected.waits_for_request = (
+        point = self._threads.expect(call.match.after(call.sent.history), past)
+        point.is_answer = True
+        point.waits_for_request = (
             call.storage.storing is not None and not call.storage.is_stored
         )
-        return PendingAnswer(message, past, expected)
+        return PendingAnswer(message, past, point)
 
     async def store_outcome(
         self,
@@ -284,13 +284,13 @@ def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         client_session=client.session,
     )
     values = [element.value for element in call.sent.messages[start:end]]
-    previous = (
+    previous_value = (
         call.sent.messages[start - 1].value
         if start and match.branch_of is None
         else None
     )
     messages = decode_messages(
-        call.frame.api, values, call.model, previous_value=previous
+        call.frame.api, values, call.model, previous_value=previous_value
     )
     return ThreadStep(
         call.sent.history.until(end),

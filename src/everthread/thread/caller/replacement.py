@@ -121,11 +121,11 @@ def split_messages(text: str) -> list[RenderedMessage]:
     """Return the messages in a text, separated by commas, each with its own text."""
     decode = json.JSONDecoder().raw_decode
     messages = []
-    at = 0
-    while at < len(text):
-        value, end = decode(text, at)
-        messages.append(RenderedMessage(value, text[at:end]))
-        at = end + 1
+    start = 0
+    while start < len(text):
+        value, end = decode(text, start)
+        messages.append(RenderedMessage(value, text[start:end]))
+        start = end + 1
     return messages
 
 
@@ -143,14 +143,16 @@ def match_unchanged(
     ):
         indexes[lead] = lead
         lead += 1
-    places: dict[str, list[int]] = {}
+    indexes_by_text: dict[str, list[int]] = {}
     for index in range(lead, len(covered)):
-        places.setdefault(covered[index], []).append(index)
+        indexes_by_text.setdefault(covered[index], []).append(index)
     limit = len(covered)
     for position in range(len(replacement) - 1, lead - 1, -1):
-        found = [
-            index for index in places.get(replacement[position], ()) if index < limit
+        earlier_indexes = [
+            index
+            for index in indexes_by_text.get(replacement[position], ())
+            if index < limit
         ]
-        if found:
-            indexes[position] = limit = found[-1]
+        if earlier_indexes:
+            indexes[position] = limit = earlier_indexes[-1]
     return indexes

@@ -166,15 +166,15 @@ class RewriteTask:
 
     def messages(self) -> TaskMessages:
         """Return the messages that are sent now."""
-        own = self.sent.messages[len(self.sent) - self.new_count :]
+        caller_messages = self.sent.messages[len(self.sent) - self.new_count :]
         messages: list[SentMessage] = []
         if self.base:
             messages += replacement_messages(self.base)
-        messages += own
+        messages += caller_messages
         texts = [message.text for message in messages]
         head = protected_head(messages, texts)
-        most = min(self.new_count, len(messages) - head)
-        return TaskMessages(messages, texts, head=head, most=most)
+        max_tail = min(self.new_count, len(messages) - head)
+        return TaskMessages(messages, texts, head=head, most=max_tail)
 
 
 class RewriteStore:
@@ -200,7 +200,7 @@ class RewriteStore:
     ) -> FoundRewrite:
         """Return the longest rewrite of a history, of the first engine that has any; and stored state."""
         history = sent.history
-        candidates, search, stored = await self._store.match_rewrites(
+        candidates, search, stored_states = await self._store.match_rewrites(
             sent.family.tenant,
             engines,
             history.digests,
@@ -208,30 +208,32 @@ class RewriteStore:
             last_search,
             states=states,
         )
-        for exact, similar in candidates:
-            longest = exact[0].length if exact else 0
-            drifted = await self._find_drifted(similar, history, longest)
-            best = next(iter([*drifted, *exact]), None)
-            if best is not None:
-                return FoundRewrite(best, search, stored)
-        return FoundRewrite(None, search, stored)
+        for exact_rewrites, similar_rewrites in candidates:
+            longest = exact_rewrites[0].length if exact_rewrites else 0
+            drifted_rewrites = await self._find_drifted(
+                similar_rewrites, history, longest
+            )
+            best_rewrite = next(iter([*drifted_rewrites, *exact_rewrites]), None)
+            if best_rewrite is not None:
+                return FoundRewrite(best_rewrite, search, stored_states)
+        return FoundRewrite(None, search, stored_states)
 
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
     ) -> list[Rewrite]:
         """Find longer rewrites that fit although the client cleared results or thinking; store them for that form."""
         rewrites = []
-        for similar in candidates:
-            length = history.skeletons.index(similar.skeleton) + 1
-            if length > longest and history.drifted_from(similar.results, length):
-                drifted = replace(
-                    similar,
+        for candidate in candidates:
+            length = history.skeletons.index(candidate.skeleton) + 1
+            if length > longest and history.drifted_from(candidate.results, length):
+                drifted_rewrite = replace(
+                    candidate,
                     chain=history.digest(length),
                     length=length,
                     results=history.results(0, length),
                 )
-                rewrites.append(await self._store.put_rewrite(drifted))
-                self._listener(Drifted(similar.thread, length))
+                rewrites.append(await self._store.put_rewrite(drifted_rewrite))
+                self._listener(Drifted(candidate.thread, length))
         return sorted(
             rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength)
         )
@@ -271,7 +273,7 @@ class RewriteStore:
         state = _counted_state(task, messages, result)
         note = base_state.note or compaction.system_note
         rewrite = replace(
-            _row(task, messages, new_cover),
+            _make_rewrite(task, messages, new_cover),
             depth=(task.base.depth if task.base else 0) + 1,
             state=replace(state, engine=result.state, note=note).dump(),
         )
@@ -287,16 +289,18 @@ class RewriteStore:
         """Store a rewrite and the outputs it cites; return the stored one, which another process may have made."""
         if draft.new is None:
             raise EngineError("a compaction that changed nothing cannot be committed")
-        new = draft.new.rewrite
+        rewrite = draft.new.rewrite
         compaction = draft.compaction
-        await self._store_outputs(new.thread, compaction.messages, compaction.to_store)
-        stored = await self._store.commit_rewrite(draft.new)
-        if stored.replacement == new.replacement:
+        await self._store_outputs(
+            rewrite.thread, compaction.messages, compaction.to_store
+        )
+        stored_rewrite = await self._store.commit_rewrite(draft.new)
+        if stored_rewrite.replacement == rewrite.replacement:
             self._listener(_done_event(draft, draft.new))
         else:
             reason = "another process rewrote this beginning first; its rewrite is used"
-            self._listener(CompactionVoid(new.thread, reason))
-        return stored
+            self._listener(CompactionVoid(rewrite.thread, reason))
+        return stored_rewrite
 
     async def prune_since(
         self, task: RewriteTask, setup: EngineSetup
@@ -317,12 +321,16 @@ class RewriteStore:
             most=messages.most,
         )
         result = await self._runner.refit(setup, job)
-        cut = result.cover
-        if cut is None or cut.tail == task.new_count or not cut.replacement:
+        new_cover = result.cover
+        if (
+            new_cover is None
+            or new_cover.tail == task.new_count
+            or not new_cover.replacement
+        ):
             return None
         state = _counted_state(task, messages, result)
         rewrite = replace(
-            _row(task, messages, cut),
+            _make_rewrite(task, messages, new_cover),
             depth=base.depth,
             session=base.session,
             state=replace(state, engine=base_state.engine, note=base_state.note).dump(),
@@ -346,27 +354,34 @@ class RewriteStore:
         api = task.frame.api
         model = task.frame.model
         bodies = decode_messages(api, values, model)
-        slim, to_store = slim_messages(bodies, task.budget.preview_chars)
-        cut = cover(api, slim, values, model, most=messages.most)
+        slim_bodies, to_store = slim_messages(bodies, task.budget.preview_chars)
+        new_cover = cover(api, slim_bodies, values, model, most=messages.most)
         if (
-            all(new is old for new, old in zip(slim, bodies, strict=True))
-            or not cut.replacement
+            all(
+                slim_body is body
+                for slim_body, body in zip(slim_bodies, bodies, strict=True)
+            )
+            or not new_cover.replacement
         ):
             return None
-        cut = name_tool(cut, values, task.frame.request_with_recall.tools)
+        new_cover = name_tool(new_cover, values, task.frame.request_with_recall.tools)
         await self._store_outputs(task.thread, bodies, to_store)
         state = replace(task.base_state, model="", tokens=0).dump()
-        new = replace(
-            _row(task, messages, cut),
+        rewrite = replace(
+            _make_rewrite(task, messages, new_cover),
             strength=PRUNE_ONLY,
             depth=task.base.depth if task.base else 0,
             state=state if task.base else {},
         )
-        covered = messages.texts[: len(messages.texts) - cut.tail]
-        before = sum(len(text) for text in covered)
-        after = len(new.replacement.decode())
-        self._listener(Slimmed(task.thread, new.length, before, after, len(to_store)))
-        return await self._store.put_rewrite(new)
+        covered_texts = messages.texts[: len(messages.texts) - new_cover.tail]
+        chars_before = sum(len(text) for text in covered_texts)
+        chars_after = len(rewrite.replacement.decode())
+        self._listener(
+            Slimmed(
+                task.thread, rewrite.length, chars_before, chars_after, len(to_store)
+            )
+        )
+        return await self._store.put_rewrite(rewrite)
 
     async def _store_outputs(
         self,
@@ -387,34 +402,36 @@ class RewriteStore:
             )
 
 
-def _done_event(draft: RewriteDraft, new: NewRewrite) -> CompactionDone:
+def _done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
     compaction = draft.compaction
     return CompactionDone(
-        new.rewrite.thread,
-        previous=new.rewrite.thread,
-        reason=new.record.reason,
+        new_rewrite.rewrite.thread,
+        previous=new_rewrite.rewrite.thread,
+        reason=new_rewrite.record.reason,
         tokens_before=compaction.tokens_before,
         tokens_after=compaction.tokens_after,
-        messages_before=new.context.given,
+        messages_before=new_rewrite.context.given,
         messages_after=len(compaction.messages),
         author=compaction.author,
-        count=new.rewrite.depth,
+        count=new_rewrite.rewrite.depth,
         verification=compaction.verification,
         duration=compaction.duration,
-        cost=new.record.cost,
+        cost=new_rewrite.record.cost,
         steps=compaction.steps,
         warnings=compaction.warnings,
-        decision=new.record.figures["decision"],
-        covered=new.rewrite.length,
+        decision=new_rewrite.record.figures["decision"],
+        covered=new_rewrite.rewrite.length,
         background=draft.is_background,
     )
 
 
-def _row(task: RewriteTask, messages: TaskMessages, cut: Cover) -> Rewrite:
+def _make_rewrite(
+    task: RewriteTask, messages: TaskMessages, new_cover: Cover
+) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
     history = task.sent.history
-    length = len(history) - cut.tail
-    text = replacement_text(cut.replacement, messages.messages, messages.head)
+    length = len(history) - new_cover.tail
+    text = replacement_text(new_cover.replacement, messages.messages, messages.head)
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
@@ -446,12 +463,12 @@ def _new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return a rewrite in the form of the store, with its compaction."""
-    leading = [message.value for message in messages.messages[: messages.head]]
-    lead = len(decode_messages(task.frame.api, leading, task.frame.model))
+    lead_values = [message.value for message in messages.messages[: messages.head]]
+    lead_count = len(decode_messages(task.frame.api, lead_values, task.frame.model))
     return NewRewrite(
         rewrite,
         _record(task, result.compaction, cost),
-        replace(result.context, lead=lead),
+        replace(result.context, lead=lead_count),
         scope=task.sent.family.scope,
         digest=task.sent.digest,
         base_session=task.base.session if task.base else "",

@@ -37,9 +37,9 @@ class PointCache:
 
         An earlier point is found only if the history ends there.
         """
-        again = self._passed.get((*family, history.digest(len(history))))
-        if again is not None:
-            return KnownPoint(again, len(history))
+        passed_point = self._passed.get((*family, history.digest(len(history))))
+        if passed_point is not None:
+            return KnownPoint(passed_point, len(history))
         tenant, scope = family
         chains = zip(
             range(len(history), 0, -1),
@@ -82,12 +82,12 @@ class PointCache:
         if self._replace(link):
             return
         for key in _keys_before(link, history):
-            passed = self._tips.get(key)
-            if passed is None or passed.link.thread != link.thread:
+            passed_point = self._tips.get(key)
+            if passed_point is None or passed_point.link.thread != link.thread:
                 continue  # a branch or a side call: the thread still ends there
             del self._tips[key]
-            if passed.link.digest == key[2] != link.digest:
-                self._passed[key] = ThreadLinkMatch(passed.link, link.digest, "")
+            if passed_point.link.digest == key[2] != link.digest:
+                self._passed[key] = ThreadLinkMatch(passed_point.link, link.digest, "")
         point = ThreadLinkMatch(link, None, history.results(0, link.length))
         self._tips[link.tenant, link.scope, link.digest] = point
         if link.skeleton:
@@ -99,12 +99,12 @@ class PointCache:
     def _replace(self, link: ThreadLink) -> bool:
         """Replace a remembered last point by the same point as it is stored; return False if it is not remembered."""
         key = (link.tenant, link.scope, link.digest)
-        known = self._tips.get(key)
-        if known is None or known.link.thread != link.thread:
+        known_point = self._tips.get(key)
+        if known_point is None or known_point.link.thread != link.thread:
             return False
         if (link.tenant, link.scope, link.previous) in self._tips:
             return False  # the point before was stored late or is new: it is passed now
-        point = ThreadLinkMatch(link, None, known.results)
+        point = ThreadLinkMatch(link, None, known_point.results)
         self._tips[key] = point
         if link.skeleton:
             self._tips[link.tenant, link.scope, link.skeleton] = point
@@ -116,8 +116,8 @@ class PointCache:
         `following`: the digest of the point after it. Return False if the point is not remembered as passed.
         """
         key = (link.tenant, link.scope, link.digest)
-        known = self._passed.get(key)
-        if known is None or known.link.thread != link.thread:
+        known_point = self._passed.get(key)
+        if known_point is None or known_point.link.thread != link.thread:
             return False
         self._passed[key] = ThreadLinkMatch(link, following, "")
         return True
@@ -129,11 +129,13 @@ class PointCache:
     def forget(self, digest: str) -> None:
         """Forget the points with this digest."""
         for points in (self._tips, self._passed):
-            keys = [key for key, one in points.items() if one.link.digest == digest]
+            keys = [key for key, point in points.items() if point.link.digest == digest]
             for key in keys:
                 del points[key]
-        ended = [thread for thread, end in self._named_ends.items() if end == digest]
-        for thread in ended:
+        ended_threads = [
+            thread for thread, end in self._named_ends.items() if end == digest
+        ]
+        for thread in ended_threads:
             del self._named_ends[thread]
 
 
@@ -160,10 +162,12 @@ class _ThreadEnds:
         ]
         skeletons = [skeleton for _, skeleton in spoken_places]
         for end in range(len(spoken_places) - 1, 0, -1):
-            place, last = spoken_places[end - 1]
-            known = self._ends.get((*family, last))
-            if known is not None and follows_thread_end(skeletons, end, known[1]):
-                return known[0], place
+            place, last_skeleton = spoken_places[end - 1]
+            thread_end = self._ends.get((*family, last_skeleton))
+            if thread_end is not None and follows_thread_end(
+                skeletons, end, thread_end[1]
+            ):
+                return thread_end[0], place
         return None
 
 

@@ -126,22 +126,22 @@ class ThreadIndex:
     async def _match_by_history(self, question: _Question) -> ThreadMatch:
         family = question.family
         history = question.history
-        known = await self._find_point(question)
-        replaced_match = await self._match_replaced(question, known)
+        known_point = await self._find_point(question)
+        replaced_match = await self._match_replaced(question, known_point)
         if replaced_match is not None:
             return replaced_match
-        if known is None:
+        if known_point is None:
             return await self._match_unknown(question)
-        link = known.point.link
+        link = known_point.point.link
         match = ThreadMatch(
             family,
             link.thread,
-            matched=known.length,
+            matched=known_point.length,
             previous=link.digest,
             follows=link.digest,
         )
-        relation = known.relate(history)
-        if relation != "repeats" and await self._is_side_call(question, known):
+        relation = known_point.relate(history)
+        if relation != "repeats" and await self._is_side_call(question, known_point):
             return await self._match_side_call(question, match)
         if relation != "branches":
             return match
@@ -151,14 +151,16 @@ class ThreadIndex:
         return _branch(match, history, link.message)
 
     async def _match_replaced(
-        self, question: _Question, known: KnownPoint | None
+        self, question: _Question, known_point: KnownPoint | None
     ) -> ThreadMatch | None:
         """Match a history that begins with a compaction, by the messages that it replaces.
 
-        `known`: the longest known point of the history as sent.
+        `known_point`: the longest known point of the history as sent.
         """
         replacement = question.sent.replacement
-        if replacement is None or (known and known.length > replacement.end):
+        if replacement is None or (
+            known_point and known_point.length > replacement.end
+        ):
             return None
         key = (*question.family, replacement.key)
         digest = self._replacements.get(key) or await self._store.get_state(
@@ -166,10 +168,10 @@ class ThreadIndex:
         )
         if not digest:
             return None
-        found = await self._store.find_link(*question.family, [digest])
-        if found is None or found.link.message is None:
+        link_match = await self._store.find_link(*question.family, [digest])
+        if link_match is None or link_match.link.message is None:
             return None
-        link = found.link
+        link = link_match.link
         match = ThreadMatch(
             question.family,
             link.thread,
@@ -177,22 +179,22 @@ class ThreadIndex:
             previous=link.digest,
             follows=link.digest,
         )
-        message = found.link.message
+        message = link_match.link.message
         inner_match = await self._match_remainder(question, match, message)
         return inner_match or _branch(match, question.history, message)
 
-    async def _is_side_call(self, question: _Question, known: KnownPoint) -> bool:
+    async def _is_side_call(self, question: _Question, known_point: KnownPoint) -> bool:
         """Return whether a request shares a conversation, but in another role.
 
         Clients send a conversation's history for side calls too: to get suggestions, or
         facts worth remembering.
         """
         sent = question.sent
-        thread = known.point.link.thread
+        thread = known_point.point.link.thread
         frame = question.frame.request
         if not sent.has_one_role or self._roles.has_last_prompt(thread, frame):
             return False
-        if known.length <= opening_length(sent.values):
+        if known_point.length <= opening_length(sent.values):
             return False
         return not await self._roles.fits(thread, frame)
 
@@ -243,40 +245,42 @@ class ThreadIndex:
         """Match a history with the thread that the client named: all of it belongs there."""
         # The end is read first: a point stored from now on makes the store refuse.
         end = await self._named_end(thread, uses_memory=question.uses_memory)
-        known = await self._find_point(question)
+        known_point = await self._find_point(question)
         match = ThreadMatch(question.family, thread, follows=end)
         message: int | None = 0
-        if known is not None:
-            link = known.point.link
-            match = replace(match, matched=known.length, previous=link.digest)
+        if known_point is not None:
+            link = known_point.point.link
+            match = replace(match, matched=known_point.length, previous=link.digest)
             message = link.message
         if match.matched == len(question.history) or match.previous == match.follows:
             return match
         return await self._match_remainder(question, match, message) or match
 
     async def _find_point(self, question: _Question) -> KnownPoint | None:
-        known = (
+        known_point = (
             self._cache.find(question.family, question.history)
             if question.uses_memory
             else None
         )
-        known = known or await self._find_stored_point(question)
-        if known is None:
-            known = self._cache.find_stretch(question.family, question.history)
-        matched = known.length if known else 0
-        reminded = await self._match_reminder(question, matched)
-        return reminded or known
+        known_point = known_point or await self._find_stored_point(question)
+        if known_point is None:
+            known_point = self._cache.find_stretch(question.family, question.history)
+        matched_length = known_point.length if known_point else 0
+        reminded_point = await self._match_reminder(question, matched_length)
+        return reminded_point or known_point
 
     async def _find_stored_point(self, question: _Question) -> KnownPoint | None:
         history = question.history
-        exact = await self._store.find_link(*question.family, history.digests)
-        matched = history.digests.index(exact.link.digest) + 1 if exact else 0
-        similar: Sequence[ThreadLinkMatch] = ()
-        if matched < len(history):
-            similar = await self._store.find_skeletons(
-                *question.family, history.skeletons_after(matched)
+        exact_match = await self._store.find_link(*question.family, history.digests)
+        matched_length = (
+            history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
+        )
+        similar_matches: Sequence[ThreadLinkMatch] = ()
+        if matched_length < len(history):
+            similar_matches = await self._store.find_skeletons(
+                *question.family, history.skeletons_after(matched_length)
             )
-        return find_longest_point(history, exact, similar)
+        return find_longest_point(history, exact_match, similar_matches)
 
     async def _match_remainder(
         self, question: _Question, match: ThreadMatch, message: int | None
@@ -288,10 +292,14 @@ class ThreadIndex:
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
             return None
-        rest = question.sent.values[match.matched :]
-        limit = None if message else 2 * len(rest) + _MORE_STORED
-        loaded = await self._store.history(match.thread, limit=limit)
-        bodies = [one.body for one in loaded if message < one.id <= end.message]
+        remaining_values = question.sent.values[match.matched :]
+        limit = None if message else 2 * len(remaining_values) + _MORE_STORED
+        stored_messages = await self._store.history(match.thread, limit=limit)
+        bodies = [
+            stored_message.body
+            for stored_message in stored_messages
+            if message < stored_message.id <= end.message
+        ]
         other_answers = set(
             await self._store.get_state(match.thread, _OTHER_ANSWERS) or ()
         )
@@ -299,19 +307,19 @@ class ThreadIndex:
         def is_given(index: int) -> bool:
             return question.history.digest(match.matched + index + 1) in other_answers
 
-        relation, shared = relate_remainder(
+        relation, shared_count = relate_remainder(
             question.frame.api,
-            rest,
+            remaining_values,
             stored=_encode_stored(question.frame, bodies),
             is_given=is_given,
-            is_whole=len(loaded) != limit,
+            is_whole=len(stored_messages) != limit,
         )
         if relation == "repeats":
             return replace(match, matched=len(question.history), is_inside=True)
         if relation == "continues":
             return replace(
                 match,
-                matched=match.matched + shared,
+                matched=match.matched + shared_count,
                 previous=end.digest,
                 follows=end.digest,
             )
@@ -320,7 +328,7 @@ class ThreadIndex:
     # Reminders
 
     async def _match_reminder(
-        self, question: _Question, matched: int
+        self, question: _Question, matched_length: int
     ) -> KnownPoint | None:
         """Find a longer known beginning: all before the newest user message.
 
@@ -330,29 +338,31 @@ class ThreadIndex:
         """
         values = question.sent.values
         pieces = question.history.pieces
-        newest = find_last_words(pieces, matched + 1, len(pieces))
-        before = find_last_words(pieces, 0, newest)
-        if before < 0:
+        newest_index = find_last_words(pieces, matched_length + 1, len(pieces))
+        previous_index = find_last_words(pieces, 0, newest_index)
+        if previous_index < 0:
             return None
-        chars = len(text_of(values[before])) + len(text_of(values[newest]))
-        most = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
+        chars = len(text_of(values[previous_index])) + len(
+            text_of(values[newest_index])
+        )
+        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
         reminders = [
             *self._reminders.get(question.family.tenant, ()),
-            *itertools.islice(list_reminders(values[newest]), most),
-        ][:most]
-        past = question.history.until(before)
-        between = pieces[before + 1 : newest]
+            *itertools.islice(list_reminders(values[newest_index]), max_reminders),
+        ][:max_reminders]
+        past = question.history.until(previous_index)
+        pieces_between = pieces[previous_index + 1 : newest_index]
         pasts = []
         for reminder in reminders:
-            reminded = identify(
-                question.frame.api, with_reminder(values[before], reminder)
+            reminded_piece = identify(
+                question.frame.api, with_reminder(values[previous_index], reminder)
             )
-            pasts.append(past.extend((reminded, *between)))
+            pasts.append(past.extend((reminded_piece, *pieces_between)))
         for point in await self._list_end_points(question, pasts):
             for reminder, reminded_past in zip(reminders, pasts, strict=True):
-                if is_at_point(reminded_past, newest, point):
+                if is_at_point(reminded_past, newest_index, point):
                     self._keep_reminder(question.family.tenant, reminder)
-                    return KnownPoint(point, newest)
+                    return KnownPoint(point, newest_index)
         return None
 
     async def _list_end_points(
@@ -360,24 +370,26 @@ class ThreadIndex:
     ) -> Sequence[ThreadLinkMatch]:
         """List the points at which one of these histories ends."""
         family = question.family
-        digests = [one.digest(len(one)) for one in pasts]
-        skeletons = [one.skeleton(len(one)) for one in pasts]
+        digests = [past.digest(len(past)) for past in pasts]
+        skeletons = [past.skeleton(len(past)) for past in pasts]
         if question.uses_memory:
             points = self._cache.list_last(family, [*digests, *skeletons])
             if points:
                 return points
-        stored = await self._store.find_link(*family, digests)
-        if stored:
-            return [stored]
+        stored_point = await self._store.find_link(*family, digests)
+        if stored_point:
+            return [stored_point]
         return await self._store.find_skeletons(*family, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         if len(reminder[0]) + len(str(reminder[1])) > _MAX_REMINDER_CHARS:
             return
-        others = (
-            other for other in self._reminders.pop(tenant, ()) if other != reminder
+        other_reminders = (
+            other_reminder
+            for other_reminder in self._reminders.pop(tenant, ())
+            if other_reminder != reminder
         )
-        self._reminders[tenant] = [reminder, *others][:_MAX_KEPT_REMINDERS]
+        self._reminders[tenant] = [reminder, *other_reminders][:_MAX_KEPT_REMINDERS]
         while len(self._reminders) > self._most:
             self._reminders.pop(next(iter(self._reminders)))
 
@@ -385,9 +397,9 @@ class ThreadIndex:
 
     async def _named_end(self, thread: str, *, uses_memory: bool) -> str:
         """Return the digest of the last point of a named thread; empty if it has none."""
-        known = self._cache.named_end(thread) if uses_memory else None
-        if known is not None:
-            return known
+        known_digest = self._cache.named_end(thread) if uses_memory else None
+        if known_digest is not None:
+            return known_digest
         end = await self._store.last_link(thread)
         return "" if end is None else end.digest
 
@@ -456,20 +468,26 @@ class ThreadIndex:
         writer extended the thread first; if there are none, nothing was stored.
         """
         points = []
-        ends = []
+        end_matches = []
         for step in steps:
             points.append(step.point(match))
             match = match.after(step.history)
-            ends.append(match)
+            end_matches.append(match)
         matches = []
         links = await self._store.extend_thread(match.thread, points, usage, state)
-        following = [*links[1:], None]
-        for step, end, link, after in zip(steps, ends, links, following, strict=False):
+        next_links = [*links[1:], None]
+        for step, end_match, link, next_link in zip(
+            steps, end_matches, links, next_links, strict=False
+        ):
             if link is not None:
-                if after is None or not self._cache.replace_passed(link, after.digest):
+                if next_link is None or not self._cache.replace_passed(
+                    link, next_link.digest
+                ):
                     self._cache.remember(link, step.history)
-                is_same = end.thread == link.thread
-                matches.append(end if is_same else replace(end, thread=link.thread))
+                is_same = end_match.thread == link.thread
+                matches.append(
+                    end_match if is_same else replace(end_match, thread=link.thread)
+                )
         return matches
 
     def expect_replacement(
@@ -522,10 +540,10 @@ def _replacement_key(point: Point) -> str:
     return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
 
 
-def _encode_stored(frame: CallFrame, stored: Sequence[Any]) -> list[Any]:
+def _encode_stored(frame: CallFrame, messages: Sequence[Any]) -> list[Any]:
     """Return stored messages in the form of the client's protocol."""
-    if not stored or stored[0]["role"] != "assistant":
-        return encode_messages(frame.api, stored, frame.model)
+    if not messages or messages[0]["role"] != "assistant":
+        return encode_messages(frame.api, messages, frame.model)
     # No protocol lets a conversation begin with an assistant's message.
-    begun = [{"role": "user", "content": "."}, *stored]
-    return encode_messages(frame.api, begun, frame.model)[1:]
+    conversation = [{"role": "user", "content": "."}, *messages]
+    return encode_messages(frame.api, conversation, frame.model)[1:]

@@ -21,29 +21,29 @@ class ThreadRoles:
 
     def has_last_prompt(self, thread: str, frame: Request) -> bool:
         """Return whether a request has the system prompt of the thread's last one, as far as that is remembered."""
-        known = self._roles.get(thread)
-        return known is not None and known[0] == hash(_system_text(frame.system))
+        entry = self._roles.get(thread)
+        return entry is not None and entry[0] == hash(_system_text(frame.system))
 
     async def fits(self, thread: str, frame: Request) -> bool:
         """Return whether a request may belong to a thread by its role."""
         if self.has_last_prompt(thread, frame):
             return True
-        known = self._roles.get(thread)
-        if known is None:
+        entry = self._roles.get(thread)
+        if entry is None:
             session = await self._store.session(thread)
             role = describe_role(_system_text(session.system))
         else:
-            role = known[1]
+            role = entry[1]
         return is_same_role(role, _role_of(frame, _system_text(frame.system)))
 
     def remember(self, thread: str, frame: Request) -> None:
         """Remember the role of a thread's last request."""
         system = _system_text(frame.system)
         key = hash(system)
-        known = self._roles.get(thread)
-        if known is None or known[0] != key:
-            known = key, _role_of(frame, system)
-        self._roles[thread] = known
+        entry = self._roles.get(thread)
+        if entry is None or entry[0] != key:
+            entry = key, _role_of(frame, system)
+        self._roles[thread] = entry
 
 
 def _role_of(frame: Request, system: str) -> Role:
