@@ -240,23 +240,23 @@ class GatewayApp:
             await send(message)
 
         head = scope["state"]["head"]
-        away = Refused(
+        refusal = Refused(
             503,
             "store_unavailable",
             "The store does not answer; try again in a second.",
             retry_after=1,
         )
         if await watch.is_away():
-            await self._refuse(route, head, send, refused=away)
+            await self._refuse(route, head, send, refused=refusal)
             return
         work = asyncio.create_task(self._answer(route, scope, receive, send=note))
         try:
-            done, _ = await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
-            if not done and await watch.is_away() and not has_begun:
+            finished_tasks, _ = await asyncio.wait({work}, timeout=STORE_SECONDS / 2)
+            if not finished_tasks and await watch.is_away() and not has_begun:
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not has_begun:
-                await self._refuse(route, head, send, refused=away)
+                await self._refuse(route, head, send, refused=refusal)
             else:
                 await work
         finally:

@@ -165,8 +165,8 @@ class Exchange:
         request = self.make_request()
         if is_plain:
             request = replace(request, is_plain=True)
-        for one in self.filters:
-            request = one.request(request)
+        for each_filter in self.filters:
+            request = each_filter.request(request)
         headers = request.headers
         if request.is_plain:
             headers = [
@@ -207,18 +207,20 @@ class Exchange:
         """Pass an answer on to the client, through the filters."""
         if answer.status >= 400 and not answer.is_own:
             await self._note_reason(answer)
-        for one in reversed(self.filters):
-            answer = await one.answer(answer)
+        for each_filter in reversed(self.filters):
+            answer = await each_filter.answer(answer)
         if not await self.start(answer):
             return
         # Filters that do nothing at these moments are left out: a stream has many pieces.
         changes = [
-            one.event
-            for one in reversed(self.filters)
-            if type(one).event is not Filter.event
+            each_filter.event
+            for each_filter in reversed(self.filters)
+            if type(each_filter).event is not Filter.event
         ]
         readers = [
-            one.seen for one in self.filters if type(one).seen is not Filter.seen
+            each_filter.seen
+            for each_filter in self.filters
+            if type(each_filter).seen is not Filter.seen
         ]
         async for piece in answer.pieces.all():
             data = piece
@@ -228,10 +230,12 @@ class Exchange:
                 await self.writer.body(data)
             for read in readers:
                 read(piece)
-        rest = b""
-        for one in reversed(self.filters):
-            rest = (one.event(rest) if rest else b"") + one.end()
-        await self.writer.end(rest)
+        last_bytes = b""
+        for each_filter in reversed(self.filters):
+            last_bytes = (
+                each_filter.event(last_bytes) if last_bytes else b""
+            ) + each_filter.end()
+        await self.writer.end(last_bytes)
 
     async def _note_reason(self, answer: Answer) -> None:
         """Have the log say why an upstream refused a request."""
@@ -251,10 +255,10 @@ class Exchange:
         Filters refer to their exchange. They are dropped here: a cycle would keep the bodies until the next collection.
         """
         outcome = Outcome(self.status)
-        ended = self.filters
+        ended_filters = self.filters
         self.filters = []
-        for one in reversed(ended):
-            outcome = one.done(outcome)
+        for each_filter in reversed(ended_filters):
+            outcome = each_filter.done(outcome)
         return outcome
 
     async def close(self) -> None:

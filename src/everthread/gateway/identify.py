@@ -95,8 +95,8 @@ def _claude_session(user: Any) -> str:
         parsed = json_value(user)
         session = parsed.get("session_id") if isinstance(parsed, dict) else None
         return session if isinstance(session, str) else ""
-    before, _, session = user.rpartition(_CLAUDE_SESSION)
-    return session if before else ""
+    account, _, session = user.rpartition(_CLAUDE_SESSION)
+    return session if account else ""
 
 
 def scope_of(

@@ -56,9 +56,9 @@ class SitePolicy:
     def _check_host(self, hosts: list[str]) -> None:
         """Raise `Refused` for an unknown host name, against DNS rebinding."""
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
-            named = ", ".join(hosts) or "no host"
+            host_names = ", ".join(hosts) or "no host"
             words = (
-                f"The gateway does not answer under {printable(named[:200])}; "
+                f"The gateway does not answer under {printable(host_names[:200])}; "
                 "list the name in gateway.allowed_hosts."
             )
             raise Refused(403, "unknown_host", words)
@@ -97,13 +97,13 @@ class SitePolicy:
     def _is_allowed(self, origin: str) -> bool:
         scheme, separator, _ = origin.partition("://")
         return any(
-            origin == allowed
+            origin == allowed_origin
             or (
                 separator
-                and allowed == f"{scheme}://*"
+                and allowed_origin == f"{scheme}://*"
                 and scheme not in ("http", "https")
             )
-            for allowed in self.allowed_origins
+            for allowed_origin in self.allowed_origins
         )
 
 
@@ -141,7 +141,7 @@ def preflight_headers(scope: Scope) -> Headers:
 
 def add_cors(send: Send, origin: str) -> Send:
     """Add the headers that let pages of a listed origin read the answer."""
-    ours = [
+    cors_headers = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"*"),
         (b"vary", b"origin"),
@@ -149,7 +149,10 @@ def add_cors(send: Send, origin: str) -> Send:
 
     async def send_with_cors(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *ours]}
+            message = {
+                **message,
+                "headers": [*message.get("headers", []), *cors_headers],
+            }
         await send(message)
 
     return send_with_cors
@@ -212,12 +215,12 @@ class Admission:
                 f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
             )
         if tenant is not None:
-            own = self._by_tenant[tenant]
-            if own + number > max(1, self._most // 2):
+            tenant_count = self._by_tenant[tenant]
+            if tenant_count + number > max(1, self._most // 2):
                 raise _busy_error(
-                    f"This tenant has {own:,} {self._what} under way, as many as one may have"
+                    f"This tenant has {tenant_count:,} {self._what} under way, as many as one may have"
                 )
-            self._by_tenant[tenant] = own + number
+            self._by_tenant[tenant] = tenant_count + number
         self.inside += number
 
     def give_back(self, tenant: str | None, number: int) -> None:

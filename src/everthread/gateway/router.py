@@ -47,10 +47,10 @@ def normalize_path(raw: bytes) -> bytes:
         return raw
     parts: list[bytes] = []
     for part in raw.split(b"/"):
-        plain = unquote_to_bytes(part)
-        if plain == b"..":
+        decoded_part = unquote_to_bytes(part)
+        if decoded_part == b"..":
             del parts[-1:]
-        elif plain not in (b"", b"."):
+        elif decoded_part not in (b"", b"."):
             parts.append(part)
     if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1_PATHS:
         del parts[:2]
@@ -133,12 +133,14 @@ class Routes:
         self.upstreams = tuple(upstreams)
         self.mode: Mode = (
             upstreams[0].mode
-            if len({one.mode for one in upstreams}) == 1
+            if len({upstream.mode for upstream in upstreams}) == 1
             else "managed"
         )
         """The mode of all upstreams; `managed` if they differ."""
         self._by_login = {
-            login: [one for one in upstreams if one.serves_logins is login]
+            login: [
+                upstream for upstream in upstreams if upstream.serves_logins is login
+            ]
             or self.upstreams
             for login in (False, True)
         }

@@ -92,10 +92,10 @@ class LoopServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         if self.server_state.tasks:
-            _, late = await asyncio.wait(
+            _, late_tasks = await asyncio.wait(
                 self.server_state.tasks, timeout=self._patience
             )
-            for task in late:
+            for task in late_tasks:
                 task.cancel()
         # The data is on its way; do not wait for a client that never reads it.
         for _ in range(100):
@@ -367,12 +367,14 @@ def connection_limit() -> int:
     except ImportError:
         return _MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else _MAX_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    file_limit = hard if hard != resource.RLIM_INFINITY else _MAX_FILES
+    if soft != resource.RLIM_INFINITY and soft < file_limit:
         # Not allowed: keep the current limit.
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MAX_FILES), hard))
-            soft = min(wanted, _MAX_FILES)
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (min(file_limit, _MAX_FILES), hard)
+            )
+            soft = min(file_limit, _MAX_FILES)
     files = _MAX_FILES if soft == resource.RLIM_INFINITY else soft
     return max(16, min(_MAX_CONNECTIONS, (files - _OTHER_FILES) // 2))
 

@@ -61,7 +61,7 @@ class ResponseWriter:
             "requests", api=self._call.conversation or "other", status=str(status)
         )
         self._metrics.observe_first_byte(time.monotonic() - self._started_at)
-        ours = [
+        encoded_headers = [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
             for name, value in self._own_headers.items()
         ]
@@ -75,21 +75,22 @@ class ResponseWriter:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, *BROWSER_GUARD, *ours],
+                "headers": [*headers, *BROWSER_GUARD, *encoded_headers],
             }
         )
 
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
         """Send headers that were not known in time, as comments of the stream, which clients ignore."""
-        late = {
+        late_headers = {
             name: value
             for name, value in headers.items()
             if self._own_headers.get(name) != value
         }
-        self._own_headers = {**self._own_headers, **late}
-        if late:
+        self._own_headers = {**self._own_headers, **late_headers}
+        if late_headers:
             lines = "".join(
-                f": {name}: {' '.join(value.split())}\n" for name, value in late.items()
+                f": {name}: {' '.join(value.split())}\n"
+                for name, value in late_headers.items()
             )
             await self.body(f"{lines}\n".encode())
 
@@ -196,12 +197,14 @@ class Pieces:
         self, reader: AnswerReader, seconds: float
     ) -> StreamDelta | None:
         """Buffer a stream until its first words, at most `seconds`; return the error if it begins with one."""
-        ends = asyncio.get_running_loop().time() + seconds
+        deadline = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_next_piece(self._source))
-            remaining = ends - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait({self._next}, timeout=max(0.0, remaining))
-            if not done:
+            remaining = deadline - asyncio.get_running_loop().time()
+            finished_tasks, _ = await asyncio.wait(
+                {self._next}, timeout=max(0.0, remaining)
+            )
+            if not finished_tasks:
                 return None
             piece = await self._next
             self._next = None

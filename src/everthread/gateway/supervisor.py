@@ -80,8 +80,8 @@ class PortSockets:
             )
 
     def close(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for port_socket in self._sockets:
+            port_socket.close()
 
 
 @dataclass(slots=True)
@@ -131,13 +131,13 @@ class Supervisor:
         self._keepers = [
             asyncio.create_task(self._keep_running(slot)) for slot in self._slots
         ]
-        up = asyncio.create_task(self._wait_until_ready())
-        waits: list[asyncio.Future[Any]] = [up, self._failed]
+        ready_task = asyncio.create_task(self._wait_until_ready())
+        waits: list[asyncio.Future[Any]] = [ready_task, self._failed]
         await asyncio.wait(
             waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
-        if not up.done():
-            up.cancel()
+        if not ready_task.done():
+            ready_task.cancel()
             await self.close()
             raise InputError(
                 self._failed.result()
@@ -158,10 +158,10 @@ class Supervisor:
         self._ending.set()
         self.signal(signal.SIGTERM)
         if self._keepers:
-            _, late = await asyncio.wait(self._keepers, timeout=END_SECONDS)
-            if late:
+            _, late_keepers = await asyncio.wait(self._keepers, timeout=END_SECONDS)
+            if late_keepers:
                 self.signal(signal.SIGKILL)
-                await asyncio.wait(late)
+                await asyncio.wait(late_keepers)
         self._sockets.close()
 
     def signal(self, number: signal.Signals) -> None:

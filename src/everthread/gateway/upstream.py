@@ -90,8 +90,8 @@ class UpstreamResponse:
                 yield piece
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             # Data before the end, which aiohttp would keep.
-            if rest := content._read_nowait(-1):
-                yield rest
+            if remaining_bytes := content._read_nowait(-1):
+                yield remaining_bytes
             kind = (
                 UpstreamTimeoutError
                 if isinstance(error, TimeoutError)
@@ -260,11 +260,11 @@ class _Upload:
         self._seconds = seconds
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        sent = 0
+        sent_bytes = 0
         try:
             async for piece in self._content:
-                sent += len(piece)
-                if self.length is not None and sent > self.length:
+                sent_bytes += len(piece)
+                if self.length is not None and sent_bytes > self.length:
                     break
                 # The answer is here already, and its time is its own.
                 with contextlib.suppress(RuntimeError):
@@ -275,7 +275,7 @@ class _Upload:
         except Exception as error:
             self.failure = error
             raise
-        if self.length is not None and sent != self.length:
+        if self.length is not None and sent_bytes != self.length:
             words = "The request's body has another length than its headers say."
             self.failure = Refused(400, "invalid_length", words)
             raise self.failure
@@ -299,9 +299,13 @@ class _Endpoint:
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers without those of one connection, including the ones named in `connection`."""
     fields = [(name.lower(), value) for name, value in headers]
-    named = b",".join(value for name, value in fields if name == b"connection")
-    dropped = _HOP_BY_HOP | {word.strip().lower() for word in named.split(b",")}
-    return [(name, value) for name, value in fields if name not in dropped]
+    connection_value = b",".join(
+        value for name, value in fields if name == b"connection"
+    )
+    dropped_names = _HOP_BY_HOP | {
+        word.strip().lower() for word in connection_value.split(b",")
+    }
+    return [(name, value) for name, value in fields if name not in dropped_names]
 
 
 def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -326,15 +330,15 @@ def for_upstream(
     trusted: bool,
 ) -> Headers:
     """Return the headers to send, without gateway keys. `trusted`: the client's credential is meant for it."""
-    dropped = {b"host", b"expect"}
+    dropped_names = {b"host", b"expect"}
     if upstream.api_key is not None or not trusted:
-        dropped |= _CREDENTIALS
+        dropped_names |= _CREDENTIALS
     outgoing: Headers = []
-    for name, stated in end_to_end(headers):
-        if name in dropped or name.startswith(_OURS):
+    for name, client_value in end_to_end(headers):
+        if name in dropped_names or name.startswith(_OURS):
             continue
         # A gateway key may be anywhere, even in a cookie.
-        value = stated if trusted else without_keys(stated)
+        value = client_value if trusted else without_keys(client_value)
         if name == b"accept-encoding":
             value = readable_encodings(value)
         elif name == b"cookie":
@@ -373,8 +377,8 @@ def drop_body_headers(headers: Headers) -> Headers:
 
 def _stated_length(headers: Headers) -> int | None:
     """Return the stated content length; None if the body is chunked."""
-    stated = [value for name, value in headers if name == b"content-length"]
-    return int(stated[0]) if len(stated) == 1 else None
+    lengths = [value for name, value in headers if name == b"content-length"]
+    return int(lengths[0]) if len(lengths) == 1 else None
 
 
 def _payload(content: Any) -> bytes | io.BytesIO | None:

@@ -180,20 +180,20 @@ def passage_text(passage: Passage, *, tool: str) -> str:
         else "That was all of it."
     )
     span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
-    source = f"{_whose(passage)}, " if passage.role else ""
+    source = f"{_describe_source(passage)}, " if passage.role else ""
     return f"{tool} {passage.id}: {source}{span}\n\n{passage.text}\n\n[{remainder}]"
 
 
 def about_text(passage: Passage, *, tool: str, reader: str) -> str:
     """How large an original is, whose, and how it begins. `reader`: the tool that reads it."""
-    size = f"{passage.size:,} characters of {_whose(passage) or 'a tool'}; {reader} reads them."
+    size = f"{passage.size:,} characters of {_describe_source(passage) or 'a tool'}; {reader} reads them."
     return f"{tool} {passage.id}: {size}\nIt begins:\n{passage.text}"
 
 
 def heading(excerpt: Excerpt, *, threads: bool = False) -> str:
     """`[message:12] user, turn 3, 2026-01-31 09:30 UTC`."""
     thread = f", thread {excerpt.thread}" if threads else ""
-    return f"[{excerpt.id}] {_whose(excerpt)}{thread}"
+    return f"[{excerpt.id}] {_describe_source(excerpt)}{thread}"
 
 
 def moment(seconds: float) -> str:
@@ -201,7 +201,7 @@ def moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _whose(source: Excerpt | Passage) -> str:
+def _describe_source(source: Excerpt | Passage) -> str:
     tool = source.tool[:60]
     if source.id.startswith("output:"):
         author = f"output of {tool or 'a tool'}"

@@ -27,7 +27,7 @@ def redact_value(value: Any) -> Any:
         entered_ids.add(id(node))
         stack += children
         if not children:
-            results[id(node)] = _rebuilt(stack.pop(), results)
+            results[id(node)] = _rebuild(stack.pop(), results)
     return results[id(value)]
 
 
@@ -43,7 +43,7 @@ def _items(node: Any) -> list[Any]:
     return [item for item in inside if isinstance(item, dict | list | tuple)]
 
 
-def _rebuilt(node: Any, results: dict[int, Any]) -> Any:
+def _rebuild(node: Any, results: dict[int, Any]) -> Any:
     if isinstance(node, dict):
         fields = {
             name: _field(name, results.get(id(item), item))

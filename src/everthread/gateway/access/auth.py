@@ -136,22 +136,27 @@ T = TypeVar("T")
 def credentials(headers: Mapping[str, str]) -> list[str]:
     """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
-    shown = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
+    authorization = (
+        token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
+    )
     return [
         text
-        for text in (shown, *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:]))
+        for text in (
+            authorization,
+            *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:]),
+        )
         if text
     ]
 
 
-async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
+async def _wait_for_answer(lookup: asyncio.Task[T]) -> T:
     """Return the store's answer; raise `TimeoutError` if there is none. Waits again if the loop itself was late."""
     for _attempt in range(2):
-        begun = time.monotonic()
-        done, _ = await asyncio.wait({asked}, timeout=_LOOKUP_SECONDS)
-        if done:
-            return asked.result()
-        if time.monotonic() - begun < _LATE_FACTOR * _LOOKUP_SECONDS:
+        start_time = time.monotonic()
+        finished_tasks, _ = await asyncio.wait({lookup}, timeout=_LOOKUP_SECONDS)
+        if finished_tasks:
+            return lookup.result()
+        if time.monotonic() - start_time < _LATE_FACTOR * _LOOKUP_SECONDS:
             break
     raise TimeoutError
 
@@ -252,13 +257,13 @@ class AcceptedCredentials:
         until = self._accepted_until.get(digest)
         if until is None:
             try:
-                stored = await self._store.get_state(_ACCEPTED, digest)
+                stored_time = await self._store.get_state(_ACCEPTED, digest)
             except EverthreadError as error:
                 _LOG.warning(
                     "whether a credential was accepted cannot be looked up: %s", error
                 )
                 return False
-            until = float(stored) if isinstance(stored, int | float) else 0.0
+            until = float(stored_time) if isinstance(stored_time, int | float) else 0.0
             if until > self._wall():
                 self._accepted_until[digest] = until
         return until > self._wall()

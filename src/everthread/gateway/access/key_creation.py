@@ -33,12 +33,12 @@ def issue_key(
     mode: Mode | None = None,
 ) -> tuple[str, NewKey]:
     """Create a key; return it and the record to store."""
-    chosen = frozenset(scopes)
-    if unknown := sorted(chosen - SCOPES.keys()):
+    key_scopes = frozenset(scopes)
+    if unknown := sorted(key_scopes - SCOPES.keys()):
         raise InputError(
             f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
         )
-    if not chosen:
+    if not key_scopes:
         raise InputError(
             f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
         )
@@ -57,7 +57,7 @@ def issue_key(
         key_id,
         digest_of(token),
         tenant=tenant,
-        scopes=chosen,
+        scopes=key_scopes,
         limits=limits or KeyLimits(),
         name=name,
         mode=mode,
@@ -80,14 +80,14 @@ def key_id_in(text: str) -> str:
 
 
 def _check_limits(limits: KeyLimits) -> None:
-    for what, most in (
+    for unit, max_limit in (
         ("requests", _MAX_COUNT),
         ("tokens", _MAX_COUNT),
         ("dollars", _MAX_DOLLARS),
     ):
-        limit: int | Decimal | None = getattr(limits, what)
-        finite = not isinstance(limit, Decimal) or limit.is_finite()
-        if limit is not None and not (finite and 0 <= limit <= most):
+        limit: int | Decimal | None = getattr(limits, unit)
+        is_finite = not isinstance(limit, Decimal) or limit.is_finite()
+        if limit is not None and not (is_finite and 0 <= limit <= max_limit):
             raise InputError(
-                f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}"
+                f"{limit} {unit} per day cannot be a limit; it is between 0 and {max_limit:,}"
             )

@@ -61,12 +61,12 @@ class KeyLedger:
     def learn(self, key_id: str, day: str, use: KeyUse) -> None:
         """Read the stored usage. During a write the stored value may include it; the write then corrects it."""
         if day == self.day and (day, key_id) not in self._writing:
-            stored = self._stored_of(day)
-            known = stored.get(key_id, NO_USE)
-            stored[key_id] = KeyUse(
-                max(known.requests, use.requests),
-                max(known.tokens, use.tokens),
-                max(known.dollars, use.dollars),
+            uses_of_day = self._stored_of(day)
+            old_use = uses_of_day.get(key_id, NO_USE)
+            uses_of_day[key_id] = KeyUse(
+                max(old_use.requests, use.requests),
+                max(old_use.tokens, use.tokens),
+                max(old_use.dollars, use.dollars),
             )
 
     def admit(self, key: NewKey) -> None:
@@ -81,19 +81,19 @@ class KeyLedger:
         )
         self._check(key, KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
-    def _check(self, key: NewKey, more: KeyUse) -> None:
+    def _check(self, key: NewKey, added_use: KeyUse) -> None:
         """Raise `Refused` if a limit is reached, or would be exceeded by this addition."""
         day = self.day
         entry = day, key.id
-        used = self._stored_of(day).get(key.id, NO_USE)
-        used += self._writing.get(entry, NO_USE) + self._waiting.get(entry, NO_USE)
-        for what in ("requests", "tokens", "dollars"):
-            limit = getattr(key.limits, what)
-            spent = getattr(used, what)
+        total_use = self._stored_of(day).get(key.id, NO_USE)
+        total_use += self._writing.get(entry, NO_USE) + self._waiting.get(entry, NO_USE)
+        for unit in ("requests", "tokens", "dollars"):
+            limit = getattr(key.limits, unit)
+            spent = getattr(total_use, unit)
             if limit is not None and (
-                spent >= limit or spent + getattr(more, what) > limit
+                spent >= limit or spent + getattr(added_use, unit) > limit
             ):
-                raise self._limit_error(key, what, limit, spent)
+                raise self._limit_error(key, unit, limit, spent)
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Count the usage of a call. A model without a price adds no dollars; this is logged if dollars are limited."""
@@ -122,17 +122,17 @@ class KeyLedger:
             pass
 
     def _limit_error(
-        self, key: NewKey, what: str, limit: int | Decimal, spent: int | Decimal
+        self, key: NewKey, unit: str, limit: int | Decimal, spent: int | Decimal
     ) -> Refused:
         wait = _DAY - self._wall() % _DAY
         figures = (
             f"${spent:,.4f} of ${limit:,.4f}"
-            if what == "dollars"
-            else f"{spent:,} of {limit:,} {what}"
+            if unit == "dollars"
+            else f"{spent:,} of {limit:,} {unit}"
         )
         return Refused(
             429,
-            f"{what}_per_day_exceeded",
+            f"{unit}_per_day_exceeded",
             f"The key et_{key.id} has used {figures} of this day (UTC); it may go on in {wait:,.0f} seconds.",
             retry_after=wait,
         )
@@ -156,9 +156,13 @@ class KeyLedger:
         self._task = asyncio.get_running_loop().create_task(self._write())
         self._task.add_done_callback(self._continue_day)
 
-    def _continue_day(self, done: asyncio.Task[bool]) -> None:
-        if self._waiting and not done.cancelled() and done.exception() is None:
-            self._write_soon(FLUSH_SECONDS if done.result() else RETRY_SECONDS)
+    def _continue_day(self, write_task: asyncio.Task[bool]) -> None:
+        if (
+            self._waiting
+            and not write_task.cancelled()
+            and write_task.exception() is None
+        ):
+            self._write_soon(FLUSH_SECONDS if write_task.result() else RETRY_SECONDS)
 
     async def _write(self) -> bool:
         """Write collected usage, day by day. Return False if the store fails; a later write retries."""
@@ -210,8 +214,8 @@ def spending_permit(authorize: Authorize) -> CheckPermission:
 
     async def permit(request: Request) -> None:
         chars = sum(len(text_of(message)) for message in request.messages)
-        stated = request.params.get("max_tokens")
-        output = stated if isinstance(stated, int) else 0
+        max_tokens = request.params.get("max_tokens")
+        output = max_tokens if isinstance(max_tokens, int) else 0
         try:
             await authorize(
                 CanonicalUsage(chars // BYTES_PER_TOKEN, output), request.model

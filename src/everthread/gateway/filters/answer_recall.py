@@ -102,8 +102,8 @@ class _RecallFilter(Filter):
         while True:
             async for piece in stream:
                 yield merged.feed(piece)
-            reply, rest = merged.end_round()
-            yield rest
+            reply, last_events = merged.end_round()
+            yield last_events
             outcome = await self._exchange.wait(self._next_round(reply, merged.recalls))
             if outcome is None:
                 yield merged.finish()

@@ -83,13 +83,13 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     `replacement`: the text that replaces the beginning of the history. `leading`: the number of system messages.
     """
     count = len(sliced.elements)
-    begins = blake2b(replacement, digest_size=8).digest()
-    is_known = memory.begins == begins and 0 <= memory.last < count
+    replacement_digest = blake2b(replacement, digest_size=8).digest()
+    is_known = memory.begins == replacement_digest and 0 <= memory.last < count
     previous = memory.last if is_known else None
-    marked = mark_messages(api, sliced.elements, ttl, previous, leading)
+    marked_texts = mark_messages(api, sliced.elements, ttl, previous, leading)
     changes = [
         (sliced.elements[index].start, sliced.elements[index].end, new)
-        for index, new in marked.items()
+        for index, new in marked_texts.items()
     ]
     system = (
         mark_system_field(sliced.fields["system"], ttl)
@@ -98,8 +98,8 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     )
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    memory.begins = begins
-    memory.last = max(marked, default=count - 1)
+    memory.begins = replacement_digest
+    memory.last = max(marked_texts, default=count - 1)
     return changes
 
 
@@ -128,8 +128,8 @@ def place_breakpoint(
     if place is None:
         return []
     element = sliced.elements[place]
-    marked = encode_value(mark_message(api, values[place], note))
-    return [(element.start, element.end, marked)]
+    marked_text = encode_value(mark_message(api, values[place], note))
+    return [(element.start, element.end, marked_text)]
 
 
 def takes_marks(api: Api, model: str, upstream: str) -> bool:
@@ -141,8 +141,12 @@ def takes_marks(api: Api, model: str, upstream: str) -> bool:
 
 def mark_system_field(system: Any, ttl: str) -> str | None:
     """Return the system field with its mark, as text; None if there is nothing to mark."""
-    marked = mark_system(system, ttl=ttl)
-    return None if marked is system or marked == system else encode_value(marked)
+    marked_system = mark_system(system, ttl=ttl)
+    return (
+        None
+        if marked_system is system or marked_system == system
+        else encode_value(marked_system)
+    )
 
 
 def mark_messages(

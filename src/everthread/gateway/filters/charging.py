@@ -57,20 +57,24 @@ class _ManagedCharge(Filter):
         self._account = account
 
     def done(self, outcome: Outcome) -> Outcome:
-        sent = self._exchange.sent
-        answered = outcome.reply.model if outcome.reply is not None else ""
-        requested = self._exchange.model or ""
+        outgoing = self._exchange.sent
+        answered_model = outcome.reply.model if outcome.reply is not None else ""
+        requested_model = self._exchange.model or ""
 
-        def charge(used: CanonicalUsage | None) -> None:
-            if used is None:
+        def charge(last_usage: CanonicalUsage | None) -> None:
+            if last_usage is None:
                 return
-            model = charged_model(requested, answered)
-            for one in (*outcome.hidden_usage, used):
-                self._account.spend(one, model)
+            model = charged_model(requested_model, answered_model)
+            for call_usage in (*outcome.hidden_usage, last_usage):
+                self._account.spend(call_usage, model)
 
-        unread = len(sent.body) if outcome.usage is None and sent.tokens is None else 0
+        unread_bytes = (
+            len(outgoing.body)
+            if outcome.usage is None and outgoing.tokens is None
+            else 0
+        )
         self._exchange.services.pending.settle(
-            unread, lambda: usage_to_charge(outcome, sent), charge
+            unread_bytes, lambda: usage_to_charge(outcome, outgoing), charge
         )
         return outcome
 
@@ -99,9 +103,9 @@ class _PassthroughCharge(Filter):
             )
         return outcome
 
-    def _charge(self, measured: tuple[CanonicalUsage, str] | None) -> None:
-        if measured is not None:
-            usage, model = measured
+    def _charge(self, measurement: tuple[CanonicalUsage, str] | None) -> None:
+        if measurement is not None:
+            usage, model = measurement
             self._account.spend(usage, model)
 
 
@@ -270,20 +274,20 @@ class PassthroughMeter:
         """Return usage and model of an answer to a conversation."""
         reply = reader.end()
         usage = usage_of(self._api, reply) if self._api is not None else None
-        sent = Outgoing(self._sent if isinstance(self._sent, bytes) else b"")
-        charged = usage_to_charge(Outcome(self._status, reply, usage), sent)
-        return charged, reply.model if reply is not None else ""
+        outgoing = Outgoing(self._sent if isinstance(self._sent, bytes) else b"")
+        charged_usage = usage_to_charge(Outcome(self._status, reply, usage), outgoing)
+        return charged_usage, reply.model if reply is not None else ""
 
     def _measure_stated(self) -> tuple[CanonicalUsage | None, str]:
         """Return usage and model of another answer, such as embeddings; a stream that states none counts by size."""
-        stated = self._stated
-        usage = stated.usage()
-        if usage is None and stated.count:
-            sent = self._sent
+        statement = self._stated
+        usage = statement.usage()
+        if usage is None and statement.count:
+            request_body = self._sent
             size = (
-                sent.size // BYTES_PER_TOKEN
-                if isinstance(sent, Upload)
-                else rough_tokens(sent or b"")
+                request_body.size // BYTES_PER_TOKEN
+                if isinstance(request_body, Upload)
+                else rough_tokens(request_body or b"")
             )
-            usage = CanonicalUsage(size, stated.count)
-        return usage, stated.model
+            usage = CanonicalUsage(size, statement.count)
+        return usage, statement.model

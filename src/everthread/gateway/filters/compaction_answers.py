@@ -67,12 +67,12 @@ class _CompactionFilter(Filter):
         ):
             return answer
         refusal = await answer.read_error() or b""
-        made = None
+        own_item = None
         if is_refusal(answer.status, refusal):
-            made = await self._exchange.wait(self._try_to_make())
-        if made is None:
+            own_item = await self._exchange.wait(self._try_to_make())
+        if own_item is None:
             return answer
-        item, tokens = made
+        item, tokens = own_item
         if has_own_path:
             return _own_answer(
                 "application/json", json.dumps(compact_body(item, tokens)).encode()

@@ -153,11 +153,11 @@ class ObservedCall(Filter):
             )
         self._telemetry.seconds.record(seconds, common)
         if outcome.usage is not None:
-            used = {
+            token_counts = {
                 "input": outcome.usage.prompt_tokens,
                 "output": outcome.usage.output_tokens,
             }
-            for kind, number in used.items():
+            for kind, number in token_counts.items():
                 self._telemetry.tokens.record(
                     number, {**common, "gen_ai.token.type": kind}
                 )
@@ -178,10 +178,10 @@ def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, A
         if reply is not None and reply.stop
         else [],
     }
-    known = {name: value for name, value in attributes.items() if value}
+    filled_attributes = {name: value for name, value in attributes.items() if value}
     if usage is None:
-        return known
-    return known | {
+        return filled_attributes
+    return filled_attributes | {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,

@@ -102,9 +102,12 @@ def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None
         or options.at < 0
     ):
         return None
-    rest = b"," if options.value else b""
+    separator = b"," if options.value else b""
     return (
-        body[: options.at + 1] + b'"include_usage":true' + rest + body[options.at + 1 :]
+        body[: options.at + 1]
+        + b'"include_usage":true'
+        + separator
+        + body[options.at + 1 :]
     )
 
 

@@ -90,19 +90,19 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
     if the request has no item made by a gateway.
     """
     changes = []
-    before: Counter[str] = Counter()
+    earlier_messages: Counter[str] = Counter()
     end = 0
     last: tuple[str, int] | None = None
     for element in slice_body(body, "openai_responses").elements:
         values = read_item(element.value, key)
         if values is None:
-            before[_fingerprint(element.value)] += 1
+            earlier_messages[_fingerprint(element.value)] += 1
             end += 1
             continue
-        added = _without_repeated(values, before)
-        text = ",".join(map(encode_value, added))
+        new_messages = _without_repeated(values, earlier_messages)
+        text = ",".join(map(encode_value, new_messages))
         changes.append((element.start, element.end, text))
-        end += len(added)
+        end += len(new_messages)
         last = item_key(element.value), end
     if last is None:
         return None
@@ -114,17 +114,19 @@ def item_key(item: Mapping[str, Any]) -> str:
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
 
-def _without_repeated(values: Sequence[Any], before: Counter[str]) -> list[Any]:
+def _without_repeated(
+    values: Sequence[Any], earlier_messages: Counter[str]
+) -> list[Any]:
     """Return the messages of an item that the client does not send before it; at least one."""
-    repeated = Counter(before)
-    added = []
+    counts = Counter(earlier_messages)
+    new_messages = []
     for value in values:
         fingerprint = _fingerprint(value)
-        if repeated[fingerprint]:
-            repeated[fingerprint] -= 1
+        if counts[fingerprint]:
+            counts[fingerprint] -= 1
         else:
-            added.append(value)
-    return added or list(values[-1:])
+            new_messages.append(value)
+    return new_messages or list(values[-1:])
 
 
 def _fingerprint(value: Any) -> str:
@@ -189,12 +191,12 @@ def response_events(body: dict[str, Any]) -> bytes:
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": body},
     ]
-    numbered = (
+    numbered_events = (
         {**event, "sequence_number": number} for number, event in enumerate(events)
     )
     return b"".join(
         encode_event(SseEvent(str(event["type"]), json.dumps(event)))
-        for event in numbered
+        for event in numbered_events
     )
 
 

@@ -210,12 +210,12 @@ class FailOpenTurn:
         )
 
 
-def _unmanaged_turn(incoming: Incoming, why: str) -> UnmanagedTurn:
+def _unmanaged_turn(incoming: Incoming, reason: str) -> UnmanagedTurn:
     """Return a turn that forwards the client's own bytes, with a notice if there is a reason."""
     turn = UnmanagedTurn(incoming)
-    if why:
+    if reason:
         turn.sent = replace(
-            turn.sent, headers={NOTICE_HEADER: f"passed on unmanaged: {why}"}
+            turn.sent, headers={NOTICE_HEADER: f"passed on unmanaged: {reason}"}
         )
     return turn
 

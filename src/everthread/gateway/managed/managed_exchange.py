@@ -209,8 +209,8 @@ class ManagedExchange(Exchange):
             failures.note(REFUSED, tenant=self.incoming.tenant)
         if body is None:
             return False
-        for one in self.filters:
-            if await one.refused(answer.status, body):
+        for each_filter in self.filters:
+            if await each_filter.refused(answer.status, body):
                 return True
         return await self._recover_turn(answer.status, body)
 

@@ -78,11 +78,13 @@ class ProxyManager:
         """Read a request and find its thread; requests of a known thread in their order."""
         thread = None if outline.match is None else outline.match.known.thread
         async with self.threads.reading_in_order(thread):
-            read = await self.reader.read(outline)
-            tool = self._recall.tool_for(incoming, read.sliced, read.frame)
-            request = ClientRequest(incoming, read, tool)
+            parsed_request = await self.reader.read(outline)
+            tool = self._recall.tool_for(
+                incoming, parsed_request.sliced, parsed_request.frame
+            )
+            request = ClientRequest(incoming, parsed_request, tool)
             call = await self.threads.open(request.sent, request.frame)
-            self.reader.remember(call.thread, outline, read)
+            self.reader.remember(call.thread, outline, parsed_request)
             return ManagedTurn(
                 self._services, request, call, self._bodies.of(call.thread)
             )
@@ -117,21 +119,21 @@ class ProxyManager:
         memory = self.threads.memory_of(thread)
         if memory is None or has_plans(memory):
             return None
-        sent = forward(
+        outgoing = forward(
             incoming,
             outline,
             self._bodies.of(thread),
             reader=self.reader,
             ttl=self._services.mark_ttl,
         )
-        if sent is None:
+        if outgoing is None:
             return None
         scope = scope_of(incoming.headers, outline.sliced.fields)
         family = Family(incoming.tenant, scope)
         return ForwardedTurn(
             thread,
-            sent,
-            read=functools.partial(self._read_forwarded, incoming, outline, sent),
+            outgoing,
+            read=functools.partial(self._read_forwarded, incoming, outline, outgoing),
             reading_answered=functools.partial(self.threads.reading_answered, family),
         )
 
@@ -139,12 +141,12 @@ class ProxyManager:
         self,
         incoming: Incoming,
         outline: BodyOutline,
-        sent: Outgoing,
+        outgoing: Outgoing,
         is_answered: bool,  # noqa: FBT001 - given by `ForwardedTurn`
     ) -> ManagedTurn:
         """Read a request that was forwarded, and store it once it is answered."""
         turn = await self._open(incoming, outline)
-        turn.sent = sent
+        turn.sent = outgoing
         self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
 
@@ -152,13 +154,15 @@ class ProxyManager:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
         outline = incoming.outline or self._locate(incoming)
-        plain = self._expand_own_items(incoming) if OURS in outline.holds else incoming
-        if plain is not incoming:
-            outline = self._locate(plain)
-        turn = await self._open(plain, outline)
+        expanded_request = (
+            self._expand_own_items(incoming) if OURS in outline.holds else incoming
+        )
+        if expanded_request is not incoming:
+            outline = self._locate(expanded_request)
+        turn = await self._open(expanded_request, outline)
         if not len(turn.call.sent):
             return UnmanagedTurn(incoming)  # without messages it belongs to no thread
-        turn.is_expanded = plain is not incoming
+        turn.is_expanded = expanded_request is not incoming
         await turn.prepare()
         return turn
 
@@ -206,8 +210,8 @@ class ProxyManager:
 
     async def _read_to_compact(self, incoming: Incoming) -> ManagedTurn:
         """Read and store a conversation that is to be compacted by hand."""
-        plain = self._expand_own_items(incoming)
-        turn = await self._open(plain, self._locate(plain))
+        expanded_request = self._expand_own_items(incoming)
+        turn = await self._open(expanded_request, self._locate(expanded_request))
         await self.threads.store(turn.call)
         if not turn.call.storage.is_stored:
             raise StoreError(
@@ -245,5 +249,7 @@ class ProxyManager:
 def _compacted_messages(turn: ManagedTurn) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = turn.request
-    lead = [element.value for element in request.sliced.elements[: request.first]]
-    return [*lead, *turn.call.compacted_values()]
+    system_messages = [
+        element.value for element in request.sliced.elements[: request.first]
+    ]
+    return [*system_messages, *turn.call.compacted_values()]

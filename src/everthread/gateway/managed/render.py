@@ -99,9 +99,11 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     sliced = slice_body(body, api)
     if api == "gemini":
         return _set_gemini_cap(sliced, cap)
-    stated = next((name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None)
-    if stated is not None:
-        return splice(body, [(*sliced.spans[stated], str(cap))])
+    client_field = next(
+        (name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None
+    )
+    if client_field is not None:
+        return splice(body, [(*sliced.spans[client_field], str(cap))])
     start = body.index(b"{") + 1
     name = encode_value(output_cap_field(api, upstream))
     return splice(body, [(start, start, f"{name}:{cap},")])

@@ -41,9 +41,9 @@ def note_change(
     if not content:
         return None
     if api == "openai_responses":
-        added = {**last.value, "content": note}
-        added.pop("id", None)
-        return last.end, last.end, f",{encode_value(added)}"
+        note_message = {**last.value, "content": note}
+        note_message.pop("id", None)
+        return last.end, last.end, f",{encode_value(note_message)}"
     return (
         last.start,
         last.end,

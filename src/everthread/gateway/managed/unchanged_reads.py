@@ -38,7 +38,7 @@ def restore_readings(
     contents: dict[Reading, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
     for index, value in enumerate(values):
-        new = value
+        new_value = value
         for call, content in _results(value):
             reading = readings.get(call)
             words = content_text(content)
@@ -52,9 +52,9 @@ def restore_readings(
                 and contents[reading][0] < covered
                 and len(contents[reading][1]) <= _MAX_CHARS
             ):
-                new = _with_result(new, call, contents[reading][1])
-        if new is not value:
-            restored[index] = new
+                new_value = _with_result(new_value, call, contents[reading][1])
+        if new_value is not value:
+            restored[index] = new_value
     return restored
 
 
@@ -72,16 +72,16 @@ def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
         if isinstance(content, list)
         else []
     )
-    listed = value.get("tool_calls")
-    calls = [*blocks, *(listed if isinstance(listed, list) else ())]
+    tool_calls = value.get("tool_calls")
+    calls = [*blocks, *(tool_calls if isinstance(tool_calls, list) else ())]
     if kind_of(value) == "function_call":
         calls.append(value)
     for call in calls:
         if not isinstance(call, dict):
             continue
         function = call.get("function")
-        named = function if isinstance(function, dict) else call
-        raw = call.get("input") or named.get("arguments")
+        named_call = function if isinstance(function, dict) else call
+        raw = call.get("input") or named_call.get("arguments")
         arguments = json_value(raw) if isinstance(raw, str) else raw
         if not isinstance(arguments, dict):
             continue
@@ -90,7 +90,7 @@ def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
             part = str([arguments.get(name) for name in _PARTS])
             yield (
                 str(call.get("call_id") or call.get("id")),
-                (str(named.get("name")), path, part),
+                (str(named_call.get("name")), path, part),
             )
 
 

@@ -80,10 +80,10 @@ class EventReporter:
 
     def __call__(self, event: Event) -> None:
         self._count(event)
-        failed = isinstance(event, CompactionFailed | RecordFailed)
+        is_failure = isinstance(event, CompactionFailed | RecordFailed)
         level = (
             logging.WARNING
-            if failed
+            if is_failure
             else logging.DEBUG
             if isinstance(event, UsageRecorded)
             else logging.INFO
@@ -91,14 +91,14 @@ class EventReporter:
         if not _LOG.isEnabledFor(level):
             return
         fields = event.as_dict()
-        why = next(
+        reason = next(
             (fields[name] for name in _REASONS if isinstance(fields.get(name), str)), ""
         )
         session = fields.pop("session")
         log_fields(
             _LOG,
             level,
-            f"{event.kind} in {session}{f': {why}' if why else ''}",
+            f"{event.kind} in {session}{f': {reason}' if reason else ''}",
             {"thread": session, **fields},
         )
 

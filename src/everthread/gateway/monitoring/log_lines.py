@@ -121,9 +121,10 @@ class TerminalLines(logging.Formatter):
         clock = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"  # noqa: DTZ006  the reader's own clock
         thread = str(fields.get("thread") or "-")[:8]
         if fields.get("event") == CompactionDone.kind:
-            before = fields["tokens_before"]
-            after = fields["tokens_after"]
-            return f"{clock}  compacted  {thread:8}  {before:,} -> {after:,} tokens, by {_plain(fields['author'])}"
+            tokens_before = fields["tokens_before"]
+            tokens_after = fields["tokens_after"]
+            change = f"{tokens_before:,} -> {tokens_after:,} tokens"
+            return f"{clock}  compacted  {thread:8}  {change}, by {_plain(fields['author'])}"
         parts = [
             clock,
             str(fields["status"]),

@@ -64,11 +64,11 @@ class RecallOffers:
         setting = incoming.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
-        known = self._known.get(id(frame))
-        if known is None or known[0] is not frame:
-            known = (frame, _lacks_recall(incoming.api, sliced, frame))
-        self._known[id(frame)] = known
-        return RECALL_SCHEMA if known[1] else None
+        entry = self._known.get(id(frame))
+        if entry is None or entry[0] is not frame:
+            entry = (frame, _lacks_recall(incoming.api, sliced, frame))
+        self._known[id(frame)] = entry
+        return RECALL_SCHEMA if entry[1] else None
 
 
 def _lacks_recall(api: Api, sliced: SlicedBody, frame: Request) -> bool:
@@ -97,18 +97,21 @@ def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
 async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
     """Answer the calls of a round; return whether the model continues at once, since no call is for the client."""
     calls = calls_of(reply.message)
-    own = [one for one in calls if one.name == RECALL]
-    results = [_result(one, await _look_up(store, call, one)) for one in own]
+    recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
+    results = [
+        _result(tool_call, await _look_up(store, call, tool_call))
+        for tool_call in recalls
+    ]
     api = call.frame.api
     values = encode_messages(api, [reply.message, *results], call.model)
     rounds = call.rounds
-    rounds.calls += len(own)
-    if own and len(own) == len(calls):
+    rounds.calls += len(recalls)
+    if recalls and len(recalls) == len(calls):
         rounds.texts += map(encode_value, values)
         rounds.values += values
         rounds.count += 1
         return True
-    if own and api in RESULT_PARTS:
+    if recalls and api in RESULT_PARTS:
         parts = values.pop()[RESULT_PARTS[api]]
         rounds.blocks = ",".join(map(encode_value, parts))
     rounds.last = list(map(encode_value, values))
@@ -117,7 +120,7 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     """Replace the results of the last round, which was too large, by a short refusal."""
-    results = [_result(one, _NO_ROOM) for one in calls_of(reply.message)]
+    results = [_result(tool_call, _NO_ROOM) for tool_call in calls_of(reply.message)]
     values = encode_messages(call.frame.api, [reply.message, *results], call.model)
     rounds = call.rounds
     rounds.texts[len(rounds.texts) - len(values) :] = map(encode_value, values)
@@ -133,11 +136,11 @@ async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
         arguments = json.loads(recall.arguments or "{}")
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
-        found = await answer_recall(lookup, arguments)
+        answer = await answer_recall(lookup, arguments)
         is_all_here = not call.has_past and len(await lookup.threads()) == 1
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
-    return f"{_ALL_HERE}\n\n{found}" if is_all_here else found
+    return f"{_ALL_HERE}\n\n{answer}" if is_all_here else answer
 
 
 def _result(call: Call, text: str) -> Message:
@@ -156,7 +159,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     tools = sliced.fields.get("tools")
     if span is not None and tools:
         return span[1] - 1, span[1] - 1, f",{tool}"
-    forbidden = (
+    tool_choice = (
         {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
             api, ',"tool_choice":"none"'
         )
@@ -164,9 +167,9 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
         else ""
     )
     if span is not None:
-        return (*span, f"[{tool}]{forbidden}")
+        return (*span, f"[{tool}]{tool_choice}")
     start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":[{tool}]{forbidden},'
+    return start, start, f'"tools":[{tool}]{tool_choice},'
 
 
 def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
@@ -177,14 +180,14 @@ def _gemini_tool_change(sliced: SlicedBody, *, final: bool) -> Change:
         tools = [{"functionDeclarations": []}]
     name = field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
-    forbidden = (
+    tool_config = (
         ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if final else ""
     )
     span = sliced.spans.get("tools")
     if span is not None:
-        return (*span, f"{encode_value(tools)}{forbidden}")
+        return (*span, f"{encode_value(tools)}{tool_config}")
     start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":{encode_value(tools)}{forbidden},'
+    return start, start, f'"tools":{encode_value(tools)}{tool_config},'
 
 
 def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
@@ -225,9 +228,9 @@ def _is_free(choice: Any) -> bool:
 
 
 def _list_names(tools: Any) -> set[str]:
-    listed = (
+    definitions = (
         [tool for tool in tools if isinstance(tool, dict)]
         if isinstance(tools, list)
         else ()
     )
-    return {name for tool in listed for name in tool_names(tool)}
+    return {name for tool in definitions for name in tool_names(tool)}

@@ -49,5 +49,8 @@ class RecallWatch:
 
 def _end_of_events(data: bytes) -> int:
     """Return the end of the last complete event; 0 if none is complete."""
-    found = [(data.rfind(mark), len(mark)) for mark in _EVENT_ENDS]
-    return max((place + length for place, length in found if place >= 0), default=0)
+    positions = [(data.rfind(mark), len(mark)) for mark in _EVENT_ENDS]
+    return max(
+        (position + length for position, length in positions if position >= 0),
+        default=0,
+    )

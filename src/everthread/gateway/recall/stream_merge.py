@@ -47,8 +47,10 @@ class MergedStream(ABC):
 
     def end_round(self) -> tuple[Reply, bytes]:
         """Return the model's reply in this round, and the rest of its stream."""
-        rest = self._events.take_pending()
-        return self._decoder.reply(), self._take(rest) if rest else b""
+        pending_events = self._events.take_pending()
+        return self._decoder.reply(), self._take(
+            pending_events
+        ) if pending_events else b""
 
     def continue_round(self) -> None:
         """Begin the next round of the response."""
@@ -159,8 +161,11 @@ class MergedMessages(MergedStream):
     def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if not self.rounds and not self.recalls:
             return event
-        used = data.get("usage")
-        usage = {**self._usage, **(used if isinstance(used, dict) else {})}
+        round_usage = data.get("usage")
+        usage = {
+            **self._usage,
+            **(round_usage if isinstance(round_usage, dict) else {}),
+        }
         usage["output_tokens"] = _number(usage.get("output_tokens")) + self._output
         delta = dict(data.get("delta") or {})
         if (
@@ -270,22 +275,25 @@ class MergedChat(MergedStream):
         """The pieces of the client's own calls, numbered on."""
         calls: list[dict[str, Any]] = []
         for piece, delta in zip(pieces, deltas, strict=False):
-            at = delta.index
-            if at not in self._calls:
-                self._unnamed.setdefault(at, []).append(piece)
+            index = delta.index
+            if index not in self._calls:
+                self._unnamed.setdefault(index, []).append(piece)
                 if not delta.name:
                     continue
-                pieces_so_far = self._unnamed.pop(at)
+                pieces_so_far = self._unnamed.pop(index)
                 if delta.name == RECALL:
-                    self._calls[at] = None
+                    self._calls[index] = None
                     self.recalls += 1
                     continue
-                self._calls[at] = self._next
+                self._calls[index] = self._next
                 self._next += 1
                 self.client_calls += 1
-                calls += [{**one, "index": self._calls[at]} for one in pieces_so_far]
-            elif self._calls[at] is not None:
-                calls.append({**piece, "index": self._calls[at]})
+                calls += [
+                    {**earlier_piece, "index": self._calls[index]}
+                    for earlier_piece in pieces_so_far
+                ]
+            elif self._calls[index] is not None:
+                calls.append({**piece, "index": self._calls[index]})
         return calls
 
 
@@ -393,14 +401,14 @@ class MergedGemini(MergedStream):
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         self._decoder.feed(event)
         parts = gemini_parts(data)
-        kept = [part for part in parts if not is_gemini_recall(part)]
-        self.recalls += len(parts) - len(kept)
+        client_parts = [part for part in parts if not is_gemini_recall(part)]
+        self.recalls += len(parts) - len(client_parts)
         self.client_calls += sum(
-            field_object(part, "functionCall") is not None for part in kept
+            field_object(part, "functionCall") is not None for part in client_parts
         )
         candidates = data.get("candidates")
         first = candidates[0] if isinstance(candidates, list) and candidates else {}
-        chunk = data if kept == parts else with_gemini_parts(data, kept)
+        chunk = data if client_parts == parts else with_gemini_parts(data, client_parts)
         usage = data.get("usageMetadata")
         if isinstance(usage, dict) and self._output:
             chunk = {
@@ -414,17 +422,17 @@ class MergedGemini(MergedStream):
             and isinstance(first, dict)
             and first.get("finishReason") is not None
         ):
-            return self._close(event, chunk, kept)
-        if parts and not kept:
+            return self._close(event, chunk, client_parts)
+        if parts and not client_parts:
             return None
         return event if chunk is data else _replace_data(event, chunk)
 
     def _close(
-        self, event: SseEvent, chunk: dict[str, Any], kept: list[Any]
+        self, event: SseEvent, chunk: dict[str, Any], client_parts: list[Any]
     ) -> SseEvent | None:
         """Send the last words of a round; hold its end until it is clear that no round follows."""
         self._hold(_replace_data(event, with_gemini_parts(chunk, [])))
-        if not kept:
+        if not client_parts:
             return None
         words = {key: value for key, value in chunk.items() if key != "usageMetadata"}
         [candidate] = words["candidates"][:1]
@@ -482,19 +490,21 @@ def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
         return _merge_gemini(bodies)
     if api == "openai_chat":
         return _merge_chat(bodies)
-    listed = "content" if api == "anthropic" else "output"
+    list_name = "content" if api == "anthropic" else "output"
     parts = [
         part
         for body in bodies
-        for part in body.get(listed) or []
+        for part in body.get(list_name) or []
         if not is_recall(part)
     ]
-    merged = {**bodies[-1], listed: parts, "id": bodies[0].get("id")}
+    merged = {**bodies[-1], list_name: parts, "id": bodies[0].get("id")}
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
     if usages and api == "anthropic":
         merged["usage"] = {
             **usages[-1],
-            "output_tokens": sum(_number(one.get("output_tokens")) for one in usages),
+            "output_tokens": sum(
+                _number(usage.get("output_tokens")) for usage in usages
+            ),
         }
     elif usages:
         merged["usage"] = _responses_usage(usages)
@@ -507,7 +517,7 @@ def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
 
 def _merge_gemini(bodies: Sequence[Any]) -> Any:
     """Merge whole answers; a stream that came as one JSON array is answered as an array again."""
-    whole = [
+    whole_bodies = [
         gemini.encode_reply(gemini.decode_reply(body))
         if isinstance(body, list)
         else body
@@ -515,18 +525,18 @@ def _merge_gemini(bodies: Sequence[Any]) -> Any:
     ]
     parts = [
         part
-        for body in whole
+        for body in whole_bodies
         for part in gemini_parts(body)
         if not is_gemini_recall(part)
     ]
     merged = (
-        with_gemini_parts(whole[-1], gemini.merge_parts(parts))
-        if whole[-1].get("candidates")
-        else whole[-1]
+        with_gemini_parts(whole_bodies[-1], gemini.merge_parts(parts))
+        if whole_bodies[-1].get("candidates")
+        else whole_bodies[-1]
     )
     usages = [
         body["usageMetadata"]
-        for body in whole
+        for body in whole_bodies
         if isinstance(body.get("usageMetadata"), dict)
     ]
     if usages:
@@ -552,23 +562,23 @@ def _merge_chat(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     message: dict[str, Any] = {}
     for choice in choices:
         for key, value in choice["message"].items():
-            before = message.get(key)
+            earlier_value = message.get(key)
             if (
                 key == "content"
-                and isinstance(before, str)
-                and before
+                and isinstance(earlier_value, str)
+                and earlier_value
                 and isinstance(value, str)
                 and value
             ):
-                message[key] = f"{before}{_GAP}{value}"
+                message[key] = f"{earlier_value}{_GAP}{value}"
             elif (
                 key in ("reasoning", "reasoning_content")
-                and isinstance(before, str)
+                and isinstance(earlier_value, str)
                 and isinstance(value, str)
             ):
-                message[key] = before + value
-            elif isinstance(before, list) and isinstance(value, list):
-                message[key] = [*before, *value]
+                message[key] = earlier_value + value
+            elif isinstance(earlier_value, list) and isinstance(value, list):
+                message[key] = [*earlier_value, *value]
             elif value is not None or key not in message:
                 message[key] = value
     calls = [

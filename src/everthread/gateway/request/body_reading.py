@@ -115,8 +115,8 @@ class _BodyReading:
 
     @property
     def new_bytes(self) -> int:
-        known = 0 if self._match is None else self._match.size
-        return len(self._plain) - known
+        known_bytes = 0 if self._match is None else self._match.size
+        return len(self._plain) - known_bytes
 
     def find_known(self, plain: bytes) -> None:
         """Find what is known of a decoded body."""
@@ -126,19 +126,19 @@ class _BodyReading:
             self._match = locator.reader.find_known(locator.origin, plain)
 
     def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
-        plain = decode_body(self._raw, encoding, max_bytes)
-        if plain is None:
+        decoded_body = decode_body(self._raw, encoding, max_bytes)
+        if decoded_body is None:
             excess = "its body cannot be decoded here"
             return RequestBody(self._raw, None, OuterFields(b""), excess=excess)
-        self.find_known(add_path(path, plain))
+        self.find_known(add_path(path, decoded_body))
         return self.read()
 
     def read(self) -> RequestBody:
         """Locate the fields and messages of a decoded body."""
         outline = self._locate()
         sliced = None if outline is None else outline.sliced
-        known = 0 if outline is None else outline.known_bytes
-        outer = OuterFields(self._plain, sliced, known)
+        known_bytes = 0 if outline is None else outline.known_bytes
+        outer = OuterFields(self._plain, sliced, known_bytes)
         check_model_name(outer.model)
         excess = _find_excess(self._raw, self._plain, outer)
         return RequestBody(self._raw, self._plain, outer, outline, excess)
@@ -152,15 +152,15 @@ class _BodyReading:
         return locator.reader.locate(locator.origin, self._plain, self._match)
 
 
-def _find_excess(raw: bytes, plain: bytes, outer: OuterFields) -> str:
+def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     """Return why reading a request would cost too much; empty if it would not."""
-    if len(plain) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
+    if len(body) > MAX_SWELL * len(raw) + MAX_SWELL_FREE_BYTES:
         return f"its body is more than {MAX_SWELL} times as large as it came"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
     # A tenth of what `count` takes.
-    objects = len(plain) - len(plain.replace(b"{", b""))
-    if objects > MAX_MESSAGES and plain.count(b'"role"') > MAX_MESSAGES:
+    objects = len(body) - len(body.replace(b"{", b""))
+    if objects > MAX_MESSAGES and body.count(b'"role"') > MAX_MESSAGES:
         return f"it has more than {MAX_MESSAGES:,} messages"
     if objects > MAX_OBJECTS:
         return f"it has more than {MAX_OBJECTS:,} objects"

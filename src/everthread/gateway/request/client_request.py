@@ -55,12 +55,14 @@ class ClientRequest:
     """Why the request is left alone: the provider keeps or changes the history itself; empty if it does not."""
 
     def __post_init__(self) -> None:
-        read = self.read
-        elements = read.sliced.elements
-        if read.first or read.trailing:
-            elements = elements[read.first : len(elements) - read.trailing]
+        parsed_request = self.read
+        elements = parsed_request.sliced.elements
+        if parsed_request.first or parsed_request.trailing:
+            elements = elements[
+                parsed_request.first : len(elements) - parsed_request.trailing
+            ]
         self.elements = elements
-        self.unmanaged_reason = find_unmanaged_reason(read.sliced)
+        self.unmanaged_reason = find_unmanaged_reason(parsed_request.sliced)
         self.frame = self._read_frame()
         self.sent = self._read_history()
 
@@ -97,24 +99,24 @@ class ClientRequest:
 
     def _read_history(self) -> SentHistory:
         incoming = self.incoming
-        read = self.read
-        fields = read.sliced.fields
+        parsed_request = self.read
+        fields = parsed_request.sliced.fields
         client = read_client(incoming.headers, fields)
         elements = self.elements
 
-        def restore(covered: int) -> Mapping[int, Any]:
-            return restore_readings(read.sliced.body, elements, covered)
+        def restore(covered_count: int) -> Mapping[int, Any]:
+            return restore_readings(parsed_request.sliced.body, elements, covered_count)
 
         return SentHistory(
             Family(incoming.tenant, scope_of(incoming.headers, fields)),
-            read.history,
+            parsed_request.history,
             messages=elements,
             values=Values(elements),
-            sizes=read.sizes,
+            sizes=parsed_request.sizes,
             client=client,
-            kind=thread_kind(client, has_tools=bool(read.frame.tools)),
+            kind=thread_kind(client, has_tools=bool(parsed_request.frame.tools)),
             replacement=self._find_replacement(),
-            is_single=read.sliced.single,
+            is_single=parsed_request.sliced.single,
             restore=restore,
         )
 
@@ -213,8 +215,8 @@ def _requested_cap(fields: Mapping[str, Any]) -> int | None:
 
 def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     """Return the tokens that the client set aside for thinking."""
-    stated = fields.get("thinking")
-    tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
+    option = fields.get("thinking")
+    tokens = option.get("budget_tokens") if isinstance(option, dict) else None
     if api == "gemini":
         settings = field_object(fields, "generationConfig") or {}
         thinking = field_object(settings, "thinkingConfig")
@@ -226,14 +228,14 @@ def _drops_history(edits: Any) -> bool:
     """Return whether the client asks the provider to compact or clear; keeping all thinking changes nothing."""
     if not edits:
         return False
-    listed = edits.get("edits") if isinstance(edits, dict) else edits
-    if not isinstance(listed, list):
+    edit_list = edits.get("edits") if isinstance(edits, dict) else edits
+    if not isinstance(edit_list, list):
         return True
     return not all(
         isinstance(edit, dict)
         and str(edit.get("type", "")).startswith("clear_thinking")
         and edit.get("keep") == "all"
-        for edit in listed
+        for edit in edit_list
     )
 
 

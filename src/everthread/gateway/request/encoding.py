@@ -81,16 +81,16 @@ class _Members:
     def feed(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
         for start in range(0, len(data), _PIECE_BYTES):
-            rest = data[start : start + _PIECE_BYTES]
-            while rest:
+            undecoded_bytes = data[start : start + _PIECE_BYTES]
+            while undecoded_bytes:
                 if self._member.eof and not self._feed_next():
                     break
-                piece = self._decompress(rest)
+                piece = self._decompress(undecoded_bytes)
                 self._remaining -= len(piece)
                 if self._remaining < 0:
                     raise body_too_large()
                 pieces.append(piece)
-                rest = self._member.unused_data
+                undecoded_bytes = self._member.unused_data
         return b"".join(pieces)
 
     def _feed_next(self) -> bool:
@@ -159,7 +159,7 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
     if reader is None:
         return None
     try:
-        plain = reader.feed(body)
+        decoded_body = reader.feed(body)
     except UNREADABLE:
         return None
-    return plain if reader.complete or not body else None
+    return decoded_body if reader.complete or not body else None

@@ -223,12 +223,12 @@ def check_values(raw: bytes, subject: str) -> None:
 
 def _has_more_values(body: bytes, most: int) -> bool:
     """Return whether a body has more commas outside of its strings, rounded to thousands."""
-    at = 0
+    position = 0
     for _ in range(most // _VALUES_AT_ONCE + 1):
-        found = _SOME_VALUES.match(body, at)
-        if found is None:
+        match = _SOME_VALUES.match(body, position)
+        if match is None:
             return False
-        at = found.end()
+        position = match.end()
     return True
 
 
@@ -242,11 +242,11 @@ def slice_body(body: bytes, api: Api, known: KnownParts | None = None) -> Sliced
     layout = BodyLayout(reader.fields, reader.spans, reader.starts, reader.ends)
     if reader.has_list:
         return SlicedBody(body, layout, Elements(body, layout))
-    listed = reader.listed
-    text = reader.fields.get(listed)
+    list_name = reader.listed
+    text = reader.fields.get(list_name)
     if api != "openai_responses" or not isinstance(text, str):
-        raise WireError(f"the request has no list `{listed}`")
-    start, end = reader.spans[listed]
+        raise WireError(f"the request has no list `{list_name}`")
+    start, end = reader.spans[list_name]
     only = Element(body, start, end, {"role": "user", "content": text})
     return SlicedBody(body, layout, (only,), single=True)
 
@@ -255,12 +255,12 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
     """Return the body with some of its stretches replaced; the stretches do not overlap."""
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
-    at = 0
+    position = 0
     for start, end, new in sorted(changes):
-        pieces.append(view[at:start])
+        pieces.append(view[position:start])
         pieces.append(new.encode())
-        at = end
-    pieces.append(view[at:])
+        position = end
+    pieces.append(view[position:])
     return b"".join(pieces)
 
 
@@ -281,8 +281,8 @@ class _Reader:
 
     def read(self) -> None:
         fields = _decode_fields(self.body)
-        at = _expect(self.body, _skip_blank(self.body, 0), b"{")
-        self._read_fields(fields, at)
+        position = _expect(self.body, _skip_blank(self.body, 0), b"{")
+        self._read_fields(fields, position)
 
     def read_rest(self, known: KnownParts) -> None:
         """Read the messages after the known ones, and the fields after the list unless these are known too."""
@@ -290,62 +290,62 @@ class _Reader:
         self.starts = layout.starts[: known.count]
         self.ends = layout.ends[: known.count]
         start = layout.spans[self.listed][0]
-        at = self._after_element(self.ends[-1])
-        if known.tail and self._read_middle(known, start, at):
+        position = self._after_element(self.ends[-1])
+        if known.tail and self._read_middle(known, start, position):
             return
         for name, span in layout.spans.items():
             if span[0] < start:
                 self.spans[name] = span
                 self.fields[name] = layout.fields[name]
-        if self.body[at - 1 : at] == b"]":
-            self._close_list(start, at)
-            self._read_fields_after(at)
+        if self.body[position - 1 : position] == b"]":
+            self._close_list(start, position)
+            self._read_fields_after(position)
             return
-        fields = _decode_fields(b'{"":[' + self.body[at:])
+        fields = _decode_fields(b'{"":[' + self.body[position:])
         following = _decode_list(fields.pop("", msgspec.Raw(b"null")))
         if not following:
             raise WireError(
-                f"the request is no JSON at byte {at}: a message must follow a comma"
+                f"the request is no JSON at byte {position}: a message must follow a comma"
             )
-        at = self._read_elements(start, at, following)
-        self._read_fields(fields, at, is_first=False)
+        position = self._read_elements(start, position, following)
+        self._read_fields(fields, position, is_first=False)
 
-    def _read_middle(self, known: KnownParts, start: int, at: int) -> bool:
+    def _read_middle(self, known: KnownParts, start: int, position: int) -> bool:
         """Read the messages between the known parts; return False if these do not fit together."""
         end = len(self.body) - known.tail
         if self.body[end - 1 : end] != b"]":
             return False
-        if at != end:
+        if position != end:
             try:
-                following = _LIST.decode(b"[" + self.body[at:end])
+                following = _LIST.decode(b"[" + self.body[position:end])
             except UNREADABLE:
                 return False
             if not following:
                 return False
-            self._read_elements(start, at, following)
+            self._read_elements(start, position, following)
         layout = known.layout
-        moved = end - layout.spans[self.listed][1]
+        shift = end - layout.spans[self.listed][1]
         self.fields = layout.fields
         self.spans = {
-            name: span if span[0] < start else (span[0] + moved, span[1] + moved)
+            name: span if span[0] < start else (span[0] + shift, span[1] + shift)
             for name, span in layout.spans.items()
         }
         self._close_list(start, end)
         return True
 
-    def _read_fields_after(self, at: int) -> None:
+    def _read_fields_after(self, position: int) -> None:
         """Read the fields after the list, of which nothing is decoded yet."""
-        next_at = _skip_blank(self.body, at)
-        has_more = self.body[next_at : next_at + 1] == b","
-        fields = _decode_fields(b"{" + self.body[next_at + has_more :])
+        next_position = _skip_blank(self.body, position)
+        has_more = self.body[next_position : next_position + 1] == b","
+        fields = _decode_fields(b"{" + self.body[next_position + has_more :])
         if has_more and not fields:
             raise WireError(
-                f"the request is no JSON at byte {next_at}: something must follow a comma"
+                f"the request is no JSON at byte {next_position}: something must follow a comma"
             )
-        self._read_fields(fields, at, is_first=False)
+        self._read_fields(fields, position, is_first=False)
 
     def _read_fields(
-        self, fields: dict[str, msgspec.Raw], at: int, *, is_first: bool = True
+        self, fields: dict[str, msgspec.Raw], position: int, *, is_first: bool = True
     ) -> None:
         """Find where these fields are, up to the end of the body. Refuse a field that is given twice."""
         body = self.body
@@ -353,9 +353,9 @@ class _Reader:
             raise ExcessError(f"it has more than {MAX_FIELDS:,} fields")
         for key, raw in fields.items():
             if not is_first:
-                at = _expect(body, _skip_blank(body, at), b",")
+                position = _expect(body, _skip_blank(body, position), b",")
             is_first = False
-            match = _KEY.match(body, _skip_blank(body, at))
+            match = _KEY.match(body, _skip_blank(body, position))
             if match is None or key in self.spans:
                 raise WireError(
                     f"the request has no usable field {key!r}: a name that is no string, or given twice"
@@ -363,33 +363,39 @@ class _Reader:
             start = match.end()
             if key == self.listed and body[start : start + 1] == b"[":
                 first = _skip_blank(body, start + 1)
-                at = self._read_elements(start, first, _decode_list(raw))
+                position = self._read_elements(start, first, _decode_list(raw))
                 continue
-            at = start + len(memoryview(raw))
-            check_values(body[start:at], f"its field `{key[:50]}` has")
-            self.fields[key] = decode_value(body[start:at])
-            self.spans[key] = (start, at)
-        if _skip_blank(body, _expect(body, _skip_blank(body, at), b"}")) != len(body):
+            position = start + len(memoryview(raw))
+            check_values(body[start:position], f"its field `{key[:50]}` has")
+            self.fields[key] = decode_value(body[start:position])
+            self.spans[key] = (start, position)
+        if _skip_blank(body, _expect(body, _skip_blank(body, position), b"}")) != len(
+            body
+        ):
             raise WireError("the request continues after its end")
 
-    def _read_elements(self, start: int, at: int, elements: list[msgspec.Raw]) -> int:
-        """Record the positions of the messages, the first of which begins at `at`; return the end of the list."""
+    def _read_elements(
+        self, start: int, position: int, elements: list[msgspec.Raw]
+    ) -> int:
+        """Record the positions of the messages, the first of which begins at `position`; return the end of the list."""
         if len(self.starts) + len(elements) > _MAX_ELEMENTS:
             raise ExcessError(f"it has more than {_MAX_ELEMENTS:,} messages")
         for raw in elements:
-            end = at + len(memoryview(raw))
-            if end - at > _MAX_VALUES:
-                check_values(self.body[at:end], "one of its messages has")
-            self.starts.append(at)
+            end = position + len(memoryview(raw))
+            if end - position > _MAX_VALUES:
+                check_values(self.body[position:end], "one of its messages has")
+            self.starts.append(position)
             self.ends.append(end)
-            at = self._after_element(end)
-        return self._close_list(start, at if elements else at + 1)
+            position = self._after_element(end)
+        return self._close_list(start, position if elements else position + 1)
 
-    def _after_element(self, at: int) -> int:
+    def _after_element(self, position: int) -> int:
         """Return the start of the message after one that ends here; after the last one, the end of the list."""
-        match = _AFTER_ELEMENT.match(self.body, at)
+        match = _AFTER_ELEMENT.match(self.body, position)
         if match is None:
-            raise WireError(f"the request is no JSON at byte {at}: ',' is missing")
+            raise WireError(
+                f"the request is no JSON at byte {position}: ',' is missing"
+            )
         return match.end() if match[1] == b"," else match.end(1)
 
     def _close_list(self, start: int, end: int) -> int:
@@ -423,15 +429,17 @@ def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
         raise WireError(f"the request's messages are no JSON: {error}") from None
 
 
-def _skip_blank(body: bytes, at: int) -> int:
-    if body[at : at + 1] > b" ":
-        return at
-    match = _BLANK.match(body, at)
-    return match.end() if match else at
+def _skip_blank(body: bytes, position: int) -> int:
+    if body[position : position + 1] > b" ":
+        return position
+    match = _BLANK.match(body, position)
+    return match.end() if match else position
 
 
-def _expect(body: bytes, at: int, sign: bytes) -> int:
-    if body[at : at + 1] != sign:
-        missing = sign.decode()
-        raise WireError(f"the request is no JSON at byte {at}: {missing!r} is missing")
-    return at + 1
+def _expect(body: bytes, position: int, sign: bytes) -> int:
+    if body[position : position + 1] != sign:
+        sign_text = sign.decode()
+        raise WireError(
+            f"the request is no JSON at byte {position}: {sign_text!r} is missing"
+        )
+    return position + 1

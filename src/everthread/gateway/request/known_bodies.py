@@ -142,17 +142,19 @@ class KnownBodies:
         """Find the body that has most messages in common with this one; None if none has any."""
         with self._lock:
             threads = list(self._threads.get(_key_of(origin, body), ()))
-        best: BodyMatch | None = None
+        best_match: BodyMatch | None = None
         for thread in threads[: -MAX_CANDIDATES - 1 : -1]:
-            known = self._bodies.find(thread)
-            if known is None:
+            known_body = self._bodies.find(thread)
+            if known_body is None:
                 continue
-            match = _match(known, origin.api, body)
-            if match and (best is None or match.parts.count > best.parts.count):
-                best = match
-            if match and match.parts.count == len(known.layout.ends):
+            match = _match(known_body, origin.api, body)
+            if match and (
+                best_match is None or match.parts.count > best_match.parts.count
+            ):
+                best_match = match
+            if match and match.parts.count == len(known_body.layout.ends):
                 break  # nothing can have more in common than the whole
-        return best
+        return best_match
 
     def keep(self, origin: BodyOrigin, known: KnownBody) -> None:
         """Keep the last body of a thread in place of the one before."""
@@ -187,16 +189,18 @@ def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
     return origin, body[start.end() : start.end() + FIRST_BYTES]
 
 
-def _match(known: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
+def _match(known_body: KnownBody, api: Api, body: bytes) -> BodyMatch | None:
     """Return how far a body agrees with a known one; None if not even in the first message."""
-    layout = known.layout
-    shared = count_shared_bytes(known.body, body)
-    count = layout.count_complete(known.body, shared)
+    layout = known_body.layout
+    shared_bytes = count_shared_bytes(known_body.body, body)
+    count = layout.count_complete(known_body.body, shared_bytes)
     if count == 0:
         return None
-    tail = memoryview(known.body)[layout.spans[LIST_FIELD[api]][1] :]
+    tail = memoryview(known_body.body)[layout.spans[LIST_FIELD[api]][1] :]
     has_tail = len(body) - len(tail) > layout.ends[count - 1] and body.endswith(tail)
-    return BodyMatch(known, KnownParts(layout, count, len(tail) if has_tail else 0))
+    return BodyMatch(
+        known_body, KnownParts(layout, count, len(tail) if has_tail else 0)
+    )
 
 
 def count_shared_bytes(one: bytes, other: bytes) -> int:

@@ -132,23 +132,27 @@ def _outer_spans(body: bytes) -> Spans | None:
         return None
     if len(fields) > MAX_FIELDS:
         return None
-    at = len(body) - len(body.lstrip())
+    position = len(body) - len(body.lstrip())
     spans: Spans = {}
     sign = b"{"
     for key, raw in fields.items():
-        match = _OUTER_KEY.match(body, at + 1) if body[at : at + 1] == sign else None
+        match = (
+            _OUTER_KEY.match(body, position + 1)
+            if body[position : position + 1] == sign
+            else None
+        )
         # A key that is spelt with escapes is looked at more closely.
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
             return None
         start = match.end()
         end = start + len(memoryview(raw))
-        after = _AFTER_VALUE.match(body, end)
-        if after is None or not body.startswith(memoryview(raw), start):
+        following_match = _AFTER_VALUE.match(body, end)
+        if following_match is None or not body.startswith(memoryview(raw), start):
             return None
         spans[key] = (start, end)
-        at = after.start(1)
+        position = following_match.start(1)
         sign = b","
-    is_end = body[at : at + 1] == b"}" and not body[at + 1 :].strip()
+    is_end = body[position : position + 1] == b"}" and not body[position + 1 :].strip()
     return spans if not fields or is_end else None
 
 
@@ -157,22 +161,24 @@ def _refuse_doubles(body: bytes, *, is_excessive: bool) -> None:
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
         raise _duplicate(json.loads(b'"' + escaped[1] + b'"'))
-    doubtful = [name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1]
-    if not doubtful:
+    doubtful_names = [
+        name for name in _WEIGHTY if body.count(b'"%s"' % name.encode()) > 1
+    ]
+    if not doubtful_names:
         return
     if is_excessive:  # to look closely would take seconds
-        raise _duplicate(doubtful[0])
-    outermost: list[tuple[str, Any]] = []
+        raise _duplicate(doubtful_names[0])
+    outermost_pairs: list[tuple[str, Any]] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:
-        outermost[:] = pairs  # the outermost object is the last to be complete
+        outermost_pairs[:] = pairs  # the outermost object is the last to be complete
 
     try:
         json.loads(body, object_pairs_hook=keep)
     except (ValueError, RecursionError):
         return  # not JSON: the upstream says so
-    names = [name for name, _ in outermost]
-    for name in doubtful:
+    names = [name for name, _ in outermost_pairs]
+    for name in doubtful_names:
         if names.count(name) > 1:
             raise _duplicate(name)
 
@@ -190,12 +196,12 @@ def peek_field(body: bytes, name: str) -> Field | None:
     key = b'"%s"' % name.encode()
     end = len(body)
     tries = 0
-    while (at := body.rfind(key, 0, end)) >= 0:
-        end = at
-        match = _VALUE.match(body, at + len(key))
-        if match is None or body[at - 1 : at] == b"\\":
+    while (position := body.rfind(key, 0, end)) >= 0:
+        end = position
+        match = _VALUE.match(body, position + len(key))
+        if match is None or body[position - 1 : position] == b"\\":
             continue
-        if _is_outermost(body, at):
+        if _is_outermost(body, position):
             return _read_at(body, match.end())
         tries += 1
         if tries == MAX_TRIES:
@@ -203,10 +209,10 @@ def peek_field(body: bytes, name: str) -> Field | None:
     return None
 
 
-def _is_outermost(body: bytes, at: int) -> bool:
-    if at < len(body) // 2:
-        return _parses(body[:at] + b'"":0}')
-    return _parses(b"{" + body[at:])
+def _is_outermost(body: bytes, position: int) -> bool:
+    if position < len(body) // 2:
+        return _parses(body[:position] + b'"":0}')
+    return _parses(b"{" + body[position:])
 
 
 def _parses(text: bytes) -> bool:
@@ -222,11 +228,11 @@ def _parses(text: bytes) -> bool:
         return False
 
 
-def _read_at(body: bytes, at: int) -> Field | None:
+def _read_at(body: bytes, position: int) -> Field | None:
     """Return the value at a place. Only scalars and small objects are asked for: a thousand bytes hold them."""
-    text = body[at : at + 1_000].decode("utf-8", "ignore")
+    text = body[position : position + 1_000].decode("utf-8", "ignore")
     try:
-        return Field(_DECODER.raw_decode(text)[0], at)
+        return Field(_DECODER.raw_decode(text)[0], position)
     except (ValueError, RecursionError):
         return None
 

@@ -184,9 +184,9 @@ def conversation_at(path: str) -> Api | None:
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
     """Raise `Refused` if a credential header occurs twice: the upstream might use the other one."""
-    shown: dict[bytes, bytes] = {}
+    credentials: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in _CREDENTIAL_NAMES and shown.setdefault(name, value) != value:
+        if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
             words = f"The header `{name.decode()}` is there twice with different values; send it once."
             raise Refused(400, "duplicate_credential", words)
 

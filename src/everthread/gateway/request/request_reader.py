@@ -140,8 +140,12 @@ class RequestReader:
         if match is None or match.known.first >= match.parts.count:
             first = leading_system(sliced.elements)
             trailing = trailing_system(sliced.elements, first)
-            holds = frozenset(word for word in WATCHED_WORDS if word.encode() in body)
-            return BodyOutline(origin, sliced, first, trailing, None, holds=holds)
+            watched_words = frozenset(
+                word for word in WATCHED_WORDS if word.encode() in body
+            )
+            return BodyOutline(
+                origin, sliced, first, trailing, None, holds=watched_words
+            )
         first = match.known.first
         trailing = trailing_system(sliced.elements, first)
         elements = sliced.elements[first : len(sliced.elements) - trailing]
@@ -160,11 +164,11 @@ class RequestReader:
         body = outline.sliced.body
         is_long = outline.match is None and len(body) >= MIN_BYTES_ELSEWHERE
         if is_long and self._elsewhere is not None:
-            read: ParsedRequest | None = await self._elsewhere(
+            parsed_request: ParsedRequest | None = await self._elsewhere(
                 read_body, outline.origin, body
             )
-            if read is not None:
-                return replace(read, sliced=outline.sliced)
+            if parsed_request is not None:
+                return replace(parsed_request, sliced=outline.sliced)
         return await run_in_thread_if_large(
             outline.new_bytes, lambda: self.read_now(outline)
         )
@@ -190,16 +194,20 @@ class RequestReader:
 
     def read_history(self, outline: BodyOutline, length: int) -> History:
         """Return the history of the first messages."""
-        known = build_history(())
+        known_history = build_history(())
         if outline.match is not None:
-            known = outline.match.known.history.until(min(outline.shared, length))
-        new = outline.elements[len(known) : length]
+            known_history = outline.match.known.history.until(
+                min(outline.shared, length)
+            )
+        new_elements = outline.elements[len(known_history) : length]
         api = outline.origin.api
-        return known.extend([self._identities.read(api, element) for element in new])
+        return known_history.extend(
+            [self._identities.read(api, element) for element in new_elements]
+        )
 
     def remember(self, thread: str, outline: BodyOutline, read: ParsedRequest) -> None:
         """Keep the body as the last one of its thread."""
-        known = KnownBody(
+        known_body = KnownBody(
             thread,
             read.sliced.body,
             layout=read.sliced.layout,
@@ -210,18 +218,18 @@ class RequestReader:
             frame_tokens=read.frame_tokens,
             holds=read.holds,
         )
-        self._bodies.keep(outline.origin, known)
+        self._bodies.keep(outline.origin, known_body)
 
     def _count_sizes(
         self, outline: BodyOutline, history: History, model: str
     ) -> list[int]:
         """Return the tokens of each message."""
-        known: list[int] = []
+        known_sizes: list[int] = []
         match = outline.match
         if match is not None and match.known.frame.model == model:
-            known = match.known.sizes[: outline.shared]
-        count = len(known)
-        return known + self._sizes.pieces(
+            known_sizes = match.known.sizes[: outline.shared]
+        count = len(known_sizes)
+        return known_sizes + self._sizes.pieces(
             outline.origin.api,
             model,
             pieces=history.pieces[count:],
@@ -236,12 +244,16 @@ class RequestReader:
         api = outline.origin.api
         sliced = outline.sliced
         start, end = sliced.spans[LIST_FIELD[api]]
-        leading = sliced.elements[: outline.first]
-        parts = [sliced.body[:start], sliced.body[end:], *(one.raw for one in leading)]
+        system_elements = sliced.elements[: outline.first]
+        parts = [
+            sliced.body[:start],
+            sliced.body[end:],
+            *(element.raw for element in system_elements),
+        ]
         key = _digest(api.encode(), *parts)
         entry = self._frames.find(key)
         if entry is None:
-            frame = _decode_frame(api, sliced, leading)
+            frame = _decode_frame(api, sliced, system_elements)
             counter = TokenCounter(frame.model)
             tokens = counter.request(
                 frame.messages, system=frame.system, tools=frame.tools
@@ -260,9 +272,9 @@ class RequestReader:
 def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
     """Read a body in another process; the result is without the body."""
     reader = RequestReader(SizeCache())
-    read = reader.read_now(reader.locate(origin, body, None))
+    parsed_request = reader.read_now(reader.locate(origin, body, None))
     layout = BodyLayout({}, {}, array("Q"), array("Q"))
-    return replace(read, sliced=SlicedBody(b"", layout, ()))
+    return replace(parsed_request, sliced=SlicedBody(b"", layout, ()))
 
 
 def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
@@ -276,24 +288,24 @@ def _find_words(body: bytes, match: BodyMatch) -> frozenset[str]:
 
 def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
     """Count the messages at the start that are those of the known body, apart from their cache marks."""
-    known = match.known
-    most = min(len(elements), len(known.history))
-    count = min(match.parts.count - known.first, most)
-    while count < most:
-        start = known.layout.starts[known.first + count]
-        end = known.layout.ends[known.first + count]
-        if not _is_same_apart_from_marks(known.body[start:end], elements[count]):
+    known_body = match.known
+    max_count = min(len(elements), len(known_body.history))
+    count = min(match.parts.count - known_body.first, max_count)
+    while count < max_count:
+        start = known_body.layout.starts[known_body.first + count]
+        end = known_body.layout.ends[known_body.first + count]
+        if not _is_same_apart_from_marks(known_body.body[start:end], elements[count]):
             break
         count += 1
     return count
 
 
-def _is_same_apart_from_marks(before: bytes, element: Element) -> bool:
-    if before == element.raw:
+def _is_same_apart_from_marks(known_bytes: bytes, element: Element) -> bool:
+    if known_bytes == element.raw:
         return True
-    if not any(b'"cache_control"' in raw for raw in (before, element.raw)):
+    if not any(b'"cache_control"' in raw for raw in (known_bytes, element.raw)):
         return False
-    return bool(_drop_marks(decode_value(before)) == _drop_marks(element.value))
+    return bool(_drop_marks(decode_value(known_bytes)) == _drop_marks(element.value))
 
 
 def _drop_marks(value: Any) -> Any:
