@@ -111,7 +111,7 @@ def _rules_survive_fixture() -> Callable[..., None]:
 
 @pytest.fixture
 def prefix_watch() -> Iterator[PrefixWatch]:
-    """A listener for conversations (`open_conversation(…, listener=prefix_watch)`), checked at the end of the test."""
+    """A listener (`open_conversation(…, listener=prefix_watch)`): the test fails if a request changes its prefix."""
     from everthread.testing import PrefixWatch
 
     watch = PrefixWatch()

@@ -232,7 +232,7 @@ class CutPlan:
         )
 
     def unchanged(self, why: str) -> Compaction:
-        """Return the input itself, and why."""
+        """Return the input as the result, with the reason why nothing changed."""
         return Compaction(
             messages=self.messages,
             summary="",
@@ -420,7 +420,7 @@ class CutPlanner:
     def _find_middle(
         self, cut: Cut, permanent: PermanentMessages
     ) -> dict[int, Message]:
-        """Return the messages to cover, by index, without earlier summaries."""
+        """Return the messages that the summary replaces, by index, without earlier summaries."""
         excluded_indices = permanent.uncovered | {cut.kept_user}
         facts = self.history.facts
         return {

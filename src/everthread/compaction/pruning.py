@@ -287,7 +287,7 @@ def _fit_line(text: str, write_line: Callable[..., str | None], end: str) -> str
 
 
 def drop_media(content: Any) -> tuple[Any, int]:
-    """Replace every image and every large part without text in a result's content. Return it and the number."""
+    """Replace images and large parts without text by placeholders; return the content and how many were replaced."""
     if not isinstance(content, list):
         return content, 0
     slim_parts = [part if part_text(part) else _slim_media(part) for part in content]

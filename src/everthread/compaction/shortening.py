@@ -109,7 +109,7 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
 
 
 def shorten(text: str, tokens: int, room: int, *, cite: bool = True) -> str:
-    """Return the text in about `room` tokens; it has `tokens`. With `cite` it names the stored whole."""
+    """Cut a text of `tokens` tokens to about `room`. With `cite` the result says where the whole text is stored."""
     chars_per_token = len(text) / max(tokens, 1)
     if cite and room >= MIN_BLOCK_TOKENS:
         return make_persisted_block(

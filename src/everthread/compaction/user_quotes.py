@@ -150,8 +150,8 @@ class Rarity:
         return total
 
     def _weigh(self, word: str) -> float:
-        rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
-        self._weights[word] = rare + (1.5 if word[0].isdigit() else 0.0)
+        rarity = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
+        self._weights[word] = rarity + (1.5 if word[0].isdigit() else 0.0)
         return self._weights[word]
 
 

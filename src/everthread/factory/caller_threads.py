@@ -29,7 +29,7 @@ async def make_caller_setup(
     window: Callable[[Api, str, str, str], Awaitable[int]],
     listener: Listener,
 ) -> CallerSetup:
-    """Return what the threads of callers need, with the configured engine in a thread of this process."""
+    """Return the parts that callers' conversations need; the configured engine runs in this process."""
     from everthread.thread.caller.caller_setup import CallerSetup
 
     engine = EngineChoice.from_config(config)

@@ -142,7 +142,7 @@ def leading_system(elements: Sequence[Element]) -> int:
     return len(elements)
 
 
-def trailing_system(elements: Sequence[Element], first: int) -> int:
+def count_trailing_system(elements: Sequence[Element], first: int) -> int:
     """Count the system reminders at the end, which clients renew with each request."""
     count = 0
     while len(elements) - count > first + 1:

@@ -411,7 +411,7 @@ AWAY_PAUSE_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _ReadJob:
-    """Something to read, and how far it got."""
+    """A read of the database that a thread runs, and whether the thread has begun it or the caller has given it up."""
 
     work: Callable[[Tx], Any]
     is_reached: bool = False

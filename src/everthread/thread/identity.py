@@ -26,7 +26,7 @@ Relation = Literal["new", "continues", "repeats", "branches"]
 """Relation of a history to a thread: it shares nothing with it, extends it, is part of
 it, or leaves it at an earlier message."""
 
-_RUN_WORDS = 6
+_WORDS_PER_RUN = 6
 MIN_REPEATED_RUNS = 20
 _MIN_REPEATED_SHARE = 0.25
 """A summary that the client requested comes back nearly whole.
@@ -171,7 +171,7 @@ def repeats_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
 
 def _word_runs(text: str) -> set[tuple[str, ...]]:
     words = _WORD.findall(text.lower())
-    return set(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False))
+    return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))
 
 
 # A part of a conversation

@@ -13,7 +13,7 @@ from typing import Literal
 import httpx2
 import typer
 
-from everthread.cli.commands.models import price_provider
+from everthread.cli.commands.models import provider_in_price_table
 from everthread.cli.options import AsJson
 from everthread.cli.output import indent_further_lines, print_json, print_text
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
@@ -107,8 +107,8 @@ def check_home() -> CheckResult:
         return CheckResult(
             "home", "broken", f"{folder}: {blocked} cannot be written", advice
         )
-    is_new = " (created on first use)" if not folder.exists() else ""
-    return CheckResult("home", "good", f"{folder}{is_new}")
+    creation_note = " (created on first use)" if not folder.exists() else ""
+    return CheckResult("home", "good", f"{folder}{creation_note}")
 
 
 def _find_unwritable(folder: Path) -> Path | None:
@@ -316,7 +316,7 @@ def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
-    provider = price_provider(choice)
+    provider = provider_in_price_table(choice)
     source = describe_price_source(choice.model, time=now, provider=provider)
     prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:

@@ -48,7 +48,7 @@ from everthread.core.secrets.redaction import redact
 MAX_EXCESS = 1.5
 """A draft may exceed its room by this factor; it is cut then."""
 MIN_NODE_TOKENS = 40
-_FACTS = (DECISIONS, CRITICAL, FILES)
+_FACT_SECTIONS = (DECISIONS, CRITICAL, FILES)
 """Sections whose lines are meaningful by themselves, the most important first."""
 
 
@@ -246,7 +246,7 @@ class NodeWriter:
         for name, text in sections.items():
             remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
         completed_sections = dict(sections)
-        for name in _FACTS:
+        for name in _FACT_SECTIONS:
             remaining -= (
                 0 if completed_sections.get(name) else self.count(f"## {name}\n\n")
             )

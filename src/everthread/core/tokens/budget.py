@@ -150,7 +150,7 @@ class Budget:
 
     @property
     def summary_max(self) -> int:
-        """Maximum size of a summary: 5 % of the window up to 12,000; at least 2,000 or a quarter of T."""
+        """Maximum tokens of a summary: 5 % of the window up to 12,000; at least 2,000 or a quarter of the threshold."""
         return max(min(self.window * 5 // 100, 12_000), min(2_000, self.threshold // 4))
 
     @property

@@ -17,7 +17,7 @@ _STUB = re.compile(
 _MAX_STUB = 600
 _MAX_CHARS = 60_000
 """Maximum characters of a restored file; the model has to read a longer one again in parts."""
-_PATHS = ("file_path", "path", "filePath", "absolute_path", "filename")
+_PATH_ARGUMENTS = ("file_path", "path", "filePath", "absolute_path", "filename")
 _PARTS = ("offset", "limit")
 
 Reading = tuple[str, str, str]
@@ -85,7 +85,9 @@ def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
         arguments = json_value(raw) if isinstance(raw, str) else raw
         if not isinstance(arguments, dict):
             continue
-        path = next((arguments[key] for key in _PATHS if key in arguments), None)
+        path = next(
+            (arguments[key] for key in _PATH_ARGUMENTS if key in arguments), None
+        )
         if isinstance(path, str):
             part = str([arguments.get(name) for name in _PARTS])
             yield (

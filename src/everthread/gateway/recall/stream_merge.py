@@ -386,7 +386,7 @@ class MergedResponses(MergedStream):
 
 
 class MergedGemini(MergedStream):
-    """Chunks of Gemini's."""
+    """Merge the streams of several rounds of Gemini into one."""
 
     api: Api = "gemini"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.identify import leading_system, trailing_system
+from everthread.gateway.identify import count_trailing_system, leading_system
 from everthread.gateway.request.body_reading import run_in_thread_if_large
 from everthread.gateway.request.json_slices import (
     LIST_FIELD,
@@ -139,7 +139,7 @@ class RequestReader:
         sliced = slice_body(body, origin.api, match.parts if match else None)
         if match is None or match.known.first >= match.parts.count:
             first = leading_system(sliced.elements)
-            trailing = trailing_system(sliced.elements, first)
+            trailing = count_trailing_system(sliced.elements, first)
             watched_words = frozenset(
                 word for word in WATCHED_WORDS if word.encode() in body
             )
@@ -147,7 +147,7 @@ class RequestReader:
                 origin, sliced, first, trailing, None, holds=watched_words
             )
         first = match.known.first
-        trailing = trailing_system(sliced.elements, first)
+        trailing = count_trailing_system(sliced.elements, first)
         elements = sliced.elements[first : len(sliced.elements) - trailing]
         return BodyOutline(
             origin,

@@ -169,7 +169,7 @@ class CallerContext:
         return not self._call.sent.is_single
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
-        """Take over a longer rewrite that another request or process made; else make one."""
+        """Return a rewrite of the history: another process's if it covers more, else a new one."""
         newer = None if order.is_manual else await self._find_newer_rewrite()
         if newer is not None:
             return RewriteDraft(self._describe_adopted(newer), newer)

@@ -301,7 +301,7 @@ class CallerThreads:
     async def record_compaction(
         self, call: PreparedCall, outcome: Outcome, names: Sequence[str]
     ) -> None:
-        """Record compactions of the provider: a history may begin with one of these names from now on.
+        """Record compactions that the provider made. `names` identify them: a later history may begin with one of them.
 
         They are not stored as an answer: the conversation may continue without them.
         """

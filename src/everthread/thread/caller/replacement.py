@@ -36,7 +36,10 @@ def cover(
     *,
     most: int,
 ) -> Cover:
-    """Return the cover: keep the messages at the end that compaction left unchanged, at most `most`."""
+    """Return which of the sent messages the compacted ones replace.
+
+    Messages at the end that the compaction left unchanged, at most `most`, are not replaced.
+    """
     wire = encode_messages(api, compacted, model)
     tail = 0
     while tail < min(most, len(wire), len(sent)) and wire[-1 - tail] == sent[-1 - tail]:

@@ -366,12 +366,12 @@ class ThreadIndex:
         return None
 
     async def _list_end_points(
-        self, question: _Question, pasts: Sequence[History]
+        self, question: _Question, histories: Sequence[History]
     ) -> Sequence[ThreadLinkMatch]:
         """List the points at which one of these histories ends."""
         family = question.family
-        digests = [past.digest(len(past)) for past in pasts]
-        skeletons = [past.skeleton(len(past)) for past in pasts]
+        digests = [past.digest(len(past)) for past in histories]
+        skeletons = [past.skeleton(len(past)) for past in histories]
         if question.uses_memory:
             points = self._cache.list_last(family, [*digests, *skeletons])
             if points:
