@@ -132,12 +132,14 @@ _MODULES_OF_NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES_OF_NAMES:
-        raise AttributeError(f"module 'everthread' has no attribute {name!r}")
-    value = getattr(import_module(f"everthread.{_MODULES_OF_NAMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker must report unknown names
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES_OF_NAMES:
+            raise AttributeError(f"module 'everthread' has no attribute {name!r}")
+        value = getattr(import_module(f"everthread.{_MODULES_OF_NAMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
