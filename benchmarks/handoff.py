@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from benchmarks.shared import ROOT
 from benchmarks.table import Row, absent
 from everthread import TokenCounter, estimate_request_tokens
-from everthread.compaction.summary import NAMES
+from everthread.compaction.summary.sections import NAMES
 from everthread.core.messages import (
     Message,
     calls_of,

@@ -42,10 +42,10 @@ from everthread.errors import (
 
 if TYPE_CHECKING:
     from everthread.agent.loop import Agent
+    from everthread.compaction.compaction_result import Compaction
     from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import ContextEngine
     from everthread.compaction.registry import register_context_engine
-    from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
     from everthread.core.caching.claude_cache_marks import apply_cache_control
@@ -107,7 +107,7 @@ __all__ = [
 _MODULES_OF_NAMES = {
     "Agent": "agent.loop",
     "CanonicalUsage": "core.canonical_usage",
-    "Compaction": "compaction.summary",
+    "Compaction": "compaction.compaction_result",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
     "ContextEngine": "compaction.engine",

@@ -50,7 +50,7 @@ from everthread.cli.chat.terminal_view import (
 from everthread.cli.options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.cli.output import log_unexpected_error
 from everthread.compaction.engine import progress_text
-from everthread.compaction.summary import Verification
+from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
 from everthread.thread import events

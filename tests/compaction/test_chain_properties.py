@@ -11,18 +11,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summary import USER_WORDS, Compaction, parse_sections
-from everthread.compaction.summary_engine import SummaryEngine
-from everthread.compaction.user_quotes import (
+from everthread.compaction.summary.sections import USER_WORDS, parse_sections
+from everthread.compaction.summary.user_quotes import (
     NO_WORDS,
     UserMessage,
     entry_tokens,
     parse_words,
 )
+from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
 from everthread.core.messages import Message, text_of
 from everthread.core.outputs import OPENING_TAG

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.cutting.pruning import prune
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.pruning import prune
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.search.lookup import (
     Excerpt,

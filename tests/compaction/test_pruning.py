@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.pruning import CLEARED, LONG, prune
-from everthread.compaction.tool_calls import EFFECT_CHARS, MAX_ERRORS
+from everthread.compaction.cutting.pruning import CLEARED, LONG, prune
+from everthread.compaction.history.tool_calls import EFFECT_CHARS, MAX_ERRORS
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (

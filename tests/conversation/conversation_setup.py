@@ -11,7 +11,7 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply, Request
 from everthread.errors import ModelError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Conversation, open_conversation, open_store
-from everthread.compaction.summary import HANDOFF
+from everthread.compaction.summary.sections import HANDOFF
 from everthread.config import Config, parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request

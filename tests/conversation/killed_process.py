@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply

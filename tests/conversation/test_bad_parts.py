@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.errors import EngineError
 from everthread.testing import ScriptedModel

@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread import open_conversation, validate_messages
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import SummaryDraft
+from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.config import parse_config
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request

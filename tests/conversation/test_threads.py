@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from everthread import validate_messages
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.planning import CompactionInput, RefitInput
+from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.compaction.summarizers.chain import DeferredJournal
-from everthread.compaction.summary import (
-    Compaction,
+from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread import CanonicalUsage, ConfigError
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, Messages
 from everthread.core.transcript import (
     SUMMARY_END,

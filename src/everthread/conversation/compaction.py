@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
-from everthread.compaction.planning import CompactionInput, RefitInput
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.state import LEFT_OUT_TOOLS_KEY, ConversationState
 from everthread.conversation.summary_note import find_note, with_note, without_note

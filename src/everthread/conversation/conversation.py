@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
 from everthread.conversation.answers import Answer, AnswerRecorder
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.compaction import (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message

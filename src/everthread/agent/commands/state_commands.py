@@ -12,8 +12,8 @@ from everthread.agent.commands.dispatch import (
     join_paragraphs,
 )
 from everthread.agent.turn_events import CauseLog
+from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, name_author
-from everthread.compaction.tool_calls import REFUSED
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
 from everthread.core.search.lookup import moment

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from everthread.compaction.journal.entries import Entry
 from everthread.compaction.journal.journal import Journal, parse_journal
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     FILES,
@@ -30,8 +30,8 @@ from everthread.compaction.summary import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary_message import without_pins
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.summary.summary_message import without_pins
+from everthread.compaction.summary.user_quotes import Count
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,
