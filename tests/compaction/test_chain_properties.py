@@ -35,7 +35,7 @@ from everthread.core.transcript import (
     is_summary,
     latest_user_index,
     recognize_summaries,
-    spans,
+    split_into_spans,
     strip_summary_marks,
     summary_text,
     user_text,
@@ -161,7 +161,7 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
     kept = sum(map(COUNTER.message, messages[: count_head_messages(messages)]))
     kept += COUNTER.message(messages[latest]) if latest is not None else 0
     kept += (
-        sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
+        sum(map(COUNTER.message, messages[split_into_spans(messages)[-1].start :]))
         if messages
         else 0
     )

@@ -17,7 +17,7 @@ from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
     find_call_groups,
     latest_user_index,
-    spans,
+    split_into_spans,
     split_into_turns,
 )
 from tests.core.strategies import PIXELS, histories
@@ -349,7 +349,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
     """What holds for every pruning of every history."""
     assert len(pruned) == len(messages)
     assert find_call_groups(pruned) == find_call_groups(messages)
-    assert spans(pruned) == spans(messages)
+    assert split_into_spans(pruned) == split_into_spans(messages)
     assert split_into_turns(pruned) == split_into_turns(messages)
     changed = set()
     for index, (old, new) in enumerate(zip(messages, pruned, strict=True)):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everthread import open_store
-from everthread.core.search.lookup import page_text
+from everthread.core.search.lookup import format_page
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.thread.lookup import StoreLookup
@@ -50,7 +50,9 @@ async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(
     assert found.excerpts[0].turn == 1
     assert (
         "close, none with all these words"
-        in page_text(found, asked, tool="recall", where="here").split("\n")[0]
+        in format_page(found, asked, tool="recall", searched_place="here").split("\n")[
+            0
+        ]
     )
     assert not (await lookup.search("painted cupboard")).near
     assert not (await lookup.search("Who was the painter of that cupboard?")).near, (

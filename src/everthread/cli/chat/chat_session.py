@@ -57,7 +57,7 @@ from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.answers import Answer
 from everthread.conversation.conversation import Conversation
-from everthread.core.caching.claude_cache_marks import caching_line
+from everthread.core.caching.claude_cache_marks import caching_notice
 from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.packages import require_package
 from everthread.core.prices import prices_for
@@ -225,7 +225,7 @@ def render_greeting(
     lines = [
         f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
     ]
-    caching = caching_line(
+    caching = caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []

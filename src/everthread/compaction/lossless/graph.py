@@ -36,7 +36,7 @@ from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,
     neutralize_summary_marks,
-    spans,
+    split_into_spans,
     without_summary,
 )
 from everthread.core.types import Node
@@ -259,7 +259,7 @@ def split_chunks(
     covered_places = set(covered)
     chunks: list[list[int]] = []
     sizes: list[int] = []
-    for span in spans(messages):
+    for span in split_into_spans(messages):
         indices = [
             index for index in range(span.start, span.end) if index in covered_places
         ]
