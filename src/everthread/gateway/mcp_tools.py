@@ -263,7 +263,8 @@ async def describe_thread(store: Store, thread: str) -> str:
         compaction = record.record
         lines.append(
             f"  - compaction:{record.id}, {format_utc_time(record.created)}: "
-            f"{len(compaction.covered):,} messages covered, {compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
+            f"{len(compaction.covered):,} messages covered, "
+            f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
         )
     lines.append(
         f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {total.cost_text}"
