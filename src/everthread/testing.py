@@ -28,7 +28,7 @@ class ScriptedSummarizer:
     )
     name: str = "scripted"
     fails: str = ""
-    """An error to raise instead."""
+    """An error to raise instead of answering."""
     requests: list[SummaryRequest] = field(default_factory=list)
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:

@@ -87,7 +87,7 @@ class ThreadOptions(TypedDict, total=False):
     """Where conversations are stored; None: as configured."""
     config: Config | None
     window: int | None
-    """The model's window in tokens, when you know better."""
+    """The model's window in tokens, instead of the known one."""
     summarizer: str | Summarizer
     """`auto`, `journal`, or one of your own."""
     listener: Listener | None

@@ -153,7 +153,7 @@ async def run_context(scope: CommandScope, _argument: str) -> CommandResult:
     data = {
         "window": window,
         "threshold": threshold,
-        "latest": conversation.latest_compaction,
+        "latest": conversation.max_delayed_tokens,
         "tokens": used_tokens,
         "kinds": sizes,
     }

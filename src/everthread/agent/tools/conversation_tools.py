@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.agent import RECALL_CHARS
+from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.memory import (
     CHAR_LIMITS,
     FILE_NAMES,
@@ -26,8 +26,8 @@ from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 
 HITS_PER_PAGE = 7
-"""Hits per answer."""
-HEAD_CHARS = 500
+"""Search hits in one answer."""
+RESERVED_HEAD_CHARS = 500
 """Characters reserved for the head of a passage and the note on how to continue."""
 RECALL_SCHEMA = args.build_schema(
     "recall",
@@ -81,7 +81,7 @@ async def answer_recall(lookup: StoreLookup, arguments: Mapping[str, Any]) -> st
     item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
     if item_id:
         passage = await lookup.read(
-            item_id, offset=offset, limit=RECALL_CHARS - HEAD_CHARS
+            item_id, offset=offset, limit=MAX_RECALL_CHARS - RESERVED_HEAD_CHARS
         )
         return format_passage(passage, tool=Recall.name)
     query = args.read_text(

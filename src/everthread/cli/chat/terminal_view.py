@@ -550,7 +550,7 @@ class Status:
     window: int = 0
     compactions: int = 0
     is_free: bool = False
-    """The model runs on this machine and has no price."""
+    """Whether the model runs on this machine and has no price."""
     usage: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
     def load(

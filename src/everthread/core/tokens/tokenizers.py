@@ -39,7 +39,7 @@ _FOREIGN_HIGH_BYTES = frozenset(
 _OTHER_HIGH_BYTES = bytes(
     code for code in range(256) if code not in _FOREIGN_HIGH_BYTES
 )
-"""Upper bytes of UTF-16 units, which tell the script of a character."""
+"""Upper bytes of UTF-16 units, which show the script of a character."""
 REFERENCE_VOCABULARY = "o200k_base"
 _CHUNK_CHARS = 32_768
 _MAX_COUNTED_CHARS = 1_000_000
