@@ -20,7 +20,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.compaction.summary.sections import TemplateName
-from everthread.core.messages import Message
+from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize_summaries, strip_summary_marks
@@ -60,7 +60,7 @@ class CompressSettings:
     """The settings of one compaction."""
 
     budget: Callable[[int, int], Budget]
-    """Return the budget for a window and the tokens of system prompt and tools."""
+    """Return the budget for a window and the tokens of instructions and tools."""
     make_engine: Callable[[Services], ContextEngine]
 
 
@@ -95,7 +95,8 @@ async def acompress(
         if config is None
         else _configured_settings(config, model, template)
     )
-    budget = settings.budget(window, fixed_tokens)
+    instructions = [message for message in messages if message["role"] in SYSTEM_ROLES]
+    budget = settings.budget(window, fixed_tokens + counter.messages(instructions))
     total_tokens = fixed_tokens + counter.messages(messages)
     if total_tokens < budget.threshold and not (force or preview):
         return _make_unchanged(messages, total_tokens, budget)
