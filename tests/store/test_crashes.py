@@ -1,4 +1,4 @@
-"""Processes and servers killed at any moment: confirmed messages are stored once; threads are in the old or new state."""
+"""Processes and servers killed at any moment: confirmed messages are stored once; no thread is half changed."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
 async def test_a_second_conversation_of_one_client_session_is_separate(
     store: Store,
 ) -> None:
-    """A client may use one name for all its requests; another belongs to the first only while that waits for results."""
+    """A client may use one name for all requests; another belongs to the first only while that waits for results."""
     answered: tuple[Message, Message] = (
         ask("Mend the parser"),
         {"role": "assistant", "content": "It is mended."},

@@ -53,7 +53,7 @@ def test_migrations_are_numbered(name: str) -> None:
 
 
 def points(name: str) -> dict[str, int]:
-    """Statements after which to kill the process. The version table is created first; each migration writes its number."""
+    """Return the statements after which to kill: the version table comes first; each migration writes its number."""
     first = len(load_migrations(name)[0].statements) + 2
     end = first + len(LATER.statements) + 1
     return {
