@@ -347,9 +347,8 @@ class Fitter:
             if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
                 break
             indices = range(piece.start, piece.end)
-            if is_recent:
-                size = sum(map(self._size_in_tail, indices))
-                is_recent = tail.used + size <= room.tail // RECENT_SHARE
+            size = sum(map(self._size_in_tail, indices)) if is_recent else 0
+            is_recent = is_recent and tail.used + size <= room.tail // RECENT_SHARE
             if not is_recent:
                 size = sum(map(self._pruned_size, indices))
             if tail.used + size > room.tail - reserve:
