@@ -62,7 +62,7 @@ async def test_two_compact_append_and_take_back_at_once(
 
 
 class GivenUp:
-    """A summariser whose call is under way when it is given up, and who tells so."""
+    """A summariser that reports when its running call is cancelled."""
 
     name = "given up"
 

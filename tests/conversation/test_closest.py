@@ -1,4 +1,4 @@
-"""A search in which nothing holds every word gives what is closest, and says so; a path narrows it."""
+"""If no message holds every word, a search returns the closest ones and says so; a path narrows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _result(number: int, text: str) -> NewMessage:
     return NewMessage(result_message(f"c{number}", text))
 
 
-async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(
+async def test_a_question_finds_its_answer_marked_as_closest(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path / "store.db")

@@ -1,4 +1,4 @@
-"""A compaction works in a thread: the loop goes on meanwhile, and a cancelled one leaves nothing behind."""
+"""A compaction runs in a thread: the event loop stays free, and a cancelled compaction changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST = 60.0
 
 
 class Gate:
-    """Where an engine stops, whatever thread it works in, until it is let through."""
+    """A point at which an engine waits, in any thread, until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -59,12 +59,14 @@ async def reach(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.reached.wait, LONGEST)
 
 
-async def test_the_loop_goes_on_while_an_engine_works(setup: ConversationSetup) -> None:
+async def test_the_event_loop_is_free_while_an_engine_works(
+    setup: ConversationSetup,
+) -> None:
     gate = Gate()
     conversation = await full(setup, gate.engine())
     compacting = asyncio.ensure_future(conversation.compress())
     await reach(gate)
-    gate.opened.set()  # by this loop: an engine that held it would wait in vain
+    gate.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
     assert (await compacting).changed
     assert gate.threads != [threading.get_ident()]
     assert len(setup.watch.of(CompactionDone)) == 1
@@ -94,7 +96,7 @@ async def test_a_cancelled_compaction_changes_nothing(
 
 
 class Asked:
-    """A summariser that waits until it is cancelled, the first time."""
+    """A summariser that waits, the first time, until it is cancelled."""
 
     name = "asked"
 

@@ -268,6 +268,16 @@ async def test_a_process_serves_again_also_after_a_failure() -> None:
     await processes.close(10)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no sessions")
+async def test_a_process_has_its_own_group_in_the_session_of_its_parent() -> None:
+    """Ctrl-C does not reach it, and Linux compares its niceness with that of its parent."""
+    processes = WorkerProcesses(1, niceness=3)
+    assert await processes.call(os.getsid, 0) == os.getsid(0)
+    assert await processes.call(os.getpgid, 0) != os.getpgid(0)
+    assert await processes.call(os.nice, 0) == min(os.nice(0) + 3, 19)
+    await processes.close()
+
+
 async def test_a_process_that_dies_is_replaced() -> None:
     processes = WorkerProcesses(1)
     pid = await processes.call(identify, 0)

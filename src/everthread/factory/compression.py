@@ -95,11 +95,14 @@ async def acompress(
         if config is None
         else _configured_settings(config, model, template)
     )
-    instructions = [message for message in messages if message["role"] in SYSTEM_ROLES]
+    instructions = [
+        message for message in messages if message.get("role") in SYSTEM_ROLES
+    ]
     budget = settings.budget(window, fixed_tokens + counter.messages(instructions))
-    total_tokens = fixed_tokens + counter.messages(messages)
-    if total_tokens < budget.threshold and not (force or preview):
-        return _make_unchanged(messages, total_tokens, budget)
+    if not (force or preview):
+        total_tokens = fixed_tokens + counter.messages(messages)
+        if total_tokens < budget.threshold:
+            return _make_unchanged(messages, total_tokens, budget)
     summary_key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
     async with AsyncExitStack() as stack:
