@@ -45,7 +45,7 @@ ROUGH_CANDIDATES = 600
 """How many pieces with the most words are compared by a few columns."""
 ROUGH_OF_USERS = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
-RECALL_CANDIDATES = 80
+RECALL_CANDIDATES = 40
 """How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
 come first by words and roles."""
 MIN_SHARE_OF_BEST = 0.2
