@@ -81,7 +81,7 @@ def look_up_words(
 
 def _estimate_holding(newest_pieces: Sequence[int], total: int) -> int:
     """Return about how many of all pieces hold a word, given the newest that do: it is as frequent in older ones."""
-    span = total - newest_pieces[-1] + 1
+    span = total - min(newest_pieces) + 1
     return max(len(newest_pieces), round(len(newest_pieces) * total / span))
 
 
