@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from benchmarks.shared import ROOT
 from benchmarks.table import Row, absent
 from everthread import TokenCounter, estimate_request_tokens
-from everthread.compaction.summary import NAMES
+from everthread.compaction.summary.sections import NAMES
 from everthread.core.messages import (
     Message,
     calls_of,
@@ -32,11 +32,11 @@ from everthread.lab.hand_offs import (
     HandOff,
     compact_messages,
     compact_to_size,
-    count_whole,
+    count_whole_messages,
     find_hand_offs,
     find_names,
+    full_text,
     read_context,
-    whole_text,
 )
 from everthread.lab.importers.read_logs import read_log
 
@@ -92,7 +92,7 @@ class Totals:
             score = self.scores.setdefault(name, Score())
             score.files += sum(fact in text for fact in case.needs.files)
             score.identifiers += sum(fact in text for fact in case.needs.identifiers)
-            score.user_messages += count_whole(user_messages, text)
+            score.user_messages += count_whole_messages(user_messages, text)
             score.tokens += tokens
 
 
@@ -164,7 +164,7 @@ def _rank_names(messages: Sequence[Message]) -> list[str]:
         ]
         said = "" if message["role"] == "tool" else text_of(message)
         places = (
-            (whole_text(message), OUTPUT_WEIGHT),
+            (full_text(message), OUTPUT_WEIGHT),
             (said, TEXT_WEIGHT),
             ("\n".join(typed), CALL_WEIGHT),
         )

@@ -135,9 +135,11 @@ def _repeat_to_megabyte(text: str) -> str:
 def _search_one_by_one(text: str) -> int:
     """Search for each token pattern in a pass of its own over the text, without rules by name or context."""
     tokens = {
-        form.pattern.pattern for forms in rules().tokens.values() for _, form in forms
+        form.pattern.pattern
+        for forms in rules().forms_by_head.values()
+        for _, form in forms
     }
-    patterns = [form.pattern.pattern for form in rules().patterns]
+    patterns = [form.pattern.pattern for form in rules().literal_forms]
     return sum(
         len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens
     ) + sum(len(re.findall(pattern, text, re.ASCII)) for pattern in patterns)

@@ -12,8 +12,9 @@ import httpx2
 import pytest
 
 from everthread import acompress, open_conversation, register_context_engine
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summary import Compaction, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages

@@ -42,10 +42,10 @@ from everthread.errors import (
 
 if TYPE_CHECKING:
     from everthread.agent.loop import Agent
+    from everthread.compaction.compaction_result import Compaction
     from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import ContextEngine
     from everthread.compaction.registry import register_context_engine
-    from everthread.compaction.summary import Compaction
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
     from everthread.core.caching.claude_cache_marks import apply_cache_control
@@ -107,7 +107,7 @@ __all__ = [
 _MODULES_OF_NAMES = {
     "Agent": "agent.loop",
     "CanonicalUsage": "core.canonical_usage",
-    "Compaction": "compaction.summary",
+    "Compaction": "compaction.compaction_result",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
     "ContextEngine": "compaction.engine",
@@ -132,12 +132,14 @@ _MODULES_OF_NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES_OF_NAMES:
-        raise AttributeError(f"module 'everthread' has no attribute {name!r}")
-    value = getattr(import_module(f"everthread.{_MODULES_OF_NAMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker must report unknown names
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES_OF_NAMES:
+            raise AttributeError(f"module 'everthread' has no attribute {name!r}")
+        value = getattr(import_module(f"everthread.{_MODULES_OF_NAMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

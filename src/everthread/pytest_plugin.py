@@ -51,7 +51,7 @@ def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
 
 _MAX_WHOLE_CHARS = 200
 _START_CHARS = 40
-"""Characters searched for of a message that is longer than `_MAX_WHOLE_CHARS`."""
+"""Characters at the start of a message longer than `_MAX_WHOLE_CHARS` that must survive."""
 
 
 def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) -> None:

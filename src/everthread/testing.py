@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.sections import Sections
 from everthread.core.caching.shared_prefix import (
     PrefixDiff,
     compare_prefixes,
@@ -27,7 +28,7 @@ class ScriptedSummarizer:
     )
     name: str = "scripted"
     fails: str = ""
-    """An error to raise instead."""
+    """An error to raise instead of answering."""
     requests: list[SummaryRequest] = field(default_factory=list)
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread.agent import MEMORY_CHARS, USER_CHARS
+from everthread.agent import MAX_MEMORY_CHARS, MAX_USER_CHARS
 from everthread.agent.memory import MemoryFiles, memory_folder
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.core.messages import content_text
@@ -69,12 +69,12 @@ async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
 
 async def test_it_is_bounded_and_nothing_is_cut_to_fit(tmp_path: Path) -> None:
     memory = MemoryFiles(tmp_path)
-    await memory.add("user", "x" * (USER_CHARS - 10))
-    with pytest.raises(InputError, match=f"{USER_CHARS:,} are the limit"):
+    await memory.add("user", "x" * (MAX_USER_CHARS - 10))
+    with pytest.raises(InputError, match=f"{MAX_USER_CHARS:,} are the limit"):
         await memory.add("user", "one more thing to know")
     assert len(memory.entries("user")) == 1
-    (tmp_path / "MEMORY.md").write_text("- y\n" * MEMORY_CHARS, "utf-8")
-    assert len(memory.text("memory")) < MEMORY_CHARS + 200
+    (tmp_path / "MEMORY.md").write_text("- y\n" * MAX_MEMORY_CHARS, "utf-8")
+    assert len(memory.text("memory")) < MAX_MEMORY_CHARS + 200
     assert "the rest is left out" in memory.text("memory")
     await memory.remove("memory", "1")
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from everthread import Agent
-from everthread.agent import RECALL_CHARS
+from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
@@ -89,7 +89,7 @@ async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> No
     offset = 0
     while True:
         said = await ask(agent, query="invoice number", offset=offset)
-        assert len(said) <= RECALL_CHARS
+        assert len(said) <= MAX_RECALL_CHARS
         seen += re.findall(r"\[message:(\d+)\]", said)
         more = re.search(r"go on with offset (\d+)", said)
         if more is None:
@@ -122,7 +122,7 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
     offset = 0
     for _ in range(3):
         said = await ask(agent, id=cited, offset=offset)
-        assert len(said) <= RECALL_CHARS
+        assert len(said) <= MAX_RECALL_CHARS
         part, _, rest = said.rpartition("\n\n[")
         whole += part.partition("\n\n")[2]
         offset = int(rest.rpartition(" ")[2].rstrip("]"))

@@ -16,7 +16,12 @@ import pytest
 from everthread import Agent
 from everthread.agent.loop import INTERRUPTED
 from everthread.agent.turn_events import ToolFinished, TurnEnded
-from everthread.compaction.summary import RULES, TASK, USER_WORDS, parse_sections
+from everthread.compaction.summary.sections import (
+    RULES,
+    TASK,
+    USER_WORDS,
+    parse_sections,
+)
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_summary, recognize_summaries, summary_text
 from everthread.core.types import Api, Reply, Request

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everthread.agent.tool_interface import Permission
-from everthread.compaction.tool_calls import describe
+from everthread.compaction.history.tool_calls import describe
 from everthread.core.messages import Call
 from everthread.errors import InputError
 from tests.agent.tool_use import (

@@ -1,4 +1,4 @@
-"""The command as a person meets it: a real process, on a pipe or on a terminal, and a real store in its home."""
+"""The command as a user runs it: a real process, on a pipe or at a terminal, with a real store in its home."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Command:
-    """The command `everthread` with nobody at a terminal."""
+    """The command `everthread`, run without a terminal."""
 
     home: Path
     server: ForkServer
@@ -104,7 +104,7 @@ def everthread(home: Path, fork_server: ForkServer) -> Command:
 
 @pytest.fixture
 def at_terminal(home: Path, fork_server: ForkServer) -> Any:
-    """Run the command at a terminal where somebody types; exit code and all that appears there."""
+    """Run the command at a terminal, type the input, and return the exit code and everything shown."""
 
     def run(*arguments: str, typed: bytes = b"") -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -125,7 +125,7 @@ def at_terminal(home: Path, fork_server: ForkServer) -> Any:
 
 @pytest.fixture
 def fill(home: Path) -> Any:
-    """Do something with the store in the home, or with another one; what it returned."""
+    """Run a coroutine on the store in the home, or on another store; return its result."""
 
     def run(work: Callable[[Store], Awaitable[T]], url: str | Path | None = None) -> T:
         async def inside() -> T:

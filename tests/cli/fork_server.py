@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-# What the command loads anyway; its own modules are loaded by the fork, under the fork's environment.
+# Libraries that every command loads. The fork loads the command's own modules, with its own environment.
 PRELOADED = (
     "anthropic.resources.messages",
     "apsw",
@@ -99,7 +99,7 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
     sys.argv = ["everthread", *order["arguments"]]
-    # Whoever runs the tests may ignore it, as nohup does.
+    # The parent may ignore this signal, as nohup does.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     code = 1
     try:
@@ -131,7 +131,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class ForkServer:
-    """The test's side: asks for a command to be run on given streams; its exit code."""
+    """The test's side: run commands on given streams and return their exit codes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -156,7 +156,7 @@ class ForkServer:
         terminal: bool = False,
         script: str = "",
     ) -> None:
-        """Have a command begin, or a script instead of it. The next one begins after `wait`."""
+        """Start a command, or a script instead of it. Call `wait` before the next start."""
         words = [os.fsdecode(word) for word in arguments]
         order: dict[str, Any] = {
             "arguments": words,
@@ -169,7 +169,7 @@ class ForkServer:
         self._connection.sendall(data)
 
     def wait(self) -> int:
-        """The exit code of the command that was started."""
+        """Return the exit code of the started command."""
         return int.from_bytes(_exactly(self._connection, 4), "big", signed=True)
 
 

@@ -1,4 +1,4 @@
-"""The simulated provider beside a real process: in a thread of its own, so that a test may wait for the process."""
+"""The simulated provider in a thread of its own, so that a test can wait for a process that calls it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = "gpt-4o"
 
 @contextmanager
 def provider_in_thread(script: Any = None, models: Any = None) -> Iterator[Provider]:
-    """A provider that is up. What its script raised is raised at the end."""
+    """Start a provider. At the end, raise the error that its script raised, if any."""
     made: list[Provider] = []
     failures: list[BaseException] = []
     ready = threading.Event()
@@ -63,14 +63,14 @@ def configure(home: Path, text: str) -> None:
 def configure_provider(
     home: Path, served: Provider, model: str = MODEL, extra: str = ""
 ) -> None:
-    """The home's configuration: this provider, and no key."""
+    """Configure the home for this provider, without a key."""
     configure(
         home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}"
     )
 
 
 def call_reply(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
-    """An answer that asks for tools."""
+    """Return an answer that calls tools."""
     made: Any = [
         function_call(f"call_{at}", name, json.dumps(arguments))
         for at, (name, arguments) in enumerate(wanted)

@@ -1,4 +1,4 @@
-"""A real terminal with the command in it: what is typed goes in, what is shown comes out without its colours."""
+"""A command in a real terminal: type keys and read the screen without its colours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UP = "\x1b[A"
 
 
 class Terminal:
-    """What a person has: a keyboard and a screen."""
+    """A keyboard and a screen with the command in it."""
 
     def __init__(
         self, fork_server: ForkServer, *arguments: str, environment: dict[str, str]
@@ -66,20 +66,20 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """Everything that was shown so far."""
+        """Return everything shown so far."""
         return _ESCAPES.sub("", self.raw).replace("\r", "")
 
     def type(self, text: str, end: str = ENTER) -> None:
-        """Keys, one after another as fast as a machine types."""
+        """Type keys at the speed of a machine."""
         self._screen.send(text + end)
 
     def say(self, text: str, *words: str, end: str = ENTER) -> str:
-        """Type a text and wait for these words, one after another."""
+        """Type a text and wait for these words, in order."""
         self.type(text, end)
         return self.see(*words)
 
     def see(self, *words: str) -> str:
-        """Wait for words that were not seen before, one after another; what was shown up to the last ones."""
+        """Wait for new words, in order; return the screen up to the last of them."""
         return [self._see(some) for some in words][-1]
 
     def _see(self, words: str) -> str:
@@ -100,14 +100,14 @@ class Terminal:
         return text
 
     def leave(self) -> int:
-        """Wait for the end of the program; its exit code."""
+        """Wait for the program to end; return its exit code."""
         until = time.monotonic() + WAIT
         while self._read():
             assert time.monotonic() < until, f"it did not end:\n{self.shown}"
         return self._end()
 
     def _end(self) -> int:
-        """Take the terminal away, which ends what still runs in it."""
+        """Close the terminal, which ends every program in it."""
         self._left = True
         self._screen.close()
         return self._zygote.wait()

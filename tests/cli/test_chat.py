@@ -35,7 +35,7 @@ LONG = "word " * 200
 
 @pytest.fixture
 def terminal_of(home: Path, fork_server: ForkServer) -> Any:
-    """The command at a terminal, in this home."""
+    """Open the command at a terminal, in this home."""
 
     def opened(*arguments: str, **more: str) -> Terminal:
         return Terminal(fork_server, *arguments, environment=environment(home) | more)
@@ -45,7 +45,7 @@ def terminal_of(home: Path, fork_server: ForkServer) -> Any:
 
 @pytest.fixture
 def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
-    """A chat at a terminal, its prompt shown."""
+    """Open a chat at a terminal and wait for its prompt."""
 
     @contextmanager
     def opened(
@@ -60,7 +60,7 @@ def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
 
 
 def pids(file: Path) -> list[int]:
-    """What a command wrote into a file, once it did."""
+    """Wait for the process ids that a command writes to a file."""
     for _ in range(500):
         if file.exists() and (found := file.read_text("utf-8").split()):
             return [int(pid) for pid in found]
@@ -69,7 +69,7 @@ def pids(file: Path) -> list[int]:
 
 
 def last_thread(fill: Any) -> tuple[str, list[Any]]:
-    """The newest thread and what the model would be shown of it."""
+    """Return the newest thread and its context for the model."""
 
     async def read(store: Store) -> tuple[str, list[Any]]:
         (row, *_) = await store.list_threads(limit=1)
@@ -82,16 +82,14 @@ def last_thread(fill: Any) -> tuple[str, list[Any]]:
 
 
 def asked(served: Provider, at: int = -1) -> Request:
-    """A request that arrived."""
+    """Return one received request."""
     request = served.log[at].request
     assert request is not None
     return request
 
 
 class TestTalking:
-    def test_answers_stream_as_markdown_and_figures_stand_below(
-        self, chat: Any
-    ) -> None:
+    def test_answers_stream_as_markdown_with_figures_below(self, chat: Any) -> None:
         said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
         with provider_in_thread([said, "Second."]) as served, chat(served) as terminal:
             assert "window 64,000 tokens" in terminal.shown
@@ -205,7 +203,7 @@ class TestTalking:
             assert "summary by " in terminal.shown
             terminal.see("1 compaction")
 
-    def test_claude_is_cached_and_it_says_so(
+    def test_cached_tokens_of_claude_are_shown(
         self, home: Path, terminal_of: Any
     ) -> None:
         models = [ServedModel("claude-sonnet-5", 200_000)]
@@ -249,7 +247,7 @@ class TestTalking:
             assert terminal.leave() == 0
 
 
-class TestLeave:
+class TestApproval:
     def test_yes_no_and_always(self, chat: Any, workspace: Path) -> None:
         touch = call_reply(("terminal", {"command": "touch made; echo done"}))
         script = [
@@ -553,7 +551,7 @@ class TestWithoutATerminal:
         )
         assert asked(served).model == "mine"
 
-    def test_a_terminal_that_can_do_nothing(
+    def test_a_dumb_terminal(
         self, home: Path, workspace: Path, terminal_of: Any
     ) -> None:
         with provider_in_thread(

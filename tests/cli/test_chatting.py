@@ -1,4 +1,4 @@
-"""What a chat shows, without a terminal: events to lines, text to blocks, figures to the status line."""
+"""Chat output without a terminal: events as lines, text as blocks, figures as the status line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from everthread.cli.chat.terminal_view import (
 from everthread.cli.options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.cli.output import log_unexpected_error
 from everthread.compaction.engine import progress_text
-from everthread.compaction.summary import Verification
+from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
 from everthread.thread import events
@@ -179,7 +179,7 @@ class TestLines:
     def test_events_have_lines(self, event: events.Event, words: str) -> None:
         assert words in plain(event)
 
-    def test_figures_alone_have_none(self) -> None:
+    def test_usage_events_have_no_line(self) -> None:
         assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
         assert (
             render_event(
@@ -351,8 +351,8 @@ class TestStatus:
         assert format_thousands(tokens) == text
 
 
-class Answering:
-    """A reader that gives the answers it was told."""
+class ScriptedReader:
+    """A reader that returns these answers in turn."""
 
     interactive = True
 
@@ -369,7 +369,7 @@ class Answering:
         return self.answers.pop(0)
 
     def interrupt(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no read is waiting."""
 
     def hold_typing(
         self,
@@ -404,7 +404,7 @@ class TestAsking:
         self, typed: list[str], said: object
     ) -> None:
         asker = ApprovalPrompt(
-            Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None
+            Screen(Console(file=io.StringIO())), ScriptedReader(*typed), lambda: None
         )
         assert await asker(Permission("command", "ls")) == said
 
@@ -541,14 +541,12 @@ class TestInterrupts:
         (["--", "--resume"], ["--", "--resume"]),
     ],
 )
-def test_resume_may_stand_without_an_id(
-    given_words: list[str], meant: list[str]
-) -> None:
+def test_resume_needs_no_id(given_words: list[str], meant: list[str]) -> None:
     assert fill_missing_ids(given_words) == meant
 
 
 class TestScreen:
-    def test_without_a_terminal_the_text_goes_out_as_it_is(self) -> None:
+    def test_without_a_terminal_text_is_printed_unchanged(self) -> None:
         console = Console(file=io.StringIO(), width=40)
         screen = Screen(console)
         for piece in ("# Hi\n\n", "**you", "**"):
@@ -594,7 +592,7 @@ class Typed:
         raise EOFError
 
     def interrupt(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no read is waiting."""
 
     def hold_typing(
         self,
@@ -651,7 +649,7 @@ class TestUnexpectedErrors:
 
 
 class TestLastExchange:
-    def test_the_person_then_the_model(self) -> None:
+    def test_the_last_question_and_its_answer_are_shown(self) -> None:
         said: list[Any] = [
             {"role": "user", "content": "First."},
             {"role": "assistant", "content": "One."},

@@ -1,4 +1,4 @@
-"""The commands as a person meets them: a real process, real files, exit codes."""
+"""Commands in a real process with real files: output and exit codes."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_help_and_version(everthread: Any) -> None:
     assert everthread("nonsense").returncode == 2
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     given = json.dumps(
         [{"role": "user", "content": f"ask {i}"} for i in range(20_000)]
     ).encode()

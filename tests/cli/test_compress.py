@@ -1,4 +1,4 @@
-"""`everthread compress` as a person meets it."""
+"""`everthread compress` in a real process."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_nothing_to_do_and_bad_requests(everthread: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("template", ["handoff", "classic"])
-def test_the_library_says_the_same(template: Any) -> None:
+def test_the_library_gives_the_same_result(template: Any) -> None:
     result = compress(TALK, window=16_000, template=template)
     assert result.messages[-1] == TALK[-1]
     assert ("## Progress" in result.summary) is (template == "classic")
@@ -151,7 +151,7 @@ async def test_inside_a_running_loop() -> None:
     assert inside.messages == outside.messages
 
 
-def test_a_summariser_of_ones_own() -> None:
+def test_a_custom_summariser() -> None:
     own = ScriptedSummarizer({"Goal": "Mine."})
     assert "Mine." in compress(TALK, window=16_000, summarizer=own).summary
     with pytest.raises(InputError, match="magic"):
@@ -185,7 +185,7 @@ def test_the_configured_layout_is_used(
     )
 
 
-def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
+def test_cited_outputs_are_saved_beside_the_file_and_no_tool_is_named(
     everthread: Any, tmp_path: Path
 ) -> None:
     calls: list[Any] = [function_call("call_1", "terminal")]

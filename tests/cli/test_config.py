@@ -1,4 +1,4 @@
-"""`everthread config check`: also what would fail at start."""
+"""`everthread config`: checks, also of settings that would fail at start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ import pytest
         ),
     ],
 )
-def test_check_lists_what_would_fail_at_start(
+def test_check_lists_settings_that_would_fail_at_start(
     everthread: Any, home: Path, text: str, words: str
 ) -> None:
     home.mkdir(exist_ok=True)

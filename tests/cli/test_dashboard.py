@@ -1,4 +1,4 @@
-"""`everthread dashboard`, started as a person does: a link that opens the pages of a store, once."""
+"""`everthread dashboard` prints a one-time link to the pages of a store."""
 
 from __future__ import annotations
 

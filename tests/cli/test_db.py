@@ -89,7 +89,7 @@ class TestCheck:
 
 
 class TestNoStore:
-    """A mistyped path makes nothing; only who never had a store is told that there is nothing yet."""
+    """A mistyped path creates no store; a home that never had one says that there is nothing yet."""
 
     READING = (
         ["sessions", "list"],

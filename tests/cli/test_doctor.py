@@ -1,4 +1,4 @@
-"""`everthread doctor` as a person meets it: real files, a real server."""
+"""`everthread doctor` with real files and a real server."""
 
 from __future__ import annotations
 

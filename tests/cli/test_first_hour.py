@@ -1,4 +1,4 @@
-"""The first hour: what a new user meets, in words, exit codes and tables."""
+"""Texts, exit codes and tables that a new user sees in the first hour."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_the_columns_do_not_depend_on_the_threads(everthread: Any, fill: Any) ->
     )
 
 
-def test_a_tree_is_whole_where_nobody_wraps_it(everthread: Any, fill: Any) -> None:
+def test_a_tree_on_a_pipe_is_not_cut(everthread: Any, fill: Any) -> None:
     fill(threads(NewSession(id="long", title=TITLE)))
     assert (
         f"thread long  {TITLE}"
@@ -244,7 +244,7 @@ def test_paths_are_shortened_from_the_left(everthread: Any, home: Path) -> None:
 def test_ctrl_c_ends_the_gateway_without_a_traceback(
     tmp_path: Path, moment: str
 ) -> None:
-    """Whenever it comes: once a module is loaded, or once the gateway runs. It reaches every process of the group."""
+    """Press it when a module is loaded or when the gateway runs; the signal reaches every process of the group."""
     log = tmp_path / "errors"
     with log.open("w") as errors:
         process = subprocess.Popen(

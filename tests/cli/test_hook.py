@@ -1,4 +1,4 @@
-"""`everthread hook`, called as Claude Code and Codex call it: what comes back, how long it is, what is stored."""
+"""`everthread hook`, called as Claude Code and Codex call it: its answer, the answer's length, the stored messages."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
         )
 
 
-def test_a_failure_refuses_nothing(everthread: Any) -> None:
+def test_a_failing_hook_does_not_block_the_client(everthread: Any) -> None:
     missing = json.dumps(
         {
             "session_id": "s1",

@@ -41,7 +41,7 @@ def test_by_flags(everthread: Any, home: Path) -> None:
     assert "# mine" in (home / "config.yaml").read_text("utf-8")
 
 
-def test_another_provider_gets_nothing_of_the_one_before(
+def test_another_provider_keeps_no_setting_of_the_previous_one(
     everthread: Any, home: Path
 ) -> None:
     home.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def test_missing_or_bad_options_are_one_line(
     assert not (home / "config.yaml").exists()
 
 
-def test_a_server_of_ones_own_needs_no_key(at_terminal: Any, home: Path) -> None:
+def test_a_custom_server_needs_no_key(at_terminal: Any, home: Path) -> None:
     code, shown = at_terminal(
         "init", "--no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n"
     )
@@ -92,7 +92,9 @@ def test_a_server_of_ones_own_needs_no_key(at_terminal: Any, home: Path) -> None
     assert load_config(home / "config.yaml").model.api_key_env is None
 
 
-def test_the_questions(at_terminal: Any, home: Path) -> None:
+def test_missing_options_are_asked_for_at_a_terminal(
+    at_terminal: Any, home: Path
+) -> None:
     code, shown = at_terminal("init", "--no-check", typed=b"openai\n\nMY_KEY\ny\n")
     assert code == 0, shown
     assert "Who serves the model" in shown

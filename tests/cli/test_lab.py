@@ -1,4 +1,4 @@
-"""`everthread lab provider` as a person runs it: a real process, real requests, Ctrl-C."""
+"""`everthread lab provider` as a real process with real requests, ended by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openai import OpenAI
 
 @contextmanager
 def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command and the address it printed; it is over afterwards."""
+    """Run the command, yield it and the address it printed, and end it."""
     command = [sys.executable, "-m", "everthread", "lab", "provider", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

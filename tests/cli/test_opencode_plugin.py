@@ -20,7 +20,7 @@ TURNS = 14
 
 
 async def run(*command: str, program: str, home: Path) -> tuple[str, str]:
-    """Run the plug-in with this Everthread; return what it prints and its complaints."""
+    """Run the plug-in with this Everthread; return its output and its errors."""
     environment = {
         **os.environ,
         "EVERTHREAD_COMMAND": program,

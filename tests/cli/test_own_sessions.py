@@ -104,7 +104,7 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
 
 @pytest.fixture
 def person(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody whose home holds one session, and nothing of Everthread."""
+    """Return the environment of a user whose home holds one session and no Everthread files."""
     folder = tmp_path / "person"
     write_session(folder)
     return {
@@ -159,7 +159,7 @@ def test_the_newest_of_all_programs_is_taken(
     )
 
 
-def test_what_is_asked_for_must_be_there(
+def test_a_missing_session_is_reported(
     everthread: Any, person: dict[str, str], tmp_path: Path
 ) -> None:
     empty = {**person, "HOME": str(tmp_path / "nobody")}

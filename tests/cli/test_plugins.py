@@ -1,4 +1,4 @@
-"""`everthread plugins` as a person meets it, with engines in real directories and in a really installed package."""
+"""`everthread plugins` with engines in real folders and in an installed package."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def put(folder: Path, name: str = "recent_turns", code: str | None = None) -> Pa
 
 
 def converses(run: Everthread, path: Path | None = None) -> None:
-    """The configured engine, in a process of its own, compacts the shipped session."""
+    """Compact the shipped session with the configured engine, in a new process."""
     done = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
     assert done.returncode == 0, done.stderr
     name, before, after, covered, state = json.loads(done.stdout)

@@ -33,7 +33,7 @@ RUN: Any = {
 
 @contextmanager
 def killed_gateway(home: Path, provider: str) -> Iterator[str]:
-    """The address of `everthread serve` in this home; it is killed at the end."""
+    """Yield the address of `everthread serve` in this home; kill it at the end."""
     words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
     with subprocess.Popen(
         [sys.executable, "-m", "everthread", *words],
@@ -77,7 +77,7 @@ class Client:
         return str(answer.headers["x-everthread-compactions"])
 
     def fill(self, url: str) -> None:
-        """Until the first compaction."""
+        """Send messages until the first compaction."""
         for number in range(40):
             if self.ask(url, f"Ledger {number}: {LINE * 60}") != "0":
                 return

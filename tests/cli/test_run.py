@@ -1,4 +1,4 @@
-"""`everthread run` as a script meets it: one task, exit codes, events as lines of JSON."""
+"""`everthread run` in a script: one task, exit codes, events as lines of JSON."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class TestAtATerminal:
                 assert terminal.leave() == 0
         assert (workspace / "a.txt").exists()
 
-    def test_ctrl_c_is_exit_code_1_and_tells_how_to_go_on(
+    def test_ctrl_c_is_exit_code_1_and_shows_the_resume_command(
         self, home: Path, workspace: Path, fork_server: ForkServer
     ) -> None:
         with provider_in_thread(

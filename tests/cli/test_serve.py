@@ -1,4 +1,4 @@
-"""`everthread serve`, started as a person does, with a client whose base URL is changed and nothing else."""
+"""`everthread serve` with a client in which only the base URL is changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "everthread"]
 def started(
     folder: Path, *words: str, errors: Any = subprocess.PIPE
 ) -> Iterator[tuple[Any, str]]:
-    """The process and its first line; ended as Ctrl-C does, and it must end well."""
+    """Yield the process and its first line; then end it by Ctrl-C and check its exit code."""
     environment = {**os.environ, "EVERTHREAD_HOME": str(folder)}
     process = subprocess.Popen(
         [*COMMAND, *words],

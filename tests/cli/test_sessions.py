@@ -19,7 +19,7 @@ from tests.chat_messages import calls_message, function_call, result_message
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"
 COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal would obey. On a pipe nothing of ours is among it."""
+"""Control characters that a terminal obeys. Output to a pipe must have none."""
 MEGABYTES = 10_000_000
 
 
@@ -451,7 +451,9 @@ class TestShow:
 
 
 class TestTree:
-    def test_how_sessions_hang_together(self, everthread: Any, thread: Thread) -> None:
+    def test_a_tree_shows_parents_and_branches(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         for session in (thread.id, thread.tip):
             shown = everthread("sessions", "tree", session).stdout
             lines = {
@@ -513,7 +515,7 @@ class TestSearch:
         assert "And the lexer?" in shown
 
     @pytest.mark.usefixtures("thread")
-    def test_the_words_stand_out_at_a_terminal(self, at_terminal: Any) -> None:
+    def test_matches_are_highlighted_at_a_terminal(self, at_terminal: Any) -> None:
         assert re.search(
             r"\x1b\[[\d;]*7[\d;]*mlexer\x1b\[0m",
             at_terminal("sessions", "search", "LEXER")[1],
@@ -640,7 +642,7 @@ class TestSearch:
             r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", shown
         ), "cut, not wrapped"
 
-    def test_what_is_listed_is_found_unless_a_tenant_is_named(
+    def test_search_covers_all_tenants_unless_one_is_named(
         self, everthread: Any, fill: Any
     ) -> None:
         fill(
@@ -691,7 +693,7 @@ class TestSearch:
         shown = everthread.succeeds("sessions", "search", "--json", "--", text)
         assert isinstance(json.loads(shown)["hits"], list)
 
-    def test_a_time_that_is_none(self, everthread: Any) -> None:
+    def test_an_invalid_time_is_refused(self, everthread: Any) -> None:
         assert "'someday' is not a time" in everthread.refuses(
             "sessions", "search", "x", "--since", "someday"
         )
@@ -800,7 +802,7 @@ class TestExportAndImport:
     @pytest.mark.parametrize(
         "given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}']
     )
-    def test_a_file_that_is_no_export_is_refused(
+    def test_a_file_that_is_not_an_export_is_refused(
         self, everthread: Any, given: bytes
     ) -> None:
         error = everthread.refuses("sessions", "import", "-", given=given)
@@ -950,7 +952,7 @@ class TestOtherPrograms:
 
 
 class TestUndo:
-    def test_back_to_every_message(self, everthread: Any, thread: Thread) -> None:
+    def test_undo_restores_every_message(self, everthread: Any, thread: Thread) -> None:
         done = everthread("sessions", "undo", thread.tip[:12])
         assert (
             f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages"
@@ -1028,7 +1030,7 @@ def test_ids_that_name_none_or_several(
     assert everthread("sessions", command, "--tenant", "one", "other").returncode == 2
 
 
-def test_an_id_that_is_no_text(everthread: Any) -> None:
+def test_an_id_that_is_not_valid_text(everthread: Any) -> None:
     assert "Traceback" not in everthread.refuses("sessions", "show", b"\xff\xfe")
 
 
@@ -1037,7 +1039,7 @@ def test_an_unknown_store_url_is_refused(everthread: Any, url: str) -> None:
     assert everthread.refuses("sessions", "list", "--store", url).count("\n") == 1
 
 
-def test_a_store_that_is_no_store(everthread: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused(everthread: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     file.write_bytes(b"this is not a database at all" * 100)
     done = everthread("sessions", "list", "--store", str(file))

@@ -15,7 +15,7 @@ from tests.lab.recorded_histories import make_history
 
 WIDTHS = (60, 80, 120)
 TERMINAL = {"FORCE_COLOR": "1", "PAGER": "cat"}
-"""What makes it write as to a terminal."""
+"""Environment that makes the command write as to a terminal."""
 
 
 def fits(answer: Any, columns: int) -> str:

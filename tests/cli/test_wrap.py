@@ -1,4 +1,4 @@
-"""`everthread wrap`: a program that stands for a client is started with what it needs, and a receipt is told."""
+"""`everthread wrap` starts a client through a gateway and prints a receipt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.exit(3)
 
 @pytest.fixture
 def wrap(everthread: Any, tmp_path: Path) -> Any:
-    """Run `everthread wrap` with a person's own folder."""
+    """Run `everthread wrap` with a home of its own."""
 
     def run(*words: str, **variables: str) -> Any:
         return everthread("wrap", *words, env={"HOME": str(tmp_path), **variables})
@@ -44,14 +44,14 @@ def wrap(everthread: Any, tmp_path: Path) -> Any:
     return run
 
 
-def told(wrap: Any, client: str) -> Any:
+def print_settings(wrap: Any, client: str) -> Any:
     return json.loads(
         wrap(client, "--print", "--json", "--gateway", "http://127.0.0.1:7").stdout
     )
 
 
-def stand_in(folder: Path) -> str:
-    """A program that stands for a client; the PATH that has it."""
+def install_fake_client(folder: Path) -> str:
+    """Create a program that plays a client; return a PATH that has it."""
     program = folder / "bin" / "qwen"
     program.parent.mkdir()
     program.write_text(AGENT.format(python=sys.executable))
@@ -59,10 +59,10 @@ def stand_in(folder: Path) -> str:
     return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(
+def test_a_client_runs_through_its_own_gateway_and_a_receipt_is_printed(
     wrap: Any, tmp_path: Path
 ) -> None:
-    path = stand_in(tmp_path)
+    path = install_fake_client(tmp_path)
     with provider_in_thread() as served:
         done = wrap(
             "qwen",
@@ -88,7 +88,7 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(
 def test_a_running_gateway_is_asked_for_the_receipt(
     auth: str, words: str, wrap: Any, tmp_path: Path
 ) -> None:
-    path = stand_in(tmp_path)
+    path = install_fake_client(tmp_path)
     with (
         provider_in_thread() as served,
         gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
@@ -101,7 +101,7 @@ def test_a_running_gateway_is_asked_for_the_receipt(
 
 @contextmanager
 def gateway(folder: Path, *words: str) -> Iterator[str]:
-    """A gateway that runs already; where."""
+    """Yield the address of a gateway that already runs."""
     command = [
         sys.executable,
         "-m",
@@ -169,18 +169,18 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
 @pytest.mark.parametrize(
     "client", [row.name for row in CLIENTS.values() if row.variables or row.arguments]
 )
-def test_what_is_set_names_the_gateway(client: str, wrap: Any) -> None:
-    found = told(wrap, client)
+def test_settings_of_a_client_name_the_gateway(client: str, wrap: Any) -> None:
+    found = print_settings(wrap, client)
     assert "http://127.0.0.1:7" in json.dumps(found)
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
-def test_our_mcp_server_is_attached_where_asked_for(client: str, wrap: Any) -> None:
+def test_the_mcp_server_is_attached_on_request(client: str, wrap: Any) -> None:
     found = wrap(
         client, "--mcp", "--print", "--json", "--gateway", "http://127.0.0.1:7"
     )
     assert "http://127.0.0.1:7/mcp" in found.stdout
-    assert "/mcp" not in json.dumps(told(wrap, client))
+    assert "/mcp" not in json.dumps(print_settings(wrap, client))
     refused = wrap("aider", "--mcp")
     assert "these do: claude, codex, opencode" in refused.stderr
 
@@ -224,7 +224,7 @@ def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_recipe_shows_what_is_set(
+def test_the_recipe_shows_the_settings(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -235,18 +235,18 @@ def test_the_recipe_shows_what_is_set(
 
 
 def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
-    found = told(wrap, "pi")
+    found = print_settings(wrap, "pi")
     assert found["arguments"][0] == "-e"
     assert "PI_CODING_AGENT_DIR" not in found["variables"]
 
 
-def test_what_cline_knows_of_providers_is_copied(wrap: Any, tmp_path: Path) -> None:
+def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) -> None:
     known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
     known.parent.mkdir(parents=True)
     known.write_text(
         '{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}'
     )
-    found = told(wrap, "cline")
+    found = print_settings(wrap, "cline")
     assert found["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
     assert "baseUrl" not in known.read_text()
 
@@ -269,10 +269,10 @@ for turn in range(14):
 """
 
 
-def test_a_passive_run_changes_no_request_and_says_what_it_would_have_done(
+def test_a_passive_run_changes_no_request_and_reports_possible_savings(
     wrap: Any, tmp_path: Path
 ) -> None:
-    path = stand_in(tmp_path)
+    path = install_fake_client(tmp_path)
     (tmp_path / "bin" / "qwen").write_text(LONG_AGENT.format(python=sys.executable))
     home = tmp_path / "home"
     home.mkdir()
@@ -297,7 +297,7 @@ def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: Any) -> Non
         assert "settings of the gateway that runs" in done.stderr
 
 
-def test_a_subscription_is_told_that_requests_are_changed(tmp_path: Path) -> None:
+def test_subscribers_are_warned_that_requests_are_changed(tmp_path: Path) -> None:
     login = {"tokens": {"access_token": "any"}, "OPENAI_API_KEY": None}
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text(json.dumps(login))

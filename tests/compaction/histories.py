@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Events, Services, silent
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

@@ -9,10 +9,10 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.history.thread_facts import state_of
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.state_sections import blocked_text
-from everthread.compaction.summary import BLOCKED, STATE, parse_sections
-from everthread.compaction.thread_facts import state_of
+from everthread.compaction.summary.sections import BLOCKED, STATE, parse_sections
+from everthread.compaction.summary.state_sections import blocked_text
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

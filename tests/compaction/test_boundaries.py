@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.cutting.shortening import MIN_CITED_TOKENS, equal_share
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.shortening import MIN_CITED_TOKENS, equal_share
-from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.messages import Message, Result, results_of, text_of
 from everthread.core.outputs import parse_persisted
 from everthread.core.tokens import TokenCounter

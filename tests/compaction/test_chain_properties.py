@@ -11,18 +11,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summary import USER_WORDS, Compaction, parse_sections
-from everthread.compaction.summary_engine import SummaryEngine
-from everthread.compaction.user_quotes import (
+from everthread.compaction.summary.sections import USER_WORDS, parse_sections
+from everthread.compaction.summary.user_quotes import (
     NO_WORDS,
     UserMessage,
     entry_tokens,
     parse_words,
 )
+from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
 from everthread.core.messages import Message, text_of
 from everthread.core.outputs import OPENING_TAG
@@ -34,7 +35,7 @@ from everthread.core.transcript import (
     is_summary,
     latest_user_index,
     recognize_summaries,
-    spans,
+    split_into_spans,
     strip_summary_marks,
     summary_text,
     user_text,
@@ -160,7 +161,7 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
     kept = sum(map(COUNTER.message, messages[: count_head_messages(messages)]))
     kept += COUNTER.message(messages[latest]) if latest is not None else 0
     kept += (
-        sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
+        sum(map(COUNTER.message, messages[split_into_spans(messages)[-1].start :]))
         if messages
         else 0
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     BLOCKED,
     CRITICAL,
     DONE,
@@ -18,11 +19,9 @@ from everthread.compaction.summary import (
     HANDOFF,
     TASK,
     USER_WORDS,
-    Compaction,
-    CompactionLevel,
     parse_sections,
 )
-from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_words
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.tokens import TokenCounter

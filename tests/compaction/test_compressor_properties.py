@@ -20,7 +20,7 @@ from everthread.core.transcript import (
     find_call_groups,
     is_summary,
     latest_user_index,
-    spans,
+    split_into_spans,
     user_text,
 )
 from everthread.core.validation import validate_messages
@@ -52,7 +52,7 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
         return messages
     assert result.tokens_after < result.tokens_before
     threshold = Budget.for_window(window).threshold
-    least = sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
+    least = sum(map(COUNTER.message, messages[split_into_spans(messages)[-1].start :]))
     assert result.tokens_after < threshold or least > threshold // 3, (
         "only a giant latest group may not fit"
     )

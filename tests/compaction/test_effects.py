@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.history import MessageFacts
+from everthread.compaction.cutting.pruning import prune
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.thread_facts import ThreadState, state_of
+from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import JournalFold, journal_of
 from everthread.compaction.journal.steps import FIXED
-from everthread.compaction.pruning import prune
-from everthread.compaction.thread_facts import ThreadState, state_of
-from everthread.compaction.tool_calls import CallFacts, Effect
 from everthread.core.messages import Call, Message
 from tests.compaction.test_journal import call, says, user
 

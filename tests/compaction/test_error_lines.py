@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.outcomes import (
+from everthread.compaction.history.tool_outcomes import (
     MAX_ERRORS,
     MAX_LINE,
     error_lines,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from everthread.compaction.earlier_summary import read_state
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import FILES, Compaction
-from everthread.compaction.thread_facts import ThreadState
-from everthread.compaction.tool_calls import Effect
+from everthread.compaction.summary.earlier_summary import read_state
+from everthread.compaction.summary.sections import FILES
+from everthread.compaction.summary.state_sections import state_sections
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from everthread.compaction.earlier_summary import read_summary
-from everthread.compaction.summary import (
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.summary.earlier_summary import read_summary
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     GOAL,
     USER_WORDS,
-    Compaction,
     parse_sections,
 )
-from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_words
 from everthread.core.messages import Message
 from everthread.core.transcript import (
     SUMMARY_END,

@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.history import MessageFacts
+from everthread.compaction.cutting.pruning import prune
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.thread_facts import (
+    ThreadState,
+    command_key,
+    state_of,
+)
 from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.journal.journal_builder import JournalFold, journal_of
 from everthread.compaction.journal.steps import FIXED
-from everthread.compaction.pruning import prune
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
-from everthread.compaction.thread_facts import ThreadState, command_key, state_of
+from everthread.compaction.summary.sections import (
+    BLOCKED,
+    FILES,
+    PROGRESS,
+    REMAINING,
+    STATE,
+)
+from everthread.compaction.summary.state_sections import state_sections
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.history.thread_facts import state_of
 from everthread.compaction.journal.journal_builder import journal_of
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.state_sections import blocked_text
-from everthread.compaction.summary import DONE, parse_sections
-from everthread.compaction.thread_facts import state_of
+from everthread.compaction.summary.sections import DONE, parse_sections
+from everthread.compaction.summary.state_sections import blocked_text
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from tests.compaction.histories import (

@@ -7,16 +7,16 @@ import json
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.cutting.pruning import prune
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.pruning import prune
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.search.lookup import (
     Excerpt,
     Passage,
     SearchPage,
-    page_text,
-    passage_text,
+    format_page,
+    format_passage,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -46,8 +46,11 @@ def page(tool: str) -> str:
         )
         for wanted in IDS
     ]
-    return page_text(
-        SearchPage(tuple(places), 8), QUERY, tool=tool, where="this conversation"
+    return format_page(
+        SearchPage(tuple(places), 8),
+        QUERY,
+        tool=tool,
+        searched_place="this conversation",
     )
 
 
@@ -55,7 +58,7 @@ def part(tool: str) -> str:
     passage = Passage(
         "n0123456789ab", "t", None, "", "", None, "box 4 " * 900, 0, 5_400, 90_000
     )
-    return passage_text(passage, tool=tool)
+    return format_passage(passage, tool=tool)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -161,8 +164,11 @@ def test_an_excerpt_cannot_imitate_the_heading_of_another() -> None:
     places = (
         Excerpt("message:9", "t", 7, "tool", "terminal", 1_700_000_000.0, printed),
     )
-    shown = page_text(
-        SearchPage(places, None), "trust", tool="recall", where="this conversation"
+    shown = format_page(
+        SearchPage(places, None),
+        "trust",
+        tool="recall",
+        searched_place="this conversation",
     )
     assert [line for line in shown.splitlines() if line.startswith("[message:")] == [
         "[message:9] tool (terminal), turn 7, 2023-11-14 22:13 UTC:"

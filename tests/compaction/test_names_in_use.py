@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.name_shapes import read_names
-from everthread.compaction.names_in_use import NamesInUse
-from everthread.compaction.names_section import NamesSection, parse_names
-from everthread.compaction.summary import (
+from everthread.compaction.names.name_shapes import read_names
+from everthread.compaction.names.names_in_use import NamesInUse
+from everthread.compaction.names.names_section import NamesSection, parse_names
+from everthread.compaction.summary.sections import (
     DONE,
     FILES,
     NAMES,
-    Compaction,
     TemplateName,
     parse_sections,
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.outcomes import (
+from everthread.compaction.history.tool_outcomes import (
     count_tests,
     error_line,
     exit_code,

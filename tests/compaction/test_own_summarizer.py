@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.drafts import WROTE_NOTHING
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.draft_requests import WROTE_NOTHING
 from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.summary import (
+from everthread.compaction.summarizers.summarizer import SummaryDraft
+from everthread.compaction.summary.sections import (
     DONE,
     GOAL,
     TASK,
     USER_WORDS,
-    Compaction,
-    SummaryDraft,
     parse_sections,
 )
-from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_words
 from everthread.compaction.verification.draft_checks import (
     NAMES_TOO_MUCH,
     WROTE_TOO_MUCH,

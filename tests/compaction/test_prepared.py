@@ -6,7 +6,7 @@ import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless.lossless_engine import LosslessEngine
-from everthread.compaction.summary import GOAL
+from everthread.compaction.summary.sections import GOAL
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

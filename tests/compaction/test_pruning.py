@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.pruning import CLEARED, LONG, prune
-from everthread.compaction.tool_calls import EFFECT_CHARS, MAX_ERRORS
+from everthread.compaction.cutting.pruning import CLEARED, LONG, prune
+from everthread.compaction.history.tool_calls import EFFECT_CHARS, MAX_ERRORS
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
     find_call_groups,
     latest_user_index,
-    spans,
+    split_into_spans,
     split_into_turns,
 )
 from tests.core.strategies import PIXELS, histories
@@ -349,7 +349,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
     """What holds for every pruning of every history."""
     assert len(pruned) == len(messages)
     assert find_call_groups(pruned) == find_call_groups(messages)
-    assert spans(pruned) == spans(messages)
+    assert split_into_spans(pruned) == split_into_spans(messages)
     assert split_into_turns(pruned) == split_into_turns(messages)
     changed = set()
     for index, (old, new) in enumerate(zip(messages, pruned, strict=True)):

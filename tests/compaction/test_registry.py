@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from everthread.compaction import registry
+from everthread.compaction.compaction_result import CompactionLevel
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import (
     create_engine,
@@ -22,7 +23,7 @@ from everthread.compaction.registry import (
     list_engines,
     register_context_engine,
 )
-from everthread.compaction.summary import CompactionLevel, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter

@@ -8,10 +8,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.earlier_summary import read_state
+from everthread.compaction.history.thread_facts import (
+    CHANGED,
+    READ,
+    CommandState,
+    FileState,
+    OpenError,
+    ThreadState,
+)
 from everthread.compaction.journal.journal import INTRO, Journal
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import (
+from everthread.compaction.summary.earlier_summary import read_state
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     FILES,
@@ -20,15 +27,8 @@ from everthread.compaction.summary import (
     STATE,
     parse_sections,
 )
-from everthread.compaction.summary import render_sections as render
-from everthread.compaction.thread_facts import (
-    CHANGED,
-    READ,
-    CommandState,
-    FileState,
-    OpenError,
-    ThreadState,
-)
+from everthread.compaction.summary.sections import render_sections as render
+from everthread.compaction.summary.state_sections import state_sections
 from everthread.core.messages import Message
 from tests.compaction.histories import (
     assistant_message,

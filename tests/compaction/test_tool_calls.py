@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.tool_calls import (
+from everthread.compaction.history.tool_calls import (
     MAX_LINE_CHARS,
     Action,
     action_of,

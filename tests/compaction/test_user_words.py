@@ -7,8 +7,12 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.summary import USER_WORDS, parse_sections, render_sections
-from everthread.compaction.user_quotes import (
+from everthread.compaction.summary.sections import (
+    USER_WORDS,
+    parse_sections,
+    render_sections,
+)
+from everthread.compaction.summary.user_quotes import (
     GAP,
     NO_WORDS,
     REPEATED,

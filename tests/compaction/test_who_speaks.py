@@ -10,8 +10,13 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import BLOCKED, DONE, USER_WORDS, parse_sections
-from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.summary.sections import (
+    BLOCKED,
+    DONE,
+    USER_WORDS,
+    parse_sections,
+)
+from everthread.compaction.summary.user_quotes import parse_words
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

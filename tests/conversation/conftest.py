@@ -1,4 +1,4 @@
-"""Conversations on a store, and the real small model, where its file can be had."""
+"""Conversations on a store, and the real small model if its file is available."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import Reply, Request
 from everthread.errors import ModelError
@@ -107,7 +107,7 @@ def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
 
 
 def call_reply(name: str, arguments: str, call_id: str = "call_1") -> Reply:
-    """A reply that calls a tool."""
+    """Return a reply that calls a tool."""
     return calls_reply(function_call(call_id, name, arguments))
 
 
@@ -133,12 +133,12 @@ def overflow_error(limit: int | None = None, tokens: int = 0) -> ModelError:
 
 
 def make_text(count: int, about: str = "invoice") -> str:
-    """A text of about this many tokens; no two are alike."""
+    """Return a text of about this many tokens; no two are alike."""
     return " ".join(f"{about} {index} is settled" for index in range(count // 4))
 
 
 def numbered_text(number: int, count: int, topic: str) -> str:
-    """Return what the user says in this turn, in about `count` tokens."""
+    """Return the user's message of this turn, in about `count` tokens."""
     return f"Turn {number}: {make_text(count, f'{topic} {number}')}"
 
 

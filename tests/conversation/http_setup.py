@@ -1,4 +1,4 @@
-"""Conversations over real HTTP: the official clients, and the simulated provider behind them."""
+"""Conversations over real HTTP: the official clients and the simulated provider."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Conversation, open_conversation, open_store
-from everthread.compaction.summary import HANDOFF
+from everthread.compaction.summary.sections import HANDOFF
 from everthread.config import Config, parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request
@@ -105,7 +105,7 @@ async def open_http_setup(
 def served_model(
     name: str, window: int, *, shows: Any = "max_model_len", **more: Any
 ) -> ServedModel:
-    """A served model that states its window by default."""
+    """Return a served model that states its window by default."""
     return ServedModel(name, window, shows=shows, **more)
 
 
@@ -130,7 +130,7 @@ def make_summary_text(goal: str = "Settle the books.", **sections: str) -> str:
 def answer_script(
     say: Callable[[Request], Any], summarise: Callable[[Request], Any] | None = None
 ) -> Any:
-    """A script: one function for the conversation, another for summaries."""
+    """Return a script with one function for the conversation and another for summaries."""
 
     def answer(request: Request) -> Any:
         if is_summary_call(request):

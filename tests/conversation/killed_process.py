@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
@@ -31,7 +31,7 @@ BIG = " ".join(f"row {index} of the report" for index in range(4_000))
 
 
 class Writer:
-    """A summariser that tells what it spent."""
+    """A summariser that reports its usage."""
 
     name = "writer"
 
@@ -45,7 +45,7 @@ class Writer:
 
 
 class KilledAtStep:
-    """The store, until its time has come."""
+    """A store that kills the process at the chosen call."""
 
     def __init__(self, store: Any, step: int) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class KilledAtStep:
 
 
 def answers() -> list[Reply | str]:
-    """A tool call whose result is large, then plain answers."""
+    """Return a tool call with a large result, then plain answers."""
     wanted: Any = [
         {
             "id": "c1",
@@ -112,7 +112,7 @@ async def main(folder: Path, step: int) -> None:
 
 
 def die_at(folder: Path, step: int) -> int:
-    """How the process ended; with step 0 it lives."""
+    """Return how the process ended; step 0 kills nothing."""
     pid = os.fork()
     if pid == 0:
         own = folder / f"s{step}"

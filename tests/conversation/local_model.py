@@ -14,7 +14,7 @@ from tests.conversation.conversation_setup import make_text, numbered_text
 
 
 async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) -> int:
-    """As much is said as fills the window more than twice, with a restart in between. How often it was passed."""
+    """Fill the window more than twice, with a restart in between; return the number of times it was passed."""
     watch = PrefixWatch()
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     store = open_store(folder / "store.db")
@@ -52,7 +52,7 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
 
 
 async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
-    """A model that is thought to hold more than it does: its server says so, and is believed. The window learnt."""
+    """Use a model whose real window is smaller than configured; return the window learnt from its server's error."""
     watch = PrefixWatch()
     store = open_store(folder / "store.db")
     model = LocalModel(file, window=window, max_tokens=8)

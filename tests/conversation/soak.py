@@ -71,7 +71,7 @@ class Soak:
                 await getattr(self, f"_{action}")(self.conversation, turn)
             except (ModelError, ContextOverflowError):
                 self.done["failed"] += (
-                    1  # the provider failed for good; the message is stored all the same
+                    1  # the provider failed permanently; the message is stored nevertheless
                 )
         assert (
             self.conversation is None or not self.conversation.messages or self.thread
@@ -128,7 +128,7 @@ class Soak:
 
 
 def answer(request: Request) -> Reply | str:
-    """Tools for who asks for them, words for everybody else."""
+    """Call a tool if the request asks for tools, else answer in text."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
         return call_reply("make", f"call_{abs(hash(text_of(last))) % 10**9}")
@@ -149,7 +149,7 @@ async def soak(
 
 
 async def compare(setup: HttpSetup, work: Soak) -> None:
-    """The store against the log: nothing lost, nothing doubled, every request valid, every token accounted for."""
+    """Compare the store with the log: nothing lost or doubled, every request valid, every token accounted for."""
     whole = await setup.store.history(work.thread)
     stored = Counter(
         text_of(item.body) for item in whole if item.body["role"] == "user"
@@ -192,12 +192,12 @@ async def compare(setup: HttpSetup, work: Soak) -> None:
         and not record.events
     ]
     unknown = Counter(answered) - Counter(item.usage.total_tokens for item in reported)
-    # Of a call whose answer nobody heard to its end the usage is estimated.
+    # Usage is estimated for a call whose answer was not read to its end.
     assert sum(unknown.values()) <= len(spent) - len(reported), unknown
     assert (await setup.store.check()).problems == ()
     await asyncio.sleep(0)
 
 
 def _as_sent(text: str, stored: Counter[str]) -> str:
-    """What was said with a wish for tools is stored with it."""
+    """Return the message as stored, including its request for tools."""
     return text if text in stored else f"{text} use tools"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import open_store, validate_messages
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
@@ -62,7 +62,7 @@ async def test_two_compact_append_and_take_back_at_once(
 
 
 class GivenUp:
-    """A summariser whose call is under way when it is given up, and who tells so."""
+    """A summariser that reports when its running call is cancelled."""
 
     name = "given up"
 

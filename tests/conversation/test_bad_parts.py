@@ -1,4 +1,4 @@
-"""Engines, hooks and prompt writers are anybody's code: what fails in them is told, and the conversation goes on."""
+"""Faulty engines, hooks and prompt writers: the error is reported and the conversation continues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.errors import EngineError
 from everthread.testing import ScriptedModel
@@ -36,7 +36,7 @@ TURNS = 9
 
 
 class Spoilt(ContextCompressor):
-    """An engine whose compactions somebody spoils."""
+    """An engine whose compactions the test corrupts."""
 
     spoil: Callable[[Compaction], Any] = staticmethod(lambda made: made)
 
@@ -54,7 +54,7 @@ def fails(*_given: Any, **_how: Any) -> Any:
 
 
 async def several(setup: ConversationSetup, **settings: Any) -> Conversation:
-    """So many turns that they pass the threshold."""
+    """Send enough turns to pass the threshold."""
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     conversation = await setup.open(model, protect_last_n=2, **settings)
     await send_texts(conversation, TURNS, 800, "account")
@@ -105,7 +105,7 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
         "load_state",
     ],
 )
-async def test_an_engine_that_fails_elsewhere_is_told_once(
+async def test_an_engine_that_fails_elsewhere_is_reported_once(
     setup: ConversationSetup, method: str
 ) -> None:
     conversation = await several(
@@ -137,7 +137,7 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
     assert threading.get_ident() not in threads
 
 
-async def test_a_state_that_is_no_json_costs_no_answer(
+async def test_a_state_that_is_not_json_does_not_fail_the_turn(
     setup: ConversationSetup,
 ) -> None:
     await several(

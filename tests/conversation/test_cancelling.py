@@ -1,4 +1,4 @@
-"""Whoever waits may go away at any moment: what is in the store is whole, and the conversation knows it."""
+"""A caller may be cancelled at any moment: the store stays consistent, and the conversation matches it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.conversation.conversation_setup import (
 
 
 async def left(work: Any, after: int) -> bool:
-    """Go away after so many steps of the loop; whether it was still under way."""
+    """Cancel after this many steps of the loop; return whether the call was still running."""
     task = asyncio.ensure_future(work)
     for step in range(after):
         if task.done():
@@ -46,9 +46,9 @@ async def whole(
     asked: list[str],
     reached: set[str] | None = None,
 ) -> None:
-    """Each question once, in order, valid, and the same here as for one who opens it now.
+    """Check that each question is stored once, in order and valid, here and for a new reader.
 
-    With `reached`, a question that reached nobody need not be there: it was left before it was stored.
+    With `reached`, a question that did not reach the model may be missing: it was cancelled before it was stored.
     """
     history = [
         text_of(message.body) for message in await setup.store.history(conversation.id)
@@ -64,7 +64,7 @@ async def whole(
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_turn_is_left_at_any_moment(
+async def test_a_turn_can_be_cancelled_at_any_moment(
     setup: ConversationSetup, *, background: bool, streaming: bool
 ) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
@@ -95,7 +95,9 @@ async def test_a_turn_is_left_at_any_moment(
     await conversation.close()
 
 
-async def test_a_compaction_is_left_at_any_moment(setup: ConversationSetup) -> None:
+async def test_a_compaction_can_be_cancelled_at_any_moment(
+    setup: ConversationSetup,
+) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     for after in range(0, 48, 4):
         conversation = await setup.open(model, protect_last_n=2)
@@ -110,7 +112,7 @@ async def test_a_compaction_is_left_at_any_moment(setup: ConversationSetup) -> N
         await whole(setup, conversation, asked)
 
 
-async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
+async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:
     done = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""A search in which nothing holds every word gives what is closest, and says so; a path narrows it."""
+"""If no message holds every word, a search returns the closest ones and says so; a path narrows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everthread import open_store
-from everthread.core.search.lookup import page_text
+from everthread.core.search.lookup import format_page
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.thread.lookup import StoreLookup
@@ -26,7 +26,7 @@ def _result(number: int, text: str) -> NewMessage:
     return NewMessage(result_message(f"c{number}", text))
 
 
-async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(
+async def test_a_question_finds_its_answer_marked_as_closest(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path / "store.db")
@@ -50,7 +50,9 @@ async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(
     assert found.excerpts[0].turn == 1
     assert (
         "close, none with all these words"
-        in page_text(found, asked, tool="recall", where="here").split("\n")[0]
+        in format_page(found, asked, tool="recall", searched_place="here").split("\n")[
+            0
+        ]
     )
     assert not (await lookup.search("painted cupboard")).near
     assert not (await lookup.search("Who was the painter of that cupboard?")).near, (

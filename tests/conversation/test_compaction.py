@@ -1,4 +1,4 @@
-"""When the context is rewritten, by whom, and what is told."""
+"""When the context is rewritten, by whom, and which events are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.summary_note import find_note
 from everthread.core.canonical_usage import CanonicalUsage
@@ -48,7 +48,7 @@ from tests.conversation.conversation_setup import (
 async def filled(
     setup: ConversationSetup, tokens: int, *, window: int = 16_000, **options: Any
 ) -> Conversation:
-    """A conversation whose context has about so many tokens, in turns of five hundred."""
+    """Open a conversation with about this many tokens of context, in turns of five hundred."""
     model = ScriptedModel(lambda _: make_text(200, "answer"), window=window)
     conversation = await setup.open(model, **options)
     turn = 0
@@ -59,7 +59,7 @@ async def filled(
 
 
 class Slow:
-    """A summariser that waits until it may go on."""
+    """A summariser that waits until the test releases it."""
 
     name = "slow"
 
@@ -78,7 +78,7 @@ class Slow:
         return SummaryDraft({"Goal": "Keep the books."}, self.name, usage=usage)
 
 
-async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(
+async def test_the_threshold_triggers_a_compaction_and_the_thread_continues(
     setup: ConversationSetup,
 ) -> None:
     conversation = await filled(setup, 7_500)
@@ -96,7 +96,7 @@ async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(
     assert kinds.count("summary") == 1
 
 
-async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(
+async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     setup: ConversationSetup,
 ) -> None:
     slow = Slow()
@@ -115,7 +115,7 @@ async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(
     assert [item for item in setup.watch.of(UsageRecorded) if item.task == "auxiliary"]
 
 
-async def test_a_turn_that_cannot_go_on_waits(setup: ConversationSetup) -> None:
+async def test_a_turn_that_does_not_fit_waits(setup: ConversationSetup) -> None:
     slow = Slow()
     conversation = await filled(setup, 7_000, summarizer=slow)
     turn = asyncio.create_task(conversation.send(make_text(9_000)))
@@ -182,7 +182,7 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
         assert hanging.asked == 1, "it rests"
 
 
-async def test_what_was_prepared_is_void_when_its_messages_changed(
+async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
     setup: ConversationSetup,
 ) -> None:
     slow = Slow()
@@ -213,7 +213,9 @@ async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the
     assert str(small.requests[0].messages[-1]["content"]) == "Go on, please."
 
 
-async def test_reported_tokens_decide_not_our_own(setup: ConversationSetup) -> None:
+async def test_reported_tokens_decide_not_the_estimate(
+    setup: ConversationSetup,
+) -> None:
     def heavy(_request: Any) -> Reply:
         usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
         return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
@@ -227,7 +229,9 @@ async def test_reported_tokens_decide_not_our_own(setup: ConversationSetup) -> N
     assert setup.watch.of(CompactionDone)
 
 
-async def test_reasoning_tokens_never_make_it_happen(setup: ConversationSetup) -> None:
+async def test_reasoning_tokens_never_trigger_a_compaction(
+    setup: ConversationSetup,
+) -> None:
     def thinking(request: Any) -> Reply:
         usage = {
             "prompt_tokens": 200 + 20 * len(request.messages),
@@ -276,7 +280,9 @@ async def test_hygiene_steps_in_at_85_percent(setup: ConversationSetup) -> None:
     assert done.reason == "hygiene"
 
 
-async def test_two_in_vain_pause_it_with_one_notice(setup: ConversationSetup) -> None:
+async def test_two_ineffective_compactions_pause_it_with_one_notice(
+    setup: ConversationSetup,
+) -> None:
     size = 9_000
 
     def stubborn(_request: Any) -> Reply:
@@ -316,7 +322,7 @@ async def test_compactions_by_a_person_are_never_judged(
     assert not [item for item in setup.watch.of(Notice) if "paused" in item.text]
 
 
-async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(
+async def test_from_the_second_compaction_on_a_notice_warns_of_lost_detail(
     setup: ConversationSetup,
 ) -> None:
     conversation = await filled(setup, 5_000)
@@ -354,7 +360,7 @@ async def test_tools_that_fill_the_window_are_named_once(
     assert not setup.watch.of(CompactionStarted)
 
 
-async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(
+async def test_a_failing_engine_is_reported_and_the_turn_continues(
     setup: ConversationSetup,
 ) -> None:
     class Broken(ContextCompressor):
@@ -368,7 +374,7 @@ async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(
     assert (await conversation.send("Still there?")).text
 
 
-async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
+async def test_the_engine_hooks_are_called_as_documented(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Told(ContextCompressor):
@@ -412,7 +418,7 @@ async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
     ]
 
 
-async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(
+async def test_the_system_prompt_is_rebuilt_only_at_the_start_of_a_session(
     setup: ConversationSetup,
 ) -> None:
     written: list[int] = []
@@ -475,7 +481,7 @@ async def test_messages_of_another_process_land_in_the_continuation_once(
     assert whole.count("meanwhile") == 1
 
 
-async def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(
+async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_from_it(
     setup: ConversationSetup,
 ) -> None:
     conversation = await filled(
@@ -561,7 +567,7 @@ async def test_a_journal_is_never_prepared_ahead(setup: ConversationSetup) -> No
 async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
     setup: ConversationSetup,
 ) -> None:
-    """The model's summary stays as it is, and the result is as small as any other."""
+    """The model's summary is unchanged, and the result is as small as any other."""
     slow = Slow()
     conversation = await filled(setup, 6_500, summarizer=slow)
     numbers = iter(range(100))

@@ -57,7 +57,7 @@ async def test_without_a_key_it_says_which_is_missing(
         await open_conversation(store=tmp_path / "s.db")
 
 
-async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(
+async def test_a_missing_engine_is_an_error_not_replaced(
     tmp_path: Path,
 ) -> None:
     config = parse_config("context: {engine: nonesuch}")
@@ -131,7 +131,7 @@ async def test_a_request_that_fits_is_left_alone() -> None:
     assert await fit_request(request, ScriptedModel(window=8_000)) is request
 
 
-async def test_what_was_opened_is_closed_when_opening_fails(tmp_path: Path) -> None:
+async def test_a_failed_opening_closes_everything(tmp_path: Path) -> None:
     config = parse_config("model: {provider: local, default: no-such-model}")
     with pytest.raises(EverthreadError, match="no-such-model"):
         await open_conversation(config=config, store=tmp_path / "s.db")

@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread import open_conversation, validate_messages
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import SummaryDraft
+from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.config import parse_config
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -81,7 +81,7 @@ class Broken:
         raise ValueError("no summary today")
 
 
-async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(
+async def test_a_failing_custom_summariser_falls_back_to_the_journal(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel(lambda _: make_text(200), window=8_000)
@@ -106,7 +106,7 @@ async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(
     assert any("no summary today" in warning for warning in done[0].warnings)
 
 
-async def test_an_engine_is_told_when_its_conversation_ends(
+async def test_an_engine_is_notified_when_its_conversation_ends(
     setup: ConversationSetup,
 ) -> None:
     ended: list[str] = []

@@ -1,4 +1,4 @@
-"""A conversation as a caller meets it: what is stored, what is sent, what is told."""
+"""A conversation from the caller's side: stored messages, requests and events."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_any_id_of_a_thread_resumes_it(setup: ConversationSetup) -> None:
     "given",
     ["", "   ", {"content": "no role"}, {"role": "system", "content": "x"}, [3]],
 )
-async def test_what_is_no_message_is_refused_and_nothing_is_stored(
+async def test_an_invalid_message_is_refused_and_nothing_is_stored(
     tmp_path: Path, given: Any
 ) -> None:
     async with open_setup(tmp_path) as setup:
@@ -142,7 +142,7 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     assert "go on with offset 150" in part
 
 
-async def test_what_is_injected_is_sent_once_and_never_stored(
+async def test_injected_text_is_sent_once_and_never_stored(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(["a", "b"])
@@ -154,7 +154,7 @@ async def test_what_is_injected_is_sent_once_and_never_stored(
     assert "weather" not in str(await setup.store.history(conversation.id))
 
 
-async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(
+async def test_an_interrupted_stream_is_kept_and_accounted_for(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(["one two three four", "on we go"])
@@ -172,7 +172,7 @@ async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(
     assert (await conversation.send("go on")).text == "on we go"
 
 
-async def test_what_a_broken_call_used_is_accounted_for(
+async def test_usage_of_a_broken_call_is_accounted_for(
     setup: ConversationSetup,
 ) -> None:
     partial = Reply(
@@ -199,7 +199,7 @@ async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> 
     assert usage.estimated
 
 
-async def test_a_branch_goes_its_own_way(setup: ConversationSetup) -> None:
+async def test_a_branch_is_independent_of_its_parent(setup: ConversationSetup) -> None:
     model = ScriptedModel(["a", "b", "c"])
     conversation = await setup.open(model)
     first = await conversation.send("one")
@@ -255,8 +255,8 @@ async def test_a_conversation_passes_its_window_many_times(
         assert not validate_messages(request.messages, api="openai")
 
 
-async def test_a_branch_knows_how_things_stood(setup: ConversationSetup) -> None:
-    """Also what the summary's text does not tell: here a command that passed long ago."""
+async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -> None:
+    """Including facts missing in the summary's text: here a command that passed long ago."""
     conversation = await setup.open(
         ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
     )
@@ -289,7 +289,7 @@ async def test_a_branch_knows_how_things_stood(setup: ConversationSetup) -> None
 async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(
     tmp_path: Path,
 ) -> None:
-    """In one long turn the summary is merged into it: it is found again, however often it is written anew."""
+    """In one long turn the summary is merged into it, and is found again each time it is rewritten."""
     asked = seal_summary(
         f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here."
     )

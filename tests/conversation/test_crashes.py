@@ -1,4 +1,4 @@
-"""A compaction that is killed at any of its steps leaves the old state or the new one, and the thread goes on."""
+"""A compaction killed at any step leaves the old state or the new one, and the thread can be continued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHILD = Path(__file__).with_name("killed_process.py")
 
 
 async def after(folder: Path) -> tuple[str, int]:
-    """What a restart finds: which state, and how much was accounted for."""
+    """Return the state found after a restart, and the recorded usage."""
     async with open_setup(folder) as setup:
         tip = await setup.store.session(await setup.store.get_compression_tip(THREAD))
         whole = await setup.store.history(THREAD)

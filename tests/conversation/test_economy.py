@@ -1,4 +1,4 @@
-"""Compacting when it pays: at a cold cache, not during a turn, and told in one line."""
+"""Compacting when it pays: with a cold cache, between turns, reported in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
@@ -38,7 +38,7 @@ def answer_or_look(request: Request) -> str | Reply:
 
 
 class Cached(ScriptedModel):
-    """A Claude whose cache holds what it was sent last, for five minutes."""
+    """A Claude whose cache holds the last request for five minutes."""
 
     def __init__(self, wall: SteppedClock) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class Cached(ScriptedModel):
 
 
 class Written:
-    """A summariser with a price, and a time to wait for."""
+    """A summariser with a price, and a delay."""
 
     name = "priced"
 
@@ -83,7 +83,7 @@ class Written:
 
 
 class Alarm:
-    """The timers that were set; they ring when a test says so."""
+    """Timers that fire when the test says so."""
 
     def __init__(self) -> None:
         self.set: list[tuple[float, Callable[[], None]]] = []
@@ -174,7 +174,7 @@ async def test_economics_can_be_switched_off(
     assert not setup.watch.of(Planned)
 
 
-async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(
+async def test_a_model_summary_is_prepared_before_the_cache_expires(
     setup: ConversationSetup,
     wall: SteppedClock,
 ) -> None:
@@ -311,7 +311,7 @@ async def test_a_short_conversation_sets_no_idle_timer(
 
 
 class Diagnosed(Cached):
-    """A Claude that says why its cache missed if it is asked."""
+    """A Claude that explains a cache miss if it is asked."""
 
     def __init__(self, wall: SteppedClock) -> None:
         super().__init__(wall)
@@ -325,7 +325,7 @@ class Diagnosed(Cached):
         return replace(reply, id=f"msg_{len(self.asked)}", raw=raw)
 
 
-async def test_our_own_conversations_ask_why_the_cache_missed(
+async def test_a_conversation_asks_why_the_cache_missed(
     tmp_path: Path, wall: SteppedClock
 ) -> None:
     async with open_setup(tmp_path) as place:

@@ -1,4 +1,4 @@
-"""A node's originals in parts: the same words whatever is said meanwhile, and a part costs what it shows."""
+"""Paged originals of a node: stable while messages arrive, and each page reads only its own messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PART = 2_000
 
 
 class Counted:
-    """A store that counts the messages it gives."""
+    """A store that counts the messages it returns."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

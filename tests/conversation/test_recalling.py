@@ -1,4 +1,4 @@
-"""What is fetched back for one call: what was compacted away and is asked for again."""
+"""Recall into one call: compacted messages that the user asks for again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ASKED = "Who painted the cupboard of Aldermoor, and in which colour?"
 async def compacted(
     setup: ConversationSetup, *given: str, **options: Any
 ) -> tuple[Conversation, list[Request]]:
-    """A conversation where these messages are no longer in view, nor in its summary; and what is sent."""
+    """Open a conversation whose context and summary lack these messages; return it with its requests."""
     sent: list[Request] = []
 
     def answer(request: Request) -> str:
@@ -84,7 +84,7 @@ def injected(request: Request) -> list[str]:
     return [text for text in texts if text.startswith("<system-reminder>\nRecalled")]
 
 
-async def test_what_was_compacted_away_is_in_the_call_that_asks_for_it_and_in_no_other(
+async def test_compacted_messages_are_added_only_to_the_call_that_asks_for_them(
     setup: ConversationSetup,
 ) -> None:
     conversation, sent = await compacted(setup, FACT)
@@ -107,7 +107,7 @@ async def test_what_was_compacted_away_is_in_the_call_that_asks_for_it_and_in_no
     assert not setup.watch.broken
 
 
-async def test_nothing_is_fetched_back_where_nothing_is_asked_for(
+async def test_nothing_is_recalled_without_a_question(
     setup: ConversationSetup,
 ) -> None:
     conversation, sent = await compacted(setup, FACT)
@@ -145,7 +145,9 @@ async def test_other_threads_are_asked_only_when_allowed_and_other_tenants_never
     assert "lilac" not in injected(sent[1])[0], "another tenant's"
 
 
-async def test_what_a_tool_was_called_with_counts_too(setup: ConversationSetup) -> None:
+async def test_arguments_of_tool_calls_count_as_questions(
+    setup: ConversationSetup,
+) -> None:
     conversation, _ = await compacted(setup, FACT)
     sent: list[Request] = []
     asking = ScriptedModel(
@@ -222,7 +224,7 @@ async def test_it_can_be_switched_off_and_has_no_more_room_than_it_is_given(
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
-async def test_over_the_wire_it_stands_behind_the_marks_and_the_cache_stays_warm(
+async def test_recalled_text_follows_the_cache_breakpoints_on_the_wire(
     tmp_path: Path, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, "x")

@@ -1,4 +1,4 @@
-"""What is done when a provider refuses a request for its size."""
+"""Recovery when a provider refuses a request for its size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
 
 
 def refusing(limit: int, *, stated: bool = True) -> Any:
-    """A model that takes only so many tokens, and says so or does not."""
+    """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
     def answer(request: Request) -> Any:
@@ -176,7 +176,7 @@ async def test_too_many_bytes_first_cost_images_and_big_results(
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])
-async def test_what_is_no_question_of_size_is_raised_as_it_is(
+async def test_errors_other_than_size_are_raised_unchanged(
     setup: ConversationSetup, status: int
 ) -> None:
     said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."

@@ -191,7 +191,7 @@ async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
         assert setup.provider.log[-1].status == 200
 
 
-async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
+async def test_kept_messages_and_the_place_of_the_summary(tmp_path: Path) -> None:
     async with open_http_setup(
         tmp_path,
         [served_model("gpt-4o", 16_000)],
@@ -273,7 +273,7 @@ async def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
         assert again.session.id == tip
 
 
-async def test_a_summariser_that_fails_rests_and_the_extract_serves(
+async def test_a_failing_summariser_pauses_and_the_journal_is_used(
     tmp_path: Path,
 ) -> None:
     def fails(_request: Any) -> Fault:

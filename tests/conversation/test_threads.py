@@ -1,4 +1,4 @@
-"""A compaction works in a thread: the loop goes on meanwhile, and a cancelled one leaves nothing behind."""
+"""A compaction runs in a thread: the event loop stays free, and a cancelled compaction changes nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from everthread import validate_messages
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
@@ -25,7 +26,7 @@ LONGEST = 60.0
 
 
 class Gate:
-    """Where an engine stops, whatever thread it works in, until it is let through."""
+    """A point at which an engine waits, in any thread, until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -58,12 +59,14 @@ async def reach(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.reached.wait, LONGEST)
 
 
-async def test_the_loop_goes_on_while_an_engine_works(setup: ConversationSetup) -> None:
+async def test_the_event_loop_is_free_while_an_engine_works(
+    setup: ConversationSetup,
+) -> None:
     gate = Gate()
     conversation = await full(setup, gate.engine())
     compacting = asyncio.ensure_future(conversation.compress())
     await reach(gate)
-    gate.opened.set()  # by this loop: an engine that held it would wait in vain
+    gate.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
     assert (await compacting).changed
     assert gate.threads != [threading.get_ident()]
     assert len(setup.watch.of(CompactionDone)) == 1
@@ -93,7 +96,7 @@ async def test_a_cancelled_compaction_changes_nothing(
 
 
 class Asked:
-    """A summariser that waits until it is cancelled, the first time."""
+    """A summariser that waits, the first time, until it is cancelled."""
 
     name = "asked"
 

@@ -30,14 +30,14 @@ from tests.conversation.http_setup import answer_script, open_http_setup, served
 
 
 class Noting(ContextCompressor):
-    """An engine that remembers what it was told."""
+    """An engine that records the calls it gets."""
 
     def on_session_start(self, session_id: str, **how: Any) -> None:
         super().on_session_start(session_id, **how)
         self.started = [*getattr(self, "started", []), (session_id, how["reason"])]
 
 
-async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(
+async def test_a_second_conversation_knows_the_state_of_a_continuation(
     setup: ConversationSetup,
 ) -> None:
     engines: list[Noting] = []

@@ -1,4 +1,4 @@
-"""Tools that press on the window: which are left out, when that changes, and how they are found again."""
+"""Too many tools for the window: which are left out, when the selection changes, and how they are found again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def model(**more: Any) -> ScriptedModel:
 
 
 async def fill(conversation: Conversation, about: str = "ledger") -> None:
-    """Until it was compacted once more."""
+    """Send messages until one more compaction."""
     before = conversation.session.id
     turn = 0
     while conversation.session.id == before:
@@ -99,7 +99,7 @@ async def test_what_is_offered_is_the_same_until_a_compaction_and_in_every_proce
     await again.send("What about the warehouse?")
     assert [offered(request) for request in asked.requests] == [first] * 3
     await fill(again, "warehouse payroll")
-    # What fits stays: tools and system prompt are still cached.
+    # Tools that fit stay: they and the system prompt are still cached.
     assert offered(asked.requests[-1]) == first
     assert len(setup.watch.of(ToolsChanged)) == 1
     branch = await again.branch()
@@ -154,7 +154,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
 async def test_another_process_sees_a_compaction_only_with_its_tools(
     setup: ConversationSetup,
 ) -> None:
-    """What was not saved yet is told by the compaction's own record; an undo finds what was there before."""
+    """An unsaved selection comes from the compaction's own record; an undo restores the earlier one."""
     asked = model()
     conversation = await setup.open(asked, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
@@ -283,7 +283,7 @@ async def test_engines_tools_stay_and_others_are_settled_anew(
 
 
 async def test_a_reply_is_no_call(setup: ConversationSetup) -> None:
-    """Calls of tools nobody gave change nothing of what is offered."""
+    """Calls of tools that were not given do not change the selection."""
     said: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
     conversation = await setup.open(
         ScriptedModel(said, window=8_000), tools=TOOLS, **SHARE

@@ -1,4 +1,4 @@
-"""Which tools are left out where all of them would take too much room."""
+"""The choice of tools to leave out if all of them would take too much room."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def out(
     )
 
 
-def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
+def test_both_forms_are_read_and_tools_without_a_name_stay() -> None:
     anthropic = {
         "name": "a",
         "description": "word " * 100,
@@ -82,7 +82,7 @@ def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
     assert choose_left_out(cards, max_tokens=0, used_names=(), task_text="") == ("b",)
 
 
-def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
+def test_tools_are_too_many_by_their_share_or_by_the_remaining_room() -> None:
     assert not exceed_share(250, threshold=1_000, other_tokens=100)
     assert exceed_share(251, threshold=1_000, other_tokens=100)
     assert exceed_share(200, threshold=1_000, other_tokens=800)
@@ -92,7 +92,7 @@ def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
     assert compute_max_tool_tokens(1_000, 5_000) == 0
 
 
-def test_what_matches_the_task_stays_and_what_is_used_always() -> None:
+def test_tools_that_match_the_task_or_are_in_use_stay() -> None:
     assert out(400) == ()
     assert out(200, "Refund the two invoices, please.") == ("sendEmail", "weather")
     assert out(200, "Email them about the weather in town.") == (

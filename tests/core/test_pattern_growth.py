@@ -135,7 +135,7 @@ def whole_source() -> str:
 def token_forms() -> frozenset[re.Pattern[str]]:
     """The forms of tokens: each is tried only after its beginning was found."""
     return frozenset(
-        form.pattern for forms in rules().tokens.values() for _, form in forms
+        form.pattern for forms in rules().forms_by_head.values() for _, form in forms
     )
 
 
@@ -372,7 +372,7 @@ def test_a_repeated_piece_does_not_freeze_a_reader(reader: str) -> None:
 
 
 def test_the_beginnings_of_tokens_do_not_freeze_redaction() -> None:
-    starts = {start for forms in rules().tokens.values() for start, _ in forms}
+    starts = {start for forms in rules().forms_by_head.values() for start, _ in forms}
     for start in sorted(starts):
         for joint in "-/":
             with cpu_limit(f"redact on {start + joint!r}"):

@@ -28,7 +28,7 @@ from everthread.core.secrets.redaction import (
 from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,
-    hint_of_name,
+    find_name_hint,
     is_published,
     rules,
 )
@@ -420,7 +420,7 @@ def test_deep_values() -> None:
     ],
 )
 def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
-    assert hint_of_name(name) is level
+    assert find_name_hint(name) is level
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,9 @@ def test_sequences_count_up() -> None:
 
 def test_published_keys_are_known_by_their_digest() -> None:
     assert not is_published(TOKENS["google"])
-    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in rules().published)
+    assert all(
+        re.fullmatch("[0-9a-f]{16}", digest) for digest in rules().published_key_hashes
+    )
 
 
 PIECES = st.sampled_from(

@@ -18,7 +18,7 @@ from everthread.core.transcript import (
     latest_user_index,
     mark_summary,
     seal_summary,
-    spans,
+    split_into_spans,
     split_into_turns,
     user_text,
 )
@@ -97,7 +97,7 @@ class TestGroups:
 
 class TestSpans:
     def test_a_group_is_one_piece(self) -> None:
-        assert spans([user("x"), calls("a"), result("a"), says("y")]) == [
+        assert split_into_spans([user("x"), calls("a"), result("a"), says("y")]) == [
             Span(0, 1),
             Span(1, 3),
             Span(3, 4),
@@ -105,17 +105,17 @@ class TestSpans:
         assert len(Span(1, 3)) == 2
 
     def test_what_stands_before_a_late_result_belongs_to_the_piece(self) -> None:
-        assert spans([calls("a"), user("wait"), result("a"), user("z")]) == [
+        assert split_into_spans([calls("a"), user("wait"), result("a"), user("z")]) == [
             Span(0, 3),
             Span(3, 4),
         ]
 
     def test_interleaved_groups_become_one_piece(self) -> None:
         messages = [calls("a"), calls("b"), result("a"), result("b"), user("z")]
-        assert spans(messages) == [Span(0, 4), Span(4, 5)]
+        assert split_into_spans(messages) == [Span(0, 4), Span(4, 5)]
 
     def test_nothing(self) -> None:
-        assert spans([]) == []
+        assert split_into_spans([]) == []
 
 
 class TestUserMessages:

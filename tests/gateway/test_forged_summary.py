@@ -8,10 +8,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from everthread.compaction.compaction_result import CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import USER_WORDS, CompactionLevel, parse_sections
+from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_START, seal_summary

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summary import SummaryDraft
+from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request

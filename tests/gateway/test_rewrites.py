@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import make_persisted_block
 from everthread.core.transcript import SUMMARY_START

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everthread.compaction.summarizers.chain import DeferredJournal, SummarizerChain
-from everthread.compaction.summary import SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.config import parse_config
 from everthread.errors import EngineError
 from everthread.factory import open_store

@@ -10,7 +10,7 @@ from benchmarks import handoff
 from everthread.core.messages import Message
 from everthread.lab.hand_offs import (
     DEFAULT_SIZE,
-    OWN,
+    OWN_CONTEXT,
     SAME_SIZE,
     Comparison,
     Names,
@@ -18,7 +18,7 @@ from everthread.lab.hand_offs import (
     describe,
     find_hand_offs,
     find_names,
-    total_held,
+    sum_held_counts,
 )
 from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
@@ -112,7 +112,7 @@ def test_the_benchmark_counts_the_same() -> None:
     for case in find_hand_offs(log):
         totals.add(case, handoff.make_contexts(case))
     names = {
-        handoff.CLAUDE: OWN,
+        handoff.CLAUDE: OWN_CONTEXT,
         handoff.SAME: SAME_SIZE,
         handoff.FULL: DEFAULT_SIZE,
     }
@@ -120,7 +120,7 @@ def test_the_benchmark_counts_the_same() -> None:
     assert compared.compactions
     for benchmark_name, name in names.items():
         assert asdict(totals.scores[benchmark_name]) == asdict(
-            total_held([compared], name)
+            sum_held_counts([compared], name)
         )
 
 

@@ -223,9 +223,9 @@ def test_claude_codes_window_is_that_of_the_log(
         _answer("Two.", 3, "m2", model=model),
     )
     assert (log.window, log.model) == (window, "claude-opus-4-6")
-    assert [(one.before, one.summary, one.restored) for one in log.compactions] == [
-        (2, "So far: one.", "a.py\nx = 1")
-    ]
+    assert [
+        (one.next_entry_index, one.summary, one.restored) for one in log.compactions
+    ] == [(2, "So far: one.", "a.py\nx = 1")]
     assert replay(log, options=PLAIN, with_baselines=False).window == (
         window or 200_000
     )
@@ -291,7 +291,8 @@ def test_copilots_events() -> None:
         "a.py"
     ]
     assert [
-        (one.before, one.summary, one.tokens_before) for one in log.compactions
+        (one.next_entry_index, one.summary, one.tokens_before)
+        for one in log.compactions
     ] == [(5, "Looked.", 9_000)]
     assert log.warnings == ["1 line left out: a subagent's own conversation"]
 
@@ -399,7 +400,9 @@ def test_gemini_clis_sessions() -> None:
         10,
         3,
     )
-    assert [(one.before, one.summary) for one in log.compactions] == [(3, "Looked.")]
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
+        (3, "Looked.")
+    ]
     header, *records = _gemini_session()[:4]
     assert (
         parse_log(json.dumps({**header, "messages": records})).messages
@@ -499,7 +502,9 @@ def test_pi_states_its_system_prompt_tools_and_edits() -> None:
     assert "Ran `ls`" in json.dumps(log.messages)
     assert log.entries[2].usage is not None
     assert log.entries[2].usage.cache_write_1h_tokens == 8
-    assert [(one.before, one.summary) for one in log.compactions] == [(5, "Fixed.")]
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
+        (5, "Fixed.")
+    ]
     assert "A paste." in log.compactions[0].restored
 
 

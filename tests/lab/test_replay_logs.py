@@ -145,7 +145,7 @@ def test_claude_codes_sessions() -> None:
     assert "2 lines left out: a branch that was given up" in told
     for reason in ("a subagent's own", "a notice of the client"):
         assert f"1 line left out: {reason}" in told
-    assert [(one.before, one.summary) for one in log.compactions] == [
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
         (5, "This session is being continued…")
     ]
     found = replay(log, options=PLAIN, with_baselines=False)
@@ -258,7 +258,9 @@ def test_codexs_rollouts() -> None:
     told = "\n".join(log.warnings)
     assert "line 6: no JSON object" in told
     assert "line 17: no item that can be read" in told
-    assert [(one.before, one.summary) for one in log.compactions] == [(4, "So far …")]
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
+        (4, "So far …")
+    ]
     found = replay(log, options=PLAIN, with_baselines=False)
     assert found.everthread.calls[0].output == 60
     assert [round(call.sent_at) for call in found.everthread.calls] == [0, 7, 9]
@@ -560,7 +562,9 @@ def test_pi() -> None:
         "line 8: no JSON object; skipped",
         "1 line left out: branches that were given up",
     ]
-    assert [(one.before, one.summary) for one in log.compactions] == [(3, "Looked.")]
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
+        (3, "Looked.")
+    ]
 
 
 def test_opencode(tmp_path: Path) -> None:
@@ -584,7 +588,9 @@ def test_opencode(tmp_path: Path) -> None:
     assert log.entries[1].usage is not None
     assert (log.entries[1].usage.prompt_tokens, log.entries[1].cost) == (55, 0.01)
     assert log.warnings == []
-    assert [(one.before, one.summary) for one in log.compactions] == [(4, "A summary.")]
+    assert [(one.next_entry_index, one.summary) for one in log.compactions] == [
+        (4, "A summary.")
+    ]
     storage = tmp_path / "opencode" / "storage"
     session = storage / "session" / "p" / "ses_1.json"
     files: dict[Path, Any] = {session: exported["info"]}

@@ -1,4 +1,4 @@
-"""A store to test, on each database. Every test that has one ends with a look whether it is still sound."""
+"""A store to test, on each database. Every test that has one ends with a check that it is still sound."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GIVEN_SERVER = "EVERTHREAD_TEST_POSTGRES"
 
 @dataclass
 class Clock:
-    """A clock that stands still until it is moved, so that nothing can rely on times being different."""
+    """A clock that does not move by itself, so that no code can rely on times being different."""
 
     now: float = 1_700_000_000.0
 
@@ -40,7 +40,7 @@ class Clock:
 
 @dataclass
 class Postgres:
-    """A server on which databases can be made."""
+    """A server on which databases can be created."""
 
     url: str
     template: str = field(default_factory=lambda: f"et_template_{uuid.uuid4().hex}")
@@ -78,7 +78,7 @@ class Postgres:
         return make_conninfo(self.url, dbname=name)
 
     def new(self, *, empty: bool = False) -> str:
-        """The URL of a database without rows, with the schema or without it."""
+        """Return the URL of a database without rows, with or without the schema."""
         if self._emptied and not empty:
             return as_url(self.url_of(self._emptied.pop()))
         name = f"et_{uuid.uuid4().hex}"
@@ -86,7 +86,7 @@ class Postgres:
         return as_url(self.url_of(name))
 
     def drop(self, url: str) -> None:
-        """Done with: its rows go, and it serves again, if its schema is still the template's; else it goes as well."""
+        """Empty the database for the next test if its schema is still the template's; otherwise drop it."""
         name = str(conninfo_to_dict(url)["dbname"])
         if self._is_emptied(name):
             self._emptied.append(name)
@@ -94,7 +94,7 @@ class Postgres:
             self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
     def _look(self, connection: psycopg.Connection[Any]) -> list[Any]:
-        """What there is in a database: tables, indexes, sequences, functions, and the rows the schema came with."""
+        """Return the tables, indexes, sequences, functions and initial rows of a database."""
         found = connection.execute(
             "SELECT relname, relkind, relnatts FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
             "SELECT proname, 'f', pronargs FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1, 2"
@@ -131,7 +131,7 @@ def _rows(connection: psycopg.Connection[Any], table: str) -> list[Any]:
 
 
 def as_url(conninfo: str) -> str:
-    """Connection settings as the URL a user would give."""
+    """Return connection settings as the URL that a user would write."""
     known = {
         name: quote(str(value), safe="")
         for name, value in conninfo_to_dict(conninfo).items()
@@ -150,7 +150,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres(run_folder: Path) -> Iterator[Postgres]:
-    """The server of this test run; tests that need one are skipped where there is none."""
+    """Yield the server of this test run; skip the test if there is none."""
     given = os.environ.get(GIVEN_SERVER)
     if given:
         server = Postgres(given)
@@ -168,7 +168,7 @@ def postgres(run_folder: Path) -> Iterator[Postgres]:
 
 @functools.cache
 def _server_of_worker() -> Server:
-    """The server that the tests of a worker stop and kill, one after the other: to make one costs seconds."""
+    """The server that the tests of one worker stop and kill, one after the other: creating one takes seconds."""
     lasting = contextlib.ExitStack()
     atexit.register(lasting.close)
     folder = lasting.enter_context(tempfile.TemporaryDirectory())
@@ -177,7 +177,7 @@ def _server_of_worker() -> Server:
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """A server of the test's own, to be stopped and killed."""
+    """Yield a server that the test may stop and kill."""
     try:
         server = _server_of_worker()
     except NoServerError as error:
@@ -190,7 +190,7 @@ def own_server() -> Iterator[Server]:
 
 
 def _clear_server(server: Server) -> None:
-    """Have a server run, without any database or role of a test."""
+    """Start the server if needed, and remove every database and role of a test."""
     if (server.data / "postmaster.pid").exists():
         server.thaw()
     try:
@@ -212,7 +212,7 @@ def _clear_server(server: Server) -> None:
 def new_url(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[..., str]]:
-    """Makes the URL of a fresh database of either kind."""
+    """Return a function that makes the URL of a fresh database of either kind."""
     made: list[str] = []
 
     def make(kind: str, *, empty: bool = False) -> str:
@@ -228,7 +228,7 @@ def new_url(
 
 @pytest.fixture(params=BACKENDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which database."""
+    """The kind of database."""
     return str(request.param)
 
 
@@ -258,7 +258,7 @@ def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[
 
 
 def open_at(url: str, clock: Callable[[], float]) -> Store:
-    """A store with a clock of our own."""
+    """Open a store with the test's clock."""
     database = (
         SqliteDatabase(Path(url.removeprefix("sqlite:///")))
         if url.startswith("sqlite")

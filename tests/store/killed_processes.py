@@ -36,12 +36,12 @@ from everthread.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 LOADED = (Store, PostgresDatabase, SqliteDatabase)
-"""What every child needs is imported before they are forked, though `open_store` would do it."""
+"""Imports that every child needs, made before forking, though `open_store` would make them."""
 
 
 @functools.cache
 def _forking_process() -> subprocess.Popen[str]:
-    """One for all tests of a worker: what it imports costs more than most of them. It ends with its input."""
+    """One process for all tests of a worker: its imports cost more than most tests. It ends with its input."""
     command = [sys.executable, "-m", "tests.store.killed_processes"]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -49,7 +49,7 @@ def _forking_process() -> subprocess.Popen[str]:
 
 
 class ForkServer:
-    """Where children come from."""
+    """The process that forks the children."""
 
     def __enter__(self) -> ForkServer:
         self.process = _forking_process()
@@ -75,7 +75,7 @@ class ForkServer:
         self.wait(pid)
 
     def wait(self, pid: int) -> int:
-        """How a child ended: its exit code, negative for a signal."""
+        """Return the exit code of a child, negative for a signal."""
         self.alive.discard(pid)
         return self._ask({"wait": pid})
 
@@ -103,7 +103,7 @@ def serve(questions: IO[str]) -> None:
 
 
 def become(role: str, arguments: dict[str, Any]) -> None:
-    """The child's life. It never returns."""
+    """Run as the child; never return."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -124,7 +124,7 @@ def become(role: str, arguments: dict[str, Any]) -> None:
 
 @dataclass
 class Log:
-    """What a child asked for (`ask`) and what was confirmed (`ack`)."""
+    """Requests of a child (`ask`) and confirmations (`ack`)."""
 
     path: Path
     file: int = field(init=False)
@@ -141,14 +141,14 @@ class Log:
 
 @dataclass(frozen=True)
 class Speaker:
-    """Somebody who talks in threads: until `amount` messages were said, or for ever."""
+    """A client that writes to threads: until `amount` messages are stored, or for ever."""
 
     log: Log
     name: str
     threads: list[str]
     amount: int | None
     undo: float
-    """How often, of all it does, a compaction is undone."""
+    """The share of steps that undo a compaction."""
 
     async def speak(self, store: Store) -> None:
         chance = random.Random(self.name)  # noqa: S311 - chance, not secrecy
@@ -229,7 +229,7 @@ def migrate(url: str) -> None:
 
 
 class KilledAtStatement:
-    """A transaction in which the process is killed, after so many statements."""
+    """A transaction that kills the process after this number of statements."""
 
     def __init__(self, tx: Tx, statements: int) -> None:
         self.tx = tx
@@ -272,7 +272,7 @@ def migrate_and_die(url: str, statements: int) -> None:
 
 
 def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
-    """Try to open and write a store without root's rights, and tell what that gave."""
+    """Try to open and write a store without root's rights, and print the outcome."""
     # The interpreter may be in a folder that only root reads.
     importlib.import_module("importlib.readers")
     if os.geteuid() == 0:
@@ -300,7 +300,7 @@ def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
 def fill(
     *, url: str, log: str, grow: str | None = None, limit: int | None = None
 ) -> None:
-    """Write until there is no more room: on a small disk that can `grow`, or with a limit on the size of files."""
+    """Write until the disk is full: on a small disk that can `grow`, or with a limit on the size of files."""
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 

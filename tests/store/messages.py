@@ -92,7 +92,7 @@ async def compact_session(
     lease: Lease | None = None,
     new: str | None = None,
 ) -> Continuation:
-    """What an engine does: the first and the last messages stay, a summary stands for the others."""
+    """Compact as an engine does: keep the first and the last messages, and summarise the others."""
     messages = await store.messages(session_id)
     tail = min(tail, len(messages) - head)
     middle = messages[head : len(messages) - tail]

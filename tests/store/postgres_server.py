@@ -32,12 +32,12 @@ SETTINGS = {
     "shared_buffers": "64MB",
     "autovacuum": "off",
     "log_min_messages": "fatal",
-    "fsync": "off",  # processes die here, never the machine: what was written to the system is safe
+    "fsync": "off",  # only processes are killed, never the machine: data given to the operating system are safe
 }
 
 
 class NoServerError(Exception):
-    """There is no PostgreSQL to be started here."""
+    """PostgreSQL cannot be started here."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class Server:
             raise NoServerError(f"{error}; the server's log says: {said}") from error
 
     def stop(self) -> None:
-        """Fast: open connections are ended, nothing is lost."""
+        """Stop fast: end open connections, lose nothing."""
         self._run("pg_ctl", "-D", str(self.data), "-m", "fast", "-w", "stop")
 
     def crash(self) -> None:
-        """As if the machine had lost every process of the server: no clean-up, recovery at the next start."""
+        """Kill every process of the server: no clean-up, recovery at the next start."""
         pid = int((self.data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGQUIT)
         while (self.data / "postmaster.pid").exists():
             time.sleep(0.002)
 
     def freeze(self) -> None:
-        """Stop every process of the server where it stands, as on a machine that hangs: connections stay open."""
+        """Suspend every process of the server, as on a machine that hangs: connections stay open."""
         self._signal_processes(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -110,7 +110,7 @@ class Server:
     def _signal_processes(self, number: int) -> None:
         main = int((self.data / "postmaster.pid").read_text().split()[0])
         for process in (main, *_children_of(main)):
-            # A connection that has ended meanwhile.
+            # This connection has ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
@@ -134,7 +134,7 @@ class Server:
 
 
 def _children_of(process: int) -> list[int]:
-    """The server's own processes, each of which has a session of its own."""
+    """Return the server's own processes, each of which has its own session."""
     children = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -147,7 +147,7 @@ def _children_of(process: int) -> list[int]:
 
 
 def _account() -> tuple[int | None, int | None]:
-    """User and group to run as. PostgreSQL refuses to run as root: another account is used then."""
+    """Return the user and group to run as: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None, None
     for name in ("postgres", "nobody"):
@@ -160,7 +160,7 @@ def _account() -> tuple[int | None, int | None]:
 
 
 def find_programs() -> Path:
-    """The folder with `initdb`, `pg_ctl` and `postgres`."""
+    """Return the folder with `initdb`, `pg_ctl` and `postgres`."""
     on_path = shutil.which("pg_ctl")
     folders = [Path(on_path).resolve().parent] if on_path else []
     folders += sorted(
@@ -181,7 +181,7 @@ def find_programs() -> Path:
 
 
 def _usable(programs: Path, directory: Path) -> Path:
-    """The programs where the server's account may run them: copied if they lie in somebody's private folder."""
+    """Return programs that the server's account may run: a copy if they are in a private folder."""
     user, group = _account()
     probe = [str(programs / "postgres"), "--version"]
     with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ def _usable(programs: Path, directory: Path) -> Path:
 
 
 def make_server() -> Server:
-    """A running server in a new folder. The folder's path is short: a socket's name may have 107 characters."""
+    """Start a server in a new folder. The folder's path is short: a socket's name may have 107 characters."""
     directory = Path(
         tempfile.mkdtemp(prefix="etpg-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108
     )
@@ -221,7 +221,7 @@ def make_server() -> Server:
 
 
 def server_at(directory: Path) -> Server:
-    """A running server whose data stay in this folder; it is made where there is none."""
+    """Start a server that keeps its data in this folder; create them if there are none."""
     user, group = _account()
     directory.mkdir(parents=True, exist_ok=True)
     if user is not None and group is not None:
@@ -235,7 +235,7 @@ def server_at(directory: Path) -> Server:
 
 @contextlib.contextmanager
 def server_in(folder: Path) -> Iterator[Server]:
-    """The one server of this folder, started by whoever asks first; it goes with the last who uses it."""
+    """Return the one server of this folder. The first user starts it; it stops after the last user has gone."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         (folder / "users").open("a") as users,
@@ -254,7 +254,7 @@ def server_in(folder: Path) -> Iterator[Server]:
 
 
 def _keep(folder: Path) -> None:
-    """Start the server and tell where it is; then, in the background, wait until nobody uses it, and stop it."""
+    """Start the server and print its address; then wait in the background until it has no users, and stop it."""
     address = folder / "address"
     try:
         server = make_server()
@@ -279,7 +279,7 @@ def _keep(folder: Path) -> None:
 
 
 def _silence() -> None:
-    """Let go of the terminal and of every pipe: nobody waits for this process."""
+    """Close the terminal and every pipe: no other process waits for this one."""
     nothing: IO[str]
     with open(os.devnull, "r+") as nothing:  # noqa: PTH123 - not a path anybody made
         for number in range(3):

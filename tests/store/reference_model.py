@@ -1,4 +1,4 @@
-"""What threads should be, in plain lists: every operation is done to them and to the store, then both are compared."""
+"""Threads as plain lists: apply every operation to them and to the store, then compare both."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.store.messages import (
 
 
 @dataclass
-class Stretch:
-    """A session: what it shows, how much of that it was given, and what its summary stands for."""
+class ModelSession:
+    """A session: its messages, the number of inherited ones, and the ones its summary covers."""
 
     id: str
     shows: list[str]
@@ -34,14 +34,14 @@ class Thread:
     id: str
     before: list[str]
     """The part of its history that only its parent showed."""
-    chain: list[Stretch]
+    chain: list[ModelSession]
     every_id: list[str]
     own: list[NewMessage] = field(default_factory=list)
-    """What was given to it, not to its parent."""
+    """Messages given to this thread, not to its parent."""
     ended: bool = False
 
     @property
-    def tip(self) -> Stretch:
+    def tip(self) -> ModelSession:
         return self.chain[-1]
 
     @property
@@ -56,7 +56,7 @@ class Thread:
 
 
 class Model:
-    """Threads in a store and what they should be. Numbers given to an operation choose among what there is."""
+    """Threads of a store and their expected content. The numbers given to an operation choose a thread or a message."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -77,12 +77,12 @@ class Model:
             NewSession(system=f"prompt {number % 3}")
         )
         self.threads.append(
-            Thread(session.id, [], [Stretch(session.id, [])], [session.id])
+            Thread(session.id, [], [ModelSession(session.id, [])], [session.id])
         )
         await self.append(len(self.threads) - 1, number % 4)
 
     async def append(self, number: int, amount: int) -> None:
-        """Through any id of the thread, some of it for the second time."""
+        """Append through any id of the thread; repeat some messages."""
         thread = self.pick(number)
         again = thread.own[amount % 5 :][:2]
         new = self._new(thread, 1 + amount % 4)
@@ -94,7 +94,7 @@ class Model:
         await self._learn(thread)
 
     async def compact(self, number: int, amount: int) -> None:
-        """With messages that arrive unseen, and others that are pending."""
+        """Compact, with messages that arrive meanwhile and others that are pending."""
         thread = self.pick(number)
         tip = thread.tip
         seen = await self.store.messages(tip.id)
@@ -122,7 +122,7 @@ class Model:
         tip.shows += arrived
         shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
         thread.chain.append(
-            Stretch(made.session.id, shows, len(shows), set(texts_of(middle)))
+            ModelSession(made.session.id, shows, len(shows), set(texts_of(middle)))
         )
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
@@ -160,9 +160,9 @@ class Model:
         )
         shows = source.shows[: source.shows.index(at) + 1] if source else shares
         first = (
-            Stretch(made.id, list(shows))
+            ModelSession(made.id, list(shows))
             if shows == shares
-            else Stretch(made.id, list(shows), len(shows))
+            else ModelSession(made.id, list(shows), len(shows))
         )
         self.threads.append(
             Thread(made.id, [] if shows == shares else shares, [first], [made.id])
@@ -192,7 +192,7 @@ class Model:
         }
 
     async def compare(self, store: Store) -> None:
-        """Whether a store has these threads, from each of their ids."""
+        """Check that a store has these threads, starting from each of their ids."""
         for thread in self.threads:
             for key in thread.every_id:
                 assert await store.get_compression_tip(key) == thread.tip.id

@@ -1,4 +1,4 @@
-"""What calls used and cost: every call once, sums exact, any period."""
+"""Usage and cost of calls: every call once, sums exact, any period."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = 86_400.0
 COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb(-12))
 
 
-async def test_a_call_is_recorded_as_it_was(store: Store, clock: Clock) -> None:
+async def test_a_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     raw = {
         "input_tokens": 10,
         "cache_creation_input_tokens": 7,
@@ -82,7 +82,7 @@ async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
 @pytest.mark.parametrize(
     "cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12]
 )
-async def test_a_cost_that_is_none_is_refused(store: Store, cost: Decimal) -> None:
+async def test_an_invalid_cost_is_refused(store: Store, cost: Decimal) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(), cost=cost))
@@ -96,7 +96,7 @@ async def test_a_cost_that_is_none_is_refused(store: Store, cost: Decimal) -> No
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(costs=st.lists(COSTS, max_size=30))
-async def test_sums_are_exact_and_unknown_prices_are_told(
+async def test_sums_are_exact_and_unknown_prices_are_reported(
     store: Store, costs: list[Decimal | None]
 ) -> None:
     session = await store.create_session(NewSession(tenant=NewSession().id))
@@ -110,7 +110,7 @@ async def test_sums_are_exact_and_unknown_prices_are_told(
 
 
 async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
-    """Calls over some days, tenants, platforms, models and tasks, as plain rows to count by hand."""
+    """Calls over several days, tenants, platforms, models and tasks, as plain rows to count by hand."""
     rows: list[dict[str, Any]] = []
     start = clock.now = 1_700_006_400.0  # midnight
     for number in range(24):
@@ -168,9 +168,7 @@ def summed(key: str, rows: list[dict[str, Any]]) -> UsageRow:
     )
 
 
-async def test_insights_are_what_counting_by_hand_gives(
-    store: Store, clock: Clock
-) -> None:
+async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> None:
     rows = await busy_month(store, clock)
     first = rows[0]["at"]
     last = rows[-1]["at"]

@@ -32,7 +32,7 @@ from tests.store.test_writer import held
 
 
 async def together(store: Store, *calls: Any) -> list[Any]:
-    """The results of calls that are queued while nothing is written, errors among them."""
+    """Return the results, or errors, of calls that are queued while the writer is blocked."""
     async with held(store):
         tasks = [asyncio.ensure_future(call) for call in calls]
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -58,7 +58,7 @@ async def test_many_appends_to_many_threads(store: Store) -> None:
     assert len(await store.search(SearchQuery("19"))) == 4
 
 
-async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None:
+async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     lease = await store.acquire(one.id, "me", 60)

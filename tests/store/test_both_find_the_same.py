@@ -1,4 +1,4 @@
-"""Both databases find the same, in the same order, whatever is stored and whatever is asked."""
+"""Both databases find the same messages in the same order, for any content and any query."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_any_query_within_bounds(both: Both) -> None:
     check()
 
 
-def test_any_text_is_found_by_what_stands_in_it(both: Both) -> None:
+def test_any_text_is_found_by_its_own_words(both: Both) -> None:
     asyncio.run(prepared(both, []))
 
     @CHECKS

@@ -98,8 +98,8 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
     assert (await store.branch(session.id, ids["m4"])).parent == session.id
 
 
-async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -> None:
-    """A message that was kept although the summary covers what follows it: the context of its own time serves."""
+async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
+    """If a message is kept although the summary covers later ones, the context of its own time is used."""
     session = await numbered_thread(store, 8)
     ids = await ids_of(store, session.id)
     made = await store.continue_session(
@@ -182,7 +182,7 @@ async def test_a_branch_is_not_touched_by_an_undo_in_its_parent(store: Store) ->
     assert await context_texts(store, branch.id) == ["m1", "summary", "m5", "m6", "m7"]
 
 
-async def test_one_branches_only_at_what_was_said_there(store: Store) -> None:
+async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> None:
     session = await numbered_thread(store, 6)
     other = await new_thread(store, "elsewhere")
     made = await compact_session(store, session.id)

@@ -95,7 +95,7 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     assert (await store.session(session.id)).system == "old"
 
 
-async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
+async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
     store: Store,
 ) -> None:
     session = await numbered_thread(store, 6)
@@ -228,7 +228,7 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     assert made.session.live
 
 
-async def test_undo_brings_the_parent_back_with_what_was_added_since(
+async def test_undo_restores_the_parent_with_messages_added_since(
     store: Store, clock: Clock
 ) -> None:
     session = await numbered_thread(store, 6)
@@ -292,7 +292,7 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(
 
 
 def pages(tx: Tx) -> int:
-    """Bytes of everything stored, indexes too."""
+    """Return the size of everything stored, including indexes, in bytes."""
     if tx.dialect.name == "sqlite":
         row = tx.one(
             "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"

@@ -1,4 +1,4 @@
-"""Processes and servers die at any moment: what was confirmed is there, once; threads are in an old or a new state."""
+"""Processes and servers killed at any moment: confirmed messages are stored once; no thread is half changed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
                     )
                 )
                 if seed % 4:
-                    wait_until_more_is_said(logs[-1:])
+                    wait_for_new_messages(logs[-1:])
                 time.sleep(chance.uniform(0, 0.06))
                 if len(talking) == 2:
                     nursery.kill(talking.pop(0))
@@ -85,7 +85,7 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
 
 
 async def verify_context(store: Store, thread: str) -> None:
-    """Each continuation holds all of its parent that its summary does not stand for."""
+    """Check that each continuation holds every message of its parent that its summary does not cover."""
     records = {
         record.session: record
         for record in await store.compactions(thread)
@@ -101,7 +101,7 @@ async def verify_context(store: Store, thread: str) -> None:
 
 
 def read_logs(logs: Sequence[Path]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """What was asked for and what was confirmed, by thread."""
+    """Return requested and confirmed messages, by thread."""
     found: dict[str, dict[str, set[str]]] = {"ask": {}, "ack": {}}
     for log in logs:
         for line in log.read_text().splitlines() if log.exists() else ():
@@ -116,7 +116,7 @@ def test_processes_are_killed_at_random_moments(url: str, tmp_path: Path) -> Non
 
 
 def crash_server(server: Server, folder: Path, crashes: int) -> int:
-    """Two processes go on talking while the server dies and comes back, again and again. How much they said."""
+    """Let two processes write while the server is killed and restarted repeatedly; return the number of messages."""
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE crashes")
     url = server.url("crashes")
@@ -127,15 +127,15 @@ def crash_server(server: Server, folder: Path, crashes: int) -> int:
         for seed, log in enumerate(logs):
             nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads)
         for _ in range(crashes):
-            wait_until_more_is_said(logs)
+            wait_for_new_messages(logs)
             time.sleep(chance.uniform(0, 0.1))
             server.crash()
             server.start()
-        wait_until_more_is_said(logs)
+        wait_for_new_messages(logs)
     return asyncio.run(verify(url, threads, logs))
 
 
-def wait_until_more_is_said(logs: Sequence[Path]) -> None:
+def wait_for_new_messages(logs: Sequence[Path]) -> None:
     def size() -> list[int]:
         return [log.read_text().count("ack") if log.exists() else 0 for log in logs]
 
@@ -155,7 +155,7 @@ def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
 
 
 def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int:
-    """Many processes append to the same threads, compacting and undoing among them. How much they said."""
+    """Let many processes append to the same threads, with compactions and undos; return the number of messages."""
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(processes)]
     with ForkServer() as nursery:

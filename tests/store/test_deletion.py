@@ -1,4 +1,4 @@
-"""A deleted thread is gone, with all that was only its own."""
+"""A deleted thread is gone, with everything that belongs to it alone."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ TABLES = (
 
 
 async def rows(store: Store) -> dict[str, int]:
-    """How much there is of everything a thread can own."""
+    """Count the rows of everything a thread can own."""
     counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in TABLES)  # noqa: S608 - our own names
     [row] = await store._read(lambda tx: tx.all(f"SELECT {counts}"))
     return dict(zip(TABLES, row, strict=True))
 
 
 async def full_thread(store: Store, word: str) -> str:
-    """A thread that has something of everything, said with a word of its own."""
+    """Create a thread with something of every kind, all of it containing a unique word."""
     session = await new_thread(
         store, *numbered_messages(1, 6, word), system=f"prompt {word}"
     )
@@ -73,7 +73,7 @@ async def found(store: Store, text: str) -> set[str]:
     return {hit.thread for hit in await store.search(SearchQuery(text, limit=100))}
 
 
-async def test_everything_goes_but_the_account(store: Store) -> None:
+async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     before = await rows(store)
     keep = await full_thread(store, "banana")
     with_keep = await rows(store)
@@ -114,7 +114,7 @@ async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
         await store.session(session.id)
 
 
-async def test_a_branch_keeps_what_it_shares_history_search_and_all(
+async def test_a_branch_keeps_shared_history_in_reading_and_search(
     store: Store,
 ) -> None:
     session = await new_thread(
@@ -205,7 +205,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
 async def test_a_thread_is_deleted_while_others_write_to_it(
     store: Store, url: str, clock: Clock
 ) -> None:
-    """Whoever comes late is told; nothing is left half."""
+    """Late writers get an error; nothing is left half-deleted."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
         session = await numbered_thread(store, 6, system="the only prompt")

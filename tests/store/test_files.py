@@ -1,4 +1,4 @@
-"""The SQLite file: private, never made worse than it is, and clear about what is wrong with it."""
+"""The SQLite file: private, never damaged further, with clear errors about damage."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_garbage_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> N
 
 
 async def damage(tmp_path: Path) -> tuple[Path, str]:
-    """A store with a thread, closed, so that all of it is in one file."""
+    """Create a store with a thread and close it, so that all of it is in one file."""
     path = tmp_path / "store.db"
     store = open_store(path)
     session = await new_thread(
@@ -123,11 +123,11 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
 
 DAMAGED_MESSAGES = 800
 WORDS = "some words that fill a page "
-"""Repeated a few times, a message of these is short enough to be stored as it is."""
+"""Words of a message that is short enough to be stored uncompressed."""
 
 
 def pages_with_words(whole: bytes | bytearray) -> list[int]:
-    """Where the pages that hold messages begin."""
+    """Return the offsets of the pages that hold messages."""
     return [
         at
         for at in range(0, len(whole), 4096)
@@ -136,7 +136,7 @@ def pages_with_words(whole: bytes | bytearray) -> list[int]:
 
 
 async def everything(path: Path, session: str) -> list[str]:
-    """Read all there is; the problems that are told without an error."""
+    """Read everything; return the problems that are reported without an error."""
     store = open_store(path)
     try:
         await store.history(session)
@@ -160,7 +160,7 @@ async def test_torn_pages_are_reported_and_left_alone(tmp_path: Path) -> None:
         assert path.read_bytes() == torn
 
 
-async def test_of_a_damaged_store_the_rest_is_exported(tmp_path: Path) -> None:
+async def test_the_intact_part_of_a_damaged_store_is_exported(tmp_path: Path) -> None:
     path, session = await damage(tmp_path)
     broken = bytearray(path.read_bytes())
     pages = pages_with_words(broken)
@@ -237,7 +237,7 @@ async def test_a_file_that_is_gone_does_not_come_back_empty(tmp_path: Path) -> N
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder every user may enter."""
+    """Create a folder that every user may enter."""
     folder = Path(tempfile.mkdtemp(prefix="etro-"))
     folder.chmod(0o755)
     yield folder
@@ -344,7 +344,7 @@ async def test_a_home_with_a_percent_sign(
     assert (home / "everthread.db").is_file()
 
 
-async def test_who_only_reads_makes_nothing(
+async def test_a_reader_creates_no_files(
     kind: str, new_url: Callable[..., str], tmp_path: Path
 ) -> None:
     url = new_url(kind, empty=True)

@@ -26,7 +26,7 @@ async def count_waiting(store: Store) -> int:
 
 
 async def until_indexed(store: Store) -> None:
-    """Wait until the indexing in the background has ended."""
+    """Wait until the background indexing has ended."""
     assert store._indexing is not None
     await store._indexing
     assert not await count_waiting(store)

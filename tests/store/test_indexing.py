@@ -1,4 +1,4 @@
-"""What is indexed: every character of a text, in pieces that every index tells apart, without secrets."""
+"""Indexing: every character of a text, in pieces that every index keeps apart, without secrets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WORDS = "lorem ipsum dolor sit amet "
         "expanding",
     ],
 )
-def test_pieces_cover_the_text_and_can_be_told_apart(text: str) -> None:
+def test_pieces_cover_the_text_and_are_distinct(text: str) -> None:
     found = list(cut_text(text))
     assert found[0].start == 0
     for cut in found:
@@ -100,7 +100,7 @@ def test_words_are_not_cut() -> None:
         max_size=400,
     )
 )
-def test_every_phrase_of_a_text_stands_in_a_piece(words: list[str]) -> None:
+def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
     text = " ".join(words)
     pieces = [" ".join(phrase_terms(cut.text)) for cut in cut_text(text)]
     for first in range(len(words)):
@@ -160,7 +160,7 @@ def test_names_of_ordinary_values_are_readable() -> None:
 
 
 def unindexed(store: Store) -> None:
-    """Nothing is indexed in the background: the test does it."""
+    """A store that indexes nothing in the background: the test does it."""
     assert store._indexing is not None
     store._indexing.cancel()
 
@@ -188,7 +188,7 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     assert count[0] == count[1]
 
 
-async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much_waits(
+async def test_indexing_pauses_less_when_many_texts_wait(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -229,7 +229,7 @@ async def test_two_stores_index_the_same_only_once(
     await other.close()
 
 
-async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
+async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     thread = await store.create_session(NewSession())
     big = "x" * (BATCH_CHARS // 2)
     await store.append(
@@ -241,7 +241,7 @@ async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
     assert len(await store.search(SearchQuery("needle*"))) == 4
 
 
-async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
+async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     thread = await new_thread(store, "one", "two")
     unindexed(store)
     batches = await store._read(prepare_index)

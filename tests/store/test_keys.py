@@ -1,4 +1,4 @@
-"""Keys, what was done with them, and shared secrets: the same on each database."""
+"""Keys, their use, and shared secrets: the same on each database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = NewKey(
 )
 
 
-async def test_a_key_comes_back_as_it_was_made(store: Store, clock: Clock) -> None:
+async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
     made = clock.now
     await store.create_key(KEY)
     clock.now += 1

@@ -1,4 +1,4 @@
-"""Leases: one writer at a time, by the database's clock; whoever was replaced changes nothing."""
+"""Leases: one writer at a time by the database's clock; a replaced holder cannot write."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
     assert await store.get_compression_tip(session.id) == made.session.id
 
 
-async def test_what_ran_out_but_nobody_took_still_counts(store: Store) -> None:
+async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store) -> None:
     session = await new_thread(store)
     mine = await taken(store, session.id, "me", 0.0)
     await append_texts(store, session, "fine", lease=mine)
@@ -105,7 +105,7 @@ async def test_what_ran_out_but_nobody_took_still_counts(store: Store) -> None:
     assert await store.acquire(session.id, "you", 60) is None
 
 
-async def test_a_released_lease_is_worth_nothing(store: Store) -> None:
+async def test_a_released_lease_allows_no_write(store: Store) -> None:
     session = await new_thread(store)
     mine = await taken(store, session.id, "me")
     await store.release(mine)
@@ -117,7 +117,7 @@ async def test_a_released_lease_is_worth_nothing(store: Store) -> None:
 
 
 async def test_the_holder_may_take_it_anew(store: Store) -> None:
-    """A process that restarted under its name goes on; what the old one still tries is refused."""
+    """A process restarted under the same name may write; late writes of the old one are refused."""
     session = await new_thread(store)
     old = await taken(store, session.id, "me")
     new = await taken(store, session.id, "me")
@@ -136,7 +136,9 @@ async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
         await append_texts(store, two, "wrong thread", lease=mine)
 
 
-async def test_of_many_one_gets_it(store: Store, url: str, clock: Clock) -> None:
+async def test_one_of_many_concurrent_callers_gets_the_lease(
+    store: Store, url: str, clock: Clock
+) -> None:
     others = [open_at(url, clock) for _ in range(3)]
     for _ in range(5):
         session = await new_thread(store)

@@ -1,4 +1,4 @@
-"""Learnt windows and output caps, accepted credentials, pins, and which client a thread is of."""
+"""Learnt windows and output caps, accepted credentials, pins, and links to a client's conversation."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_success_disproves_a_smaller_window_of_its_tenant(
     )
 
 
-async def test_a_text_is_pinned_once_and_taken_back_by_its_id(store: Store) -> None:
+async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
     first = await store.put_pin(thread.id, "Never push to main.")
     assert await store.put_pin(thread.id, "Never push to main.") == first
@@ -181,7 +181,7 @@ def client_link(
     return NewThreadLink(link, previous, session, None, new, client_parent)
 
 
-async def test_side_calls_stand_under_the_conversation_of_their_client(
+async def test_side_calls_belong_to_the_conversation_of_their_client(
     store: Store,
 ) -> None:
     await extend(store, client_link("title", "side", ask("Find a title")))
@@ -202,10 +202,10 @@ async def test_side_calls_stand_under_the_conversation_of_their_client(
     assert await store.delete_thread("talk") == 4
 
 
-async def test_a_second_conversation_of_one_client_session_stands_alone(
+async def test_a_second_conversation_of_one_client_session_is_separate(
     store: Store,
 ) -> None:
-    """A client may use one name for all it does: only while the first one waits for results another works for it."""
+    """A client may use one name for all requests; another belongs to the first only while that waits for results."""
     answered: tuple[Message, Message] = (
         ask("Mend the parser"),
         {"role": "assistant", "content": "It is mended."},

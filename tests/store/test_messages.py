@@ -59,9 +59,7 @@ EACH = settings(
 
 @EACH
 @given(bodies=st.lists(BODIES, min_size=1, max_size=5))
-async def test_any_json_comes_back_as_it_was_given(
-    store: Store, bodies: list[Any]
-) -> None:
+async def test_any_json_is_returned_unchanged(store: Store, bodies: list[Any]) -> None:
     session = await store.create_session(NewSession())
     before = [json.dumps(body) for body in bodies]
     await store.append(session.id, [NewMessage(body) for body in bodies])
@@ -122,7 +120,7 @@ async def test_ten_megabytes(store: Store) -> None:
     "body",
     [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}],
 )
-async def test_what_is_no_message_is_refused_and_nothing_is_stored(
+async def test_invalid_messages_are_refused_and_nothing_is_stored(
     store: Store, body: Any
 ) -> None:
     session = await new_thread(store)
@@ -131,7 +129,7 @@ async def test_what_is_no_message_is_refused_and_nothing_is_stored(
     assert await store.messages(session.id) == []
 
 
-async def test_a_bottomless_message_is_refused(store: Store) -> None:
+async def test_a_too_deeply_nested_message_is_refused(store: Store) -> None:
     body: Any = {"role": "user", "content": []}
     inner = body["content"]
     for _ in range(100_000):
@@ -153,7 +151,9 @@ async def test_values_no_database_takes_are_refused_as_input(
     assert await store.messages(session.id) == []
 
 
-async def test_what_is_known_of_a_message(store: Store, clock: Clock) -> None:
+async def test_a_message_is_returned_with_its_metadata(
+    store: Store, clock: Clock
+) -> None:
     new = user_message("hello", tokens=7, event="e-1")
     session = await new_thread(store)
     [stored] = await store.append(session.id, [new])
@@ -169,7 +169,7 @@ async def test_what_is_known_of_a_message(store: Store, clock: Clock) -> None:
     assert await store.message(stored.id) == stored
 
 
-async def test_a_derived_message_names_its_origin_and_is_no_history(
+async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     store: Store,
 ) -> None:
     session = await new_thread(store)

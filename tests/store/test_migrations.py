@@ -1,4 +1,4 @@
-"""The schema: numbered steps, each whole or not at all; what is not ours or too new is left alone."""
+"""The schema: numbered migrations, each atomic; foreign or newer databases are left alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file_of(url: str) -> Path:
 
 
 def execute(url: str, *statements: str) -> None:
-    """Change a database behind the store's back."""
+    """Change a database without the store."""
     if url.startswith("sqlite"):
         with contextlib.closing(apsw.Connection(str(file_of(url)))) as file:
             for statement in statements:
@@ -53,7 +53,7 @@ def test_migrations_are_numbered(name: str) -> None:
 
 
 def points(name: str) -> dict[str, int]:
-    """Statements after which to be killed. The version's table is made first; each migration writes its number."""
+    """Return the statements after which to kill: the version table comes first; each migration writes its number."""
     first = len(load_migrations(name)[0].statements) + 2
     end = first + len(LATER.statements) + 1
     return {

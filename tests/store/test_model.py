@@ -1,4 +1,4 @@
-"""Whatever is done in whatever order, threads are what they should be, here and where they are imported."""
+"""After any sequence of operations threads equal the reference model, in the store and after import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that no encoding holds, halves of characters and NUL: kept as it is, found alike, never an error."""
+"""Lone surrogates and NUL in texts: stored unchanged, found on both databases, never an error."""
 
 from __future__ import annotations
 

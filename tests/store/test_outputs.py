@@ -50,7 +50,7 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
     assert rows[0][1] < len(text) / 20, "compressed"
 
 
-async def test_an_output_is_its_threads_whichever_id_is_given(store: Store) -> None:
+async def test_an_output_belongs_to_its_thread_under_any_id(store: Store) -> None:
     session = await numbered_thread(store, 6)
     made = await compact_session(store, session.id)
     stored = await store.put_output(made.session.id, "text")
@@ -72,7 +72,7 @@ async def test_tenants_share_no_outputs(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", b""])
-async def test_what_is_damaged_is_told_and_never_cited(
+async def test_a_damaged_output_is_reported_and_never_cited(
     store: Store, damage: bytes
 ) -> None:
     session = await new_thread(store)

@@ -110,7 +110,7 @@ async def test_a_search_of_all_tenants(store: Store) -> None:
     ] == [two.id]
 
 
-async def test_what_a_session_shows_is_summed_and_looked_up(
+async def test_messages_of_a_session_are_summed_and_looked_up(
     store: Store, clock: Clock
 ) -> None:
     thread = await new_thread(

@@ -1,4 +1,4 @@
-"""How the databases answer a search: through an index, whatever is asked; no table is read from end to end."""
+"""Query plans of a search: every query uses an index; no table is read from end to end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import new_thread
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
-"""Tables that grow with what is said."""
+"""Tables that grow with the number of messages."""
 TOPICS = (
     "ledger",
     "theme",
@@ -38,19 +38,19 @@ TOPICS = (
 
 
 class Explaining:
-    """A transaction that has each question explained before it is asked."""
+    """A transaction that explains each query before running it."""
 
     def __init__(self, tx: Tx) -> None:
         self.tx = tx
         self.whole: list[str] = []
-        """Questions for which a table is read from end to end."""
+        """Queries that read a table from end to end."""
         self.asked = 0
         if tx.dialect.name == "postgresql":
-            # Here all fits into a few pages; a table that is still read whole has no index that would serve.
+            # All rows fit into a few pages here; a table that is still read whole has no usable index.
             tx.run("SET LOCAL enable_seqscan = off")
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever it asks, it asks through this one.
+        # Queries made inside the inner transaction pass through this one, too.
         method = getattr(type(self.tx), name, None)
         return (
             functools.partial(method, self)
@@ -84,7 +84,7 @@ class Explaining:
 
 
 def _sequential(plan: Any) -> Iterator[str]:
-    """Tables that a plan of PostgreSQL reads from end to end."""
+    """Return the tables that a plan of PostgreSQL reads from end to end."""
     if isinstance(plan, list):
         for part in plan:
             yield from _sequential(part)
@@ -95,7 +95,7 @@ def _sequential(plan: Any) -> Iterator[str]:
 
 
 async def fill(store: Store) -> str:
-    """Several threads of which one is asked for."""
+    """Create several threads, one of which is searched."""
     threads = []
     for number in range(12):
         topic = TOPICS[number % len(TOPICS)]
@@ -153,7 +153,7 @@ async def read_whole_by_searches(store: Store, thread: str | None) -> list[str]:
     return tables
 
 
-async def test_the_neighbours_of_a_page_are_one_question_through_an_index(
+async def test_the_neighbours_of_a_page_are_one_query_through_an_index(
     store: Store,
 ) -> None:
     await fill(store)

@@ -1,4 +1,4 @@
-"""Points of proxied threads, and what stands for their beginnings: the same on each database."""
+"""Points of proxied threads, and the compactions that replace their beginnings: the same on each database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def compaction(
     digest: str,
     scope: str = "",
 ) -> NewRewrite:
-    """A first compaction of `given` messages whose summary stands for the first `covered`."""
+    """Return a first compaction of `given` messages whose summary covers the first `covered`."""
     summary = ContextEntry(
         None, {"role": "user", "content": record.summary or "A summary."}
     )
@@ -86,7 +86,7 @@ def compaction(
 
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
-    """Store one point; the stored one, None where its step is taken."""
+    """Store one point; return the stored one, or None if its step is taken."""
     [link] = await store.extend_thread(new.link.thread, [new])
     return link
 
@@ -110,7 +110,7 @@ async def test_a_request_is_stored_with_its_answer_usage_and_state(
     assert await store.get_state("A", "key") == {"a": 1}
 
 
-async def test_where_the_step_of_a_request_is_taken_nothing_is_stored_with_it(
+async def test_nothing_is_stored_if_the_step_of_a_request_is_taken(
     store: Store,
 ) -> None:
     await extend(store, point("d1"))
@@ -264,8 +264,8 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
 
 
-async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -> None:
-    """Whatever was made, taken back or deleted between the two, by this process or another."""
+async def test_a_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None:
+    """Also if points were stored, undone or deleted between the two, by this process or another."""
     await extend(store, point("d1"))
     chance = random.Random(7)  # noqa: S311 - what happens, the same each time
     engines = ["e", "f"]
@@ -307,7 +307,7 @@ async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -
         )
         longest = [(exact[:1], similar) for exact, similar in whole]
         assert [(exact[:1], similar) for exact, similar in found] == longest
-        if chance.random() < 0.1:  # the client went on otherwise
+        if chance.random() < 0.1:  # the client continued from an earlier message
             other = [*digests[:-1], "other"]
             assert (await store.match_rewrites("t", engines, other, skeletons, before))[
                 0
@@ -355,7 +355,7 @@ async def test_a_compaction_continues_its_thread_once(store: Store) -> None:
     assert thread.compactions == 1
 
 
-async def test_a_second_compaction_keeps_what_the_first_made(store: Store) -> None:
+async def test_a_second_compaction_keeps_the_result_of_the_first(store: Store) -> None:
     for number in range(1, 7):
         await extend(
             store,
@@ -430,7 +430,9 @@ async def test_an_undone_compaction_is_not_used_again(store: Store) -> None:
     assert undone["until"] > 0
 
 
-async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
+async def test_points_and_compactions_are_deleted_with_their_thread(
+    store: Store,
+) -> None:
     await extend(store, point("d1"))
     await extend(store, point("d1", thread="B", tenant="u"))
     for tenant, thread in (("t", "A"), ("u", "B")):

@@ -1,4 +1,4 @@
-"""How queries are read, and how a snippet shows what was looked for."""
+"""Parsing of queries, and snippets that show the match."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
 
 
 def ways(text: str) -> list[list[str]]:
-    """Each way as texts: a phrase's terms with blanks, a prefix with a star."""
+    """Return each way as texts: the terms of a phrase with blanks, a prefix with a star."""
     return [
         [" ".join(phrase.terms) + ("*" if phrase.prefix else "") for phrase in phrases]
         for phrases in parse_query(text).ways
@@ -100,7 +100,7 @@ def test_every_text_is_a_query(text: str) -> None:
     assert bool(asked.ways) == bool(asked.shown)
 
 
-def test_what_a_text_is_ranked_by() -> None:
+def test_a_text_is_ranked_by_its_matches() -> None:
     phrases = (
         QueryPhrase(("src", "main", "py")),
         QueryPhrase(("a",)),
@@ -161,7 +161,7 @@ def test_the_end_is_shown_in_full_length() -> None:
     assert len(shown) > SNIPPET_LENGTH * 0.9
 
 
-def test_where_most_words_stand_together() -> None:
+def test_a_snippet_shows_the_part_with_the_most_words() -> None:
     text = "alpha " + FILLER + "beta " + FILLER + "beta then alpha then gamma" + FILLER
     assert "beta then alpha then gamma" in shows(text, "alpha beta gamma")
 
@@ -195,7 +195,7 @@ def test_the_match_is_shown_however_it_is_written(
     assert said in shows(f"{before} {said} {before}", query)
 
 
-def test_a_text_that_goes_before_is_told() -> None:
+def test_omitted_text_before_a_snippet_is_marked() -> None:
     assert make_snippet("needle", [("needle",)], goes_before=True) == "…needle"
 
 

@@ -1,4 +1,4 @@
-"""Recall: what may answer a message is found though not every word of it was said; on both databases alike."""
+"""Recall: find texts that may answer a message even if some of its words are missing; the same on both databases."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(
     assert "def run" in first
 
 
-async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(
+async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     store: Store,
 ) -> None:
     mine = await new_thread(
@@ -130,7 +130,7 @@ async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(
     assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
-async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(
+async def test_a_branch_recalls_shared_messages_and_no_later_ones_of_its_parent(
     store: Store,
 ) -> None:
     parent = await new_thread(
@@ -186,7 +186,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     )
 
 
-async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(
+async def test_neighbours_and_turns_come_from_the_thread_despite_concurrent_writers(
     store: Store,
 ) -> None:
     mine = await new_thread(store)
@@ -217,7 +217,9 @@ async def test_a_branch_continues_the_turns_of_its_parent(store: Store) -> None:
     assert [passage.turn for passage in await store.recall(query)] == [4]
 
 
-async def test_of_a_long_message_the_telling_words_are_looked_up(store: Store) -> None:
+async def test_a_long_message_is_searched_by_its_distinctive_words(
+    store: Store,
+) -> None:
     filler = [
         user_message(f"The report of department {number} was discussed at length.")
         for number in range(90)
@@ -310,7 +312,7 @@ async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) ->
     assert not await store.recall(replace(query, tool="other"))
 
 
-async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
+async def test_a_page_shows_nearly_equal_texts_once(store: Store) -> None:
     calls = [
         call(
             "bash",
@@ -331,7 +333,7 @@ async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
     )
 
 
-async def test_a_page_shows_what_came_of_a_call_and_the_call_of_a_result_though_they_share_no_word(
+async def test_a_page_shows_a_call_and_its_result_even_without_a_shared_word(
     store: Store,
 ) -> None:
     thought = NewMessage(
@@ -462,7 +464,7 @@ async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
     assert sum(len(passage.text) for passage in whole) <= 8 * 300
 
 
-async def test_frequent_words_that_stand_together_are_found_however_old(
+async def test_adjacent_frequent_words_are_found_in_old_texts(
     store: Store,
 ) -> None:
     together = user_message("The red lamp and the green lamp are for the harbour door.")
@@ -496,7 +498,7 @@ async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> No
 async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
     store: Store,
 ) -> None:
-    """Talk about the same things holds more of the question's words; records hold what is asked for."""
+    """Other talk holds more words of the question, but only the records hold the identifier."""
     letters = random.Random(1)  # noqa: S311 - no secret
 
     def words(count: int) -> str:
@@ -525,7 +527,7 @@ async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
     assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2
 
 
-async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(
+async def test_a_page_shows_the_differences_of_nearly_equal_long_texts(
     store: Store,
 ) -> None:
     allowed = ", ".join(f"module_{number}" for number in range(40))
@@ -612,7 +614,7 @@ async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
 async def test_a_named_speaker_comes_before_someone_who_says_the_same(
     store: Store,
 ) -> None:
-    """Where texts begin with their speakers' names, the name in the question counts, and the role does not."""
+    """If texts begin with the names of speakers, a name in the question counts and the role does not."""
     thread = await new_thread(
         store,
         says("assistant", "Ann: The boat at the pier is blue and rather old."),
@@ -629,7 +631,7 @@ async def test_a_named_speaker_comes_before_someone_who_says_the_same(
 
 
 async def test_a_sitting_with_more_of_the_question_comes_first(store: Store) -> None:
-    """Of two texts with the same word, the one said in the sitting that is about the rest of the question wins."""
+    """Of two texts with the same word, the one from the sitting about the rest of the question wins."""
     filler = [says("user", f"Small talk {number}.", created=0.0) for number in range(8)]
     thread = await new_thread(
         store,

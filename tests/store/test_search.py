@@ -1,4 +1,4 @@
-"""Search: what was said is found, by whom it may be found, the best first."""
+"""Search: find stored messages within the caller's reach, the best first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod 
 
 
 async def found(store: Store, text: str, **more: Any) -> list[str]:
-    """What the messages found say, best first."""
+    """Return the texts of the messages found, best first."""
     hits = await store.search(SearchQuery(text, **more))
     return [
         str((await store.message(hit.message)).body["content"])
@@ -55,7 +55,7 @@ async def test_every_word_must_be_there(store: Store) -> None:
     assert await found_set(store, "apple pear") == set()
 
 
-async def test_a_phrase_stands_in_a_row(store: Store) -> None:
+async def test_words_of_a_phrase_are_adjacent(store: Store) -> None:
     await new_thread(
         store, "connection was refused", "Connection refused!", "refused connection"
     )
@@ -164,7 +164,9 @@ async def test_chinese_japanese_korean(
         "+words",
     ],
 )
-async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) -> None:
+async def test_text_that_is_not_syntax_is_taken_literally(
+    store: Store, query: str
+) -> None:
     await new_thread(
         store,
         user_message("these words are unbalanced words words"),
@@ -298,14 +300,14 @@ async def test_a_message_is_found_once_through_compactions(store: Store) -> None
     assert (first.session, first.thread) == (thread.id, thread.id)
 
 
-async def test_what_was_appended_is_found_at_once(store: Store) -> None:
+async def test_an_appended_message_is_found_at_once(store: Store) -> None:
     thread = await new_thread(store)
     for number in range(30):
         await append_texts(store, thread, f"needle{number}")
         assert await found(store, f"needle{number}") == [f"needle{number}"]
 
 
-async def test_what_another_store_appended_is_found(
+async def test_a_message_of_another_store_is_found(
     store: Store, url: str, clock: Clock
 ) -> None:
     thread = await new_thread(store, "a needle")
@@ -330,7 +332,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_dead_process_appended_is_found(store: Store, url: str) -> None:
+async def test_a_message_of_a_dead_process_is_found(store: Store, url: str) -> None:
     thread = await new_thread(store)
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", APPEND_AND_DIE, url, thread.id
@@ -366,7 +368,7 @@ async def test_a_phrase_at_a_seam(store: Store) -> None:
         ), number
 
 
-async def test_words_that_are_repeated_ever_so_often(store: Store) -> None:
+async def test_words_repeated_very_often(store: Store) -> None:
     await new_thread(store, "0 " * 3_000 + "0 needle", "的" * 5_000 + "针")
     assert len(await store.search(SearchQuery('"0 0 needle"'))) == 1
     assert len(await store.search(SearchQuery("的的针"))) == 1
@@ -475,7 +477,9 @@ async def test_a_thread_has_many_names_and_unknown_ones_are_refused(
         await store.search(SearchQuery("needle", thread="nobody"))
 
 
-async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
+async def test_a_search_in_a_session_finds_its_own_messages(
+    store: Store, clock: Clock
+) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
     await store.put_output(thread.id, "needle output", tool="terminal")
     clock.now += 10
@@ -496,7 +500,7 @@ async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
     assert await store.search(SearchQuery("output", session=tip.id)) == []
 
 
-async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
+async def test_a_search_in_a_branch_finds_shared_messages(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 3, "needle "))
     stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
     (cited,) = await store.append(
@@ -540,7 +544,7 @@ async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
     }
 
 
-async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> None:
+async def test_hits_after_an_undo_name_their_current_session(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 5, "needle "))
     await compact_session(store, thread.id)
     await append_texts(store, thread, "needle 6")
@@ -615,7 +619,7 @@ async def test_paging_shows_everything_once(store: Store) -> None:
 async def test_everything_is_found_in_an_index_with_many_pieces(
     store: Store, kind: str
 ) -> None:
-    """As if millions of pieces lay between those that are there."""
+    """As if millions of pieces were between the stored ones."""
     jump = {
         "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
         "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
@@ -647,7 +651,7 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
     assert await found(store, "needle", until=1) == ["needle 0"]
 
 
-async def test_a_hit_says_where_it_is(store: Store, clock: Clock) -> None:
+async def test_a_hit_names_its_place(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, "one", "two needle")
     (hit,) = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
@@ -737,12 +741,12 @@ async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> 
 
 
 async def beside(store: Store, text: str) -> list[tuple[str, str]]:
-    """What stands before and after each hit."""
+    """Return the neighbours of each hit."""
     hits = (await store.find(SearchQuery(text))).hits
     return [(str(hit.before or ""), str(hit.after or "")) for hit in hits]
 
 
-async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
+async def test_a_hit_comes_with_its_neighbours(store: Store) -> None:
     await new_thread(store, "alpha", "bravo", "charlie")
     await new_thread(store, "other")
     assert await beside(store, "alpha") == [("", "user: bravo")]
@@ -789,7 +793,9 @@ async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_tools_result_is_no_users_word(store: Store) -> None:
+async def test_a_tool_result_in_a_user_message_is_not_the_users_text(
+    store: Store,
+) -> None:
     call: Any = {
         "role": "assistant",
         "content": [
@@ -836,7 +842,7 @@ async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     assert len(after) < 110
 
 
-async def test_searches_and_empty_messages_are_no_neighbours(store: Store) -> None:
+async def test_searches_and_empty_messages_are_not_neighbours(store: Store) -> None:
     await new_thread(
         store,
         tool_result("recall", "the old needle"),

@@ -1,4 +1,4 @@
-"""The PostgreSQL server: it goes away and comes back, it refuses, and no password is ever shown."""
+"""The PostgreSQL server: restarts, refusals, and no password in any message."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(server: Server, *statements: str, database: str = "postgres") -> None:
 
 
 def new_store(server: Server, **options: Any) -> Store:
-    """A store on a database of its own."""
+    """Open a store on a database of its own."""
     run(server, "CREATE DATABASE work")
     database = PostgresDatabase(server.url("work"))
     database.prepare()
@@ -91,7 +91,7 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
 
 
 class DiesAtCommit(PostgresDatabase):
-    """Its server crashes when the next commit is asked for, and has done others' work when it is asked again."""
+    """A database whose server crashes at the next commit and has done other work when it is asked again."""
 
     def __init__(self, server: Server, name: str) -> None:
         super().__init__(server.url(name))
@@ -135,7 +135,7 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
 
 
 def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> None:
-    """What another connection of the same store may still commit has not ended."""
+    """Another connection of the same store may still commit the batch."""
     database = PostgresDatabase(new_url("postgresql"))
     database.prepare()
     with (
@@ -157,7 +157,7 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
 def test_a_commit_is_asked_for_when_others_can_see_the_batch(
     new_url: Callable[..., str],
 ) -> None:
-    """Else a batch that is still on its way could be taken for lost, written again, and then arrive."""
+    """Otherwise a batch still on its way could be considered lost, be written again, and then arrive."""
     database = PostgresDatabase(new_url("postgresql"))
     database.prepare()
     with (
@@ -189,7 +189,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
 def test_connections_that_break_at_once_are_given_back(
     new_url: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the pool would run dry after some crashes of the server."""
+    """Otherwise the pool would be exhausted after some crashes of the server."""
 
     class Breaks(PostgresWriter):
         def run(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -207,7 +207,7 @@ def test_connections_that_break_at_once_are_given_back(
     database.close()
 
 
-def test_without_the_driver_one_is_told_how_to_get_it() -> None:
+def test_without_the_driver_the_error_says_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None; sys.argv = ['everthread', *sys.argv[1:]]\n"
         "from everthread.cli.main import main; main()"
@@ -229,7 +229,7 @@ def test_without_the_driver_one_is_told_how_to_get_it() -> None:
     assert "pip install everthread[postgres]" in done.stderr
 
 
-async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
+async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
     store = new_store(own_server, patience=0.2)
     session = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
@@ -246,8 +246,8 @@ async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
     await store.close()
 
 
-def told(url: str) -> EverthreadError:
-    """How opening a store fails; nothing a person may see shows the password."""
+def opening_error(url: str) -> EverthreadError:
+    """Return the error of opening a store; check that no text for people shows the password."""
     with pytest.raises(EverthreadError) as failure:
         PostgresDatabase(url).prepare()
     shown = "".join(traceback.format_exception(failure.value))
@@ -257,7 +257,7 @@ def told(url: str) -> EverthreadError:
 
 
 def test_a_server_that_is_not_there() -> None:
-    error = told(f"postgresql://ann:{SECRET}@127.0.0.1:9/work")
+    error = opening_error(f"postgresql://ann:{SECRET}@127.0.0.1:9/work")
     assert isinstance(error, StoreUnreachableError)
     assert "postgresql://ann@127.0.0.1:9/work" in str(error)
 
@@ -274,7 +274,7 @@ def test_a_server_that_is_not_there() -> None:
     ],
 )
 def test_a_url_that_cannot_be_read(url: str) -> None:
-    assert isinstance(told(url), ConfigError)
+    assert isinstance(opening_error(url), ConfigError)
 
 
 async def test_refusals_are_clear(own_server: Server) -> None:
@@ -297,11 +297,11 @@ async def test_refusals_are_clear(own_server: Server) -> None:
     def url(login: str, database: str = "work") -> str:
         return f"postgresql://{login}@/{database}?{place}"
 
-    wrong = told(url(f"secretive:{SECRET}x"))
+    wrong = opening_error(url(f"secretive:{SECRET}x"))
     assert isinstance(wrong, StoreUnreachableError)
     assert "password authentication failed" in str(wrong)
-    assert "does not exist" in str(told(url(f"secretive:{SECRET}", "nowhere")))
-    assert isinstance(told(url("guest")), StoreReadOnlyError)
+    assert "does not exist" in str(opening_error(url(f"secretive:{SECRET}", "nowhere")))
+    assert isinstance(opening_error(url("guest")), StoreReadOnlyError)
     await close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
     run(
         own_server,
@@ -361,7 +361,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
     await close_sound(store)
 
 
-async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(
+async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_wait(
     own_server: Server,
 ) -> None:
     store = new_store(own_server, away_seconds=0.2)
@@ -406,7 +406,9 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
     ]
 
 
-async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
+async def test_a_message_queued_by_another_process_is_noticed(
+    own_server: Server,
+) -> None:
     run(own_server, "CREATE DATABASE work")
     store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))
     session = await numbered_thread(store, 2)
@@ -482,7 +484,7 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
 async def test_statements_that_are_prepared_outlive_a_failure(
     new_url: Callable[..., str],
 ) -> None:
-    """An error takes back what the server was told to prepare with it; the driver must not count on that."""
+    """An error discards statements prepared in its transaction; the driver must not rely on them."""
     store = open_at(new_url("postgresql"), Clock())
     session = await new_thread(store)
 
@@ -512,7 +514,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     await close_sound(store)
 
 
-async def test_indexing_in_the_background_passes_over_what_another_process_is_at(
+async def test_background_indexing_skips_texts_another_process_is_indexing(
     new_url: Callable[..., str],
 ) -> None:
     """A process that waited for it would keep all its own writes waiting."""

@@ -1,4 +1,4 @@
-"""Sessions: what they are, how they are found, how they end and go on."""
+"""Sessions: creating, finding, ending and reopening them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_store_is_called_as_the_protocol_says() -> None:
             ), name
 
 
-async def test_a_session_is_as_it_was_made(store: Store, clock: Clock) -> None:
+async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> None:
     system = [
         {
             "type": "text",
@@ -101,7 +101,7 @@ async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     assert await history_texts(store, main.id) == ["go"]
 
 
-async def test_a_parent_must_be_there(store: Store) -> None:
+async def test_a_missing_parent_is_refused(store: Store) -> None:
     with pytest.raises(UnknownIdError):
         await store.create_session(NewSession(kind="subagent", parent="nobody"))
 

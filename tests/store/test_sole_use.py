@@ -26,7 +26,7 @@ def test_the_first_one_is_alone_until_another_comes(tmp_path: Path) -> None:
     assert not again.is_held()
 
 
-def test_who_could_not_share_yet_is_noticed_by_the_next_one_that_is_alone(
+def test_a_process_that_could_not_share_is_noticed_by_the_next_lone_one(
     tmp_path: Path,
 ) -> None:
     first = SoleUse(tmp_path / "store.db")
@@ -40,5 +40,5 @@ def test_who_could_not_share_yet_is_noticed_by_the_next_one_that_is_alone(
         one.close()
 
 
-def test_nobody_is_alone_where_no_lock_can_be_made(tmp_path: Path) -> None:
+def test_without_a_lock_file_no_process_is_alone(tmp_path: Path) -> None:
     assert not SoleUse(tmp_path / "missing" / "store.db").is_held()

@@ -1,4 +1,4 @@
-"""Threads as a list shows them: the last used first, with what was said in them."""
+"""Lists of threads: the last used first, with counts of their messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) ->
     assert pages == await ids(store) == ["c", "b", "a"]
 
 
-async def test_what_was_said_counts_once_through_compactions_and_undoing(
+async def test_messages_count_once_through_compactions_and_undos(
     store: Store, clock: Clock
 ) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, None, 8))
@@ -89,7 +89,7 @@ async def test_what_was_said_counts_once_through_compactions_and_undoing(
     assert len(await store.history(session.id)) == 7
 
 
-async def test_only_what_was_said_counts(store: Store, clock: Clock) -> None:
+async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(5))
     began = clock.now
     clock.now += 10
@@ -152,7 +152,7 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
     )
 
 
-async def test_an_import_is_listed_as_where_it_came_from(
+async def test_an_import_keeps_its_place_in_the_list(
     store: Store, elsewhere: Store, clock: Clock
 ) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8))
@@ -171,7 +171,7 @@ async def test_an_import_is_listed_as_where_it_came_from(
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, 1.5])
-async def test_a_count_that_cannot_be_is_refused(store: Store, tokens: int) -> None:
+async def test_an_invalid_count_is_refused(store: Store, tokens: int) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
         await store.append(session.id, [user_message("x", tokens=tokens)])

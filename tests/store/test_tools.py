@@ -1,4 +1,4 @@
-"""A result that does not name its tool is of the tool its call named."""
+"""A result without a tool name belongs to the tool that its call names."""
 
 from __future__ import annotations
 

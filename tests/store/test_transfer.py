@@ -33,7 +33,7 @@ HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
 
 async def rich_thread(store: Store, clock: Clock) -> str:
-    """A thread with something of every kind of line."""
+    """Create a thread with a line of every kind."""
     system: Any = [{"type": "text", "text": "S\0\ud800"}]
     odd: Any = {
         "role": "user",
@@ -116,7 +116,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     return session.id
 
 
-async def test_everything_goes_there_and_back(
+async def test_export_and_import_keep_everything(
     store: Store, elsewhere: Store, clock: Clock
 ) -> None:
     await new_thread(elsewhere, "so that ids differ")
@@ -190,7 +190,7 @@ async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> No
     assert await history_texts(elsewhere, two.id) == ["m4", "m5", "m6"]
 
 
-async def test_what_is_there_already_is_refused_and_nothing_changes(
+async def test_existing_threads_are_refused_and_nothing_changes(
     store: Store, clock: Clock
 ) -> None:
     thread = await rich_thread(store, clock)
@@ -269,7 +269,7 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(
         except InputError:
             refused += 1
             assert await elsewhere.list_sessions() == []
-        else:  # what does not matter may be changed, but the result is always sound and can be read
+        else:  # harmless changes may be accepted, but the result is always sound and readable
             assert (await elsewhere.check()).problems == ()
             await elsewhere.export(thread)
             await elsewhere.delete_thread(thread)
@@ -314,7 +314,7 @@ async def test_sessions_without_kinds(store: Store) -> None:
     assert texts_of(await store.messages("early")) == ["three", "e"]
 
 
-async def test_a_parent_may_stand_behind_its_child_or_in_another_file(
+async def test_a_parent_may_follow_its_child_or_be_in_another_file(
     store: Store,
 ) -> None:
     await store.import_lines(
@@ -332,7 +332,7 @@ async def test_a_parent_may_stand_behind_its_child_or_in_another_file(
     assert await store.get_compression_tip("a") == "b"
 
 
-async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(
+async def test_a_thread_cut_off_at_a_compaction_can_be_continued(
     store: Store,
 ) -> None:
     await store.import_lines(

@@ -83,7 +83,7 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     assert await store.idle_queues() == []
     asked = await store.cancel_turn(turn.id, tenant="default")
     assert (asked.state, asked.cancel) == ("running", True)
-    # The same holder, anew: what it had begun before is lost.
+    # The same holder again: its unfinished turns are lost.
     lease = await held(store, thread)
     with pytest.raises(LeaseLostError):
         await store.end_turn(turn.id, "answered", {}, lease=old)

@@ -1,4 +1,4 @@
-"""One thread writes: many callers, one transaction, nobody waits for nothing."""
+"""The writer thread: many callers, one transaction, no needless waiting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATIENT = 60.0
 
 
 class Gate:
-    """A write that waits, inside its transaction, until the event loop lets it go on."""
+    """A write that waits inside its transaction until the event loop releases it."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -59,18 +59,18 @@ class Gate:
 
 @contextlib.asynccontextmanager
 async def held(store: Store) -> Any:
-    """While the writer is busy: what is queued meanwhile becomes one batch."""
+    """Keep the writer busy, so that calls queued meanwhile become one batch."""
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
     while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
         await asyncio.sleep(0.001)
     yield
-    await asyncio.sleep(0)  # whoever was started has queued
+    await asyncio.sleep(0)  # every started call has been queued
     gate.opened.set()
     assert await slow
 
 
-async def test_the_event_loop_goes_on_while_a_transaction_waits(store: Store) -> None:
+async def test_the_event_loop_is_free_while_a_transaction_waits(store: Store) -> None:
     session = await new_thread(store, "before")
     gate = Gate()
     slow = asyncio.ensure_future(store._write(gate))
@@ -147,7 +147,7 @@ class Counting(asyncio.SelectorEventLoop):
 
 
 class CountsCommits:
-    """A database as it is, that counts commits."""
+    """A real database that counts commits."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
@@ -195,7 +195,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         )
 
 
-async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last_alone(
+async def test_writes_without_a_waiter_join_the_next_batch_or_are_written_at_close(
     url: str, clock: Clock
 ) -> None:
     database = CountsCommits(open_at(url, clock).database)
@@ -301,7 +301,7 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
 
 
 async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
-    """Whoever is told that it failed, nothing of it is there; whoever is not, all of it is."""
+    """A caller that gets an error has stored nothing; any other has stored everything."""
 
     class Small(SqliteDatabase):
         def connect_writer(self) -> Any:
@@ -326,7 +326,7 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
     await store.close()
 
 
-async def test_an_error_that_ends_the_transaction_is_everybodys(
+async def test_an_error_that_ends_the_transaction_fails_the_whole_batch(
     file: SqliteDatabase,
 ) -> None:
     store = Store(file)
@@ -349,7 +349,7 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(
     await store.close()
 
 
-async def test_a_file_that_stays_locked_is_told(file: SqliteDatabase) -> None:
+async def test_a_file_that_stays_locked_is_reported(file: SqliteDatabase) -> None:
     class Impatient(SqliteDatabase):
         def connect_writer(self) -> Any:
             connection: Any = super().connect_writer()
@@ -367,7 +367,7 @@ async def test_a_file_that_stays_locked_is_told(file: SqliteDatabase) -> None:
 
 
 class SlowDisk(SqliteDatabase):
-    """Nothing is on the disk before it is let; then perhaps an error."""
+    """A disk that stores nothing until it is released, and then perhaps fails."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -388,7 +388,7 @@ class SlowDisk(SqliteDatabase):
         return connection
 
 
-async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(
+async def test_a_caller_that_needs_only_the_decision_does_not_wait_for_the_disk(
     file: SqliteDatabase,
 ) -> None:
     disk = SlowDisk(file.path)
@@ -410,7 +410,7 @@ async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)]
 )
-async def test_what_does_not_reach_the_disk_is_told(
+async def test_a_write_that_does_not_reach_the_disk_is_reported(
     file: SqliteDatabase, number: int, kind: type[Exception]
 ) -> None:
     disk = SlowDisk(file.path)
@@ -424,7 +424,7 @@ async def test_what_does_not_reach_the_disk_is_told(
     await asyncio.to_thread(writer.close)
 
 
-async def test_what_is_written_ahead_is_moved_into_the_file(
+async def test_the_write_ahead_log_is_moved_into_the_file(
     file: SqliteDatabase,
 ) -> None:
     store = Store(file)
@@ -479,7 +479,7 @@ async def test_a_connection_that_breaks_in_a_transaction(
 
 
 class LosesAnswers(PostgresDatabase):
-    """The connection breaks at the commit: just before it, or just after it was done."""
+    """The connection breaks at the commit: just before or just after it."""
 
     def __init__(self, url: str, *, after: bool) -> None:
         super().__init__(url)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.planning import CompactionInput, RefitInput
+from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.compaction.summarizers.chain import DeferredJournal
-from everthread.compaction.summary import (
-    Compaction,
+from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,
@@ -266,6 +266,16 @@ async def test_a_process_serves_again_also_after_a_failure() -> None:
         await processes.call(fail)
     assert await processes.call(identify, 0) == pid
     await processes.close(10)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no sessions")
+async def test_a_process_has_its_own_group_in_the_session_of_its_parent() -> None:
+    """Ctrl-C does not reach it, and Linux compares its niceness with that of its parent."""
+    processes = WorkerProcesses(1, niceness=3)
+    assert await processes.call(os.getsid, 0) == os.getsid(0)
+    assert await processes.call(os.getpgid, 0) != os.getpgid(0)
+    assert await processes.call(os.nice, 0) == min(os.nice(0) + 3, 19)
+    await processes.close()
 
 
 async def test_a_process_that_dies_is_replaced() -> None:

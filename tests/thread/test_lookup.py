@@ -11,7 +11,7 @@ import pytest
 
 from everthread import open_store
 from everthread.core.messages import text_of
-from everthread.core.search.lookup import SearchPage, page_text, passage_text
+from everthread.core.search.lookup import SearchPage, format_page, format_passage
 from everthread.core.transcript import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession
@@ -269,10 +269,10 @@ async def test_nothing_found_is_said_finally(store: Store) -> None:
     talk = await thread(store, "Hello there.")
     lookup = StoreLookup(store, "default", talk)
     found = await lookup.search("zeppelin")
-    assert "Do not repeat this search." in page_text(
-        found, "zeppelin", tool="recall", where="this thread"
+    assert "Do not repeat this search." in format_page(
+        found, "zeppelin", tool="recall", searched_place="this thread"
     )
-    beyond = passage_text(await lookup.read("1", offset=10_000), tool="recall")
+    beyond = format_passage(await lookup.read("1", offset=10_000), tool="recall")
     assert "That was all of it" in beyond
 
 
@@ -303,7 +303,7 @@ async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> 
                 whole += part.text
                 if part.end == part.size:
                     break
-                assert f"go on with offset {part.end}]" in passage_text(
+                assert f"go on with offset {part.end}]" in format_passage(
                     part, tool="recall"
                 )
                 offset = part.end

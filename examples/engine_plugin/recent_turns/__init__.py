@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread import CanonicalUsage, ConfigError
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, Messages
 from everthread.core.transcript import (
     SUMMARY_END,
     SUMMARY_START,
-    spans,
+    split_into_spans,
     split_into_turns,
 )
 
@@ -96,7 +96,7 @@ class RecentTurns(ContextEngine):
 
 def turn_starts(messages: Messages) -> list[int]:
     """Return where users' turns begin; a cut elsewhere would part a call from its result."""
-    whole = {span.start for span in spans(messages)}
+    whole = {span.start for span in split_into_spans(messages)}
     return [
         turn.start
         for turn in split_into_turns(messages)

@@ -72,7 +72,7 @@ class AgentBuilder(CompactionHooks):
             self.prompt.set_todo(await load_todo(self.store, thread))
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Do nothing."""
+        """Do nothing: the agent needs no work after a compaction."""
 
     def on_event(self, event: Event) -> None:
         """Pass an event of the conversation to the agent."""

@@ -16,7 +16,7 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, TOOL_SECONDS
+from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, MAX_TOOL_SECONDS
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.tool_interface import (
     Approver,
@@ -24,7 +24,7 @@ from everthread.agent.tool_interface import (
     Tool,
     ToolContext,
     ToolReply,
-    load_text,
+    load_prompt_text,
 )
 from everthread.agent.tools.conversation_tools import FindTools
 from everthread.agent.turn_events import (
@@ -75,8 +75,8 @@ class Agent:
         context: ToolContext,
         approve: Approver,
         max_rounds: int = MAX_ROUNDS,
-        parallel: int = MAX_PARALLEL_TOOLS,
-        tool_seconds: float = TOOL_SECONDS,
+        max_parallel_tools: int = MAX_PARALLEL_TOOLS,
+        tool_seconds: float = MAX_TOOL_SECONDS,
         listener: Listener | None = None,
         journal: CauseLog | None = None,
         memory: MemoryFiles | None = None,
@@ -102,7 +102,7 @@ class Agent:
             by_name,
             approve,
             on_event=self.on_event,
-            parallel=parallel,
+            max_parallel_tools=max_parallel_tools,
             seconds=tool_seconds,
             engine_tools=self._list_engine_tools,
         )
@@ -248,7 +248,7 @@ class Agent:
             is_last_round = progress.rounds == self.max_rounds
             answer = await self._ask(
                 None,
-                inject=load_text("last_round").format(rounds=self.max_rounds)
+                inject=load_prompt_text("last_round").format(rounds=self.max_rounds)
                 if is_last_round
                 else None,
             )
@@ -355,7 +355,7 @@ class CallRunner:
     tools: Mapping[str, Tool]
     approve: Approver
     on_event: Listener
-    parallel: int
+    max_parallel_tools: int
     seconds: float
     engine_tools: Callable[[], Sequence[str]]
     """The names of the engine's own tools."""
@@ -364,7 +364,7 @@ class CallRunner:
     _write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.parallel)
+        self._slots = asyncio.Semaphore(self.max_parallel_tools)
 
     async def run(
         self,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from everthread.agent import MEMORY_CHARS, USER_CHARS
+from everthread.agent import MAX_MEMORY_CHARS, MAX_USER_CHARS
 from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError
 from everthread.store.records import DEFAULT_TENANT
@@ -32,7 +32,10 @@ LineGroups = list[list[str]]
 MemoryKind = Literal["memory", "user"]
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 FILE_NAMES: dict[MemoryKind, str] = {"memory": "MEMORY.md", "user": "USER.md"}
-CHAR_LIMITS: dict[MemoryKind, int] = {"memory": MEMORY_CHARS, "user": USER_CHARS}
+CHAR_LIMITS: dict[MemoryKind, int] = {
+    "memory": MAX_MEMORY_CHARS,
+    "user": MAX_USER_CHARS,
+}
 LOCK_FILE = ".memory.lock"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 

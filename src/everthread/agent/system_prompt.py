@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everthread.agent import INSTRUCTIONS_CHARS, INSTRUCTIONS_SHARE
+from everthread.agent import MAX_INSTRUCTIONS_CHARS, MAX_INSTRUCTIONS_SHARE
 from everthread.agent.memory import FILE_NAMES, MEMORY_KINDS, MemoryFiles
-from everthread.agent.tool_interface import load_text
+from everthread.agent.tool_interface import load_prompt_text
 from everthread.agent.tools.conversation_tools import (
     format_todo,
     has_open_items,
@@ -34,7 +34,7 @@ class SystemPrompt:
         memory: MemoryFiles | None = None,
         *,
         texts: Sequence[str] = ("role",),
-        instructions_chars: int = INSTRUCTIONS_CHARS,
+        instructions_chars: int = MAX_INSTRUCTIONS_CHARS,
         window: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._workspace = workspace
@@ -45,7 +45,7 @@ class SystemPrompt:
         self._todo = ""
 
     def __call__(self) -> str:
-        parts = [*map(load_text, self._texts)]
+        parts = [*map(load_prompt_text, self._texts)]
         if self._workspace is not None:
             parts += [
                 f"The workspace is {self._workspace}.",
@@ -91,7 +91,7 @@ class SystemPrompt:
         """Cut the instructions to their share of the window."""
         window = self._window()
         counter = TokenCounter()
-        max_tokens = None if window is None else int(window * INSTRUCTIONS_SHARE)
+        max_tokens = None if window is None else int(window * MAX_INSTRUCTIONS_SHARE)
         while (
             instructions
             and max_tokens is not None

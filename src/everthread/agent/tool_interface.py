@@ -87,7 +87,7 @@ class FreeTool:
 
 
 @functools.cache
-def load_text(name: str) -> str:
+def load_prompt_text(name: str) -> str:
     """Load a text from `texts/`."""
     return (
         resources.files("everthread.agent")

@@ -48,7 +48,7 @@ class ToolFinished(Event):
     text: str
     failed: bool = False
     refused: bool = False
-    """It was not approved."""
+    """Whether the call was not approved."""
     seconds: float = 0.0
     """Run time, without the wait for approval."""
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from everthread.errors import InputError
 
 MAX_PATH_CHARS = 4_096
-"""Characters of a path."""
+"""Maximum characters of a path."""
 WRITE_LOCK = threading.Lock()
 """Held from reading a file to replacing it, so that concurrent changes are not lost."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -103,7 +103,7 @@ class Workspace:
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
         with self.open_folder(path.parent, create=True) as folder:
-            old_status = _status(path.name, folder)
+            old_status = _read_status(path.name, folder)
             if old_status is not None:
                 self._check_replaceable(path, old_status)
             temporary = f".{secrets.token_hex(8)}.tmp"
@@ -182,7 +182,7 @@ def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
     return f"{printable}…" if len(text) > limit else printable
 
 
-def _status(name: str, folder: int) -> os.stat_result | None:
+def _read_status(name: str, folder: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -196,19 +196,19 @@ def match_path(pattern: str, path: str) -> bool:
     """
     pattern_parts = re.sub(r"\\(.)", r"[\1]", pattern).replace("[^", "[!").split("/")
     parts = path.split("/")
-    reachable = {0}
-    """The numbers of path parts that the pattern so far can match."""
+    matched_lengths = {0}
+    """How many leading parts of the path the pattern read so far can match."""
     for position, pattern_part in enumerate(pattern_parts, 1):
         if pattern_part == "**":
             # At the end it is a file, not the folder itself.
-            minimum = min(reachable) + (position == len(pattern_parts))
-            reachable = set(range(minimum, len(parts) + 1))
+            minimum = min(matched_lengths) + (position == len(pattern_parts))
+            matched_lengths = set(range(minimum, len(parts) + 1))
         else:
-            reachable = {
+            matched_lengths = {
                 count + 1
-                for count in reachable
+                for count in matched_lengths
                 if count < len(parts) and fnmatchcase(parts[count], pattern_part)
             }
-        if not reachable:
+        if not matched_lengths:
             return False
-    return len(parts) in reachable
+    return len(parts) in matched_lengths

@@ -27,7 +27,7 @@ Tenant = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_NUMBER = 2**62
-"""Near the largest number a database holds."""
+"""Maximum of a number option; a database cannot store much larger numbers."""
 
 
 def number_option(

@@ -407,9 +407,9 @@ def show_progress(
 
 
 LOG_FILE = "errors.log"
-"""In the Everthread home."""
+"""Name of the log in the Everthread home."""
 MAX_LOG_BYTES = 1_000_000
-"""Bytes after which the log begins anew."""
+"""Maximum bytes of the log, after which it starts again."""
 
 
 def log_unexpected_error(error: Exception) -> str:

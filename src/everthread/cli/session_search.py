@@ -125,9 +125,8 @@ def search(
         return page, "" if page.hits else await _describe_scope(store, tenant, scope)
 
     page, scope_text = with_store(store_url, find, empty_if_missing=True)
-    hits = page.hits
     if as_json:
-        rows = [_hit_as_json(hit) for hit in hits]
+        rows = [_hit_as_json(hit) for hit in page.hits]
         print_json(
             {
                 "hits": rows,
@@ -137,15 +136,19 @@ def search(
             }
         )
         return
-    if not hits:
+    if not page.hits:
         print_text(f"nothing found {scope_text}")
-    if page.near:
-        print_text(("No message holds every word. The closest:", "dim"))
-    hit_ids = {hit.message for hit in hits}
-    for hit in hits:
-        _print_hit(hit, text, hit_ids)
+    _print_hits(page, text)
     if page.more:
         print_next_page_hint(offset + limit)
+
+
+def _print_hits(page: HitPage, query: str) -> None:
+    if page.near:
+        print_text(("No message holds every word. The closest:", "dim"))
+    hit_ids = {hit.message for hit in page.hits}
+    for hit in page.hits:
+        _print_hit(hit, query, hit_ids)
 
 
 def _print_hit(hit: SearchHit, query: str, hit_ids: Collection[int | None]) -> None:

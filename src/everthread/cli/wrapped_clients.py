@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 NEVER_TOKENS = 1_000_000_000
-"""Tokens at which a client would compact by itself: never."""
+"""Compaction threshold in tokens that no client reaches, so that it never compacts by itself."""
 
 
 URL_PLACEHOLDER = "http://127.0.0.1:PORT"
-"""The gateway's address before there is one."""
+"""Placeholder for the gateway's address until it is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,40 +6,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.cut_plan import CutPlan
-from everthread.compaction.drafts import PendingDraft, empty_draft
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.cutting.cut_plan import CutPlan
+from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.journal.journal_builder import JournalFold
-from everthread.compaction.names_section import NamesSection
-from everthread.compaction.open_requests import task_lines
-from everthread.compaction.planning import EngineState
-from everthread.compaction.summary import (
+from everthread.compaction.names.names_section import NamesSection
+from everthread.compaction.planning_engine import EngineState
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.sections import (
     HANDOFF,
     NAMES,
     RULES,
     TASK,
     USER_WORDS,
-    Compaction,
     Sections,
-    SummaryDraft,
-    SummaryRequest,
     TemplateName,
     render_sections,
 )
-from everthread.compaction.summary_engine import (
-    SummaryEngine,
-    SummaryOrder,
-    WrittenSummary,
-)
-from everthread.compaction.summary_message import (
+from everthread.compaction.summary.summary_message import (
     fit_sections,
     pinned_text,
     section_tokens,
     write_names,
 )
-from everthread.compaction.thread_facts import ThreadState
-from everthread.compaction.user_quotes import Count, render_words
+from everthread.compaction.summary.user_quotes import Count, render_words
+from everthread.compaction.summary_engine import (
+    SummaryEngine,
+    SummaryOrder,
+    WrittenSummary,
+)
 from everthread.compaction.verification.draft_checks import (
     check_draft,
     write_journal,

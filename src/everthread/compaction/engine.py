@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from everthread.compaction.prepared import append_since
-from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.prepared_compaction import append_since
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.search.lookup import Lookup, Passage

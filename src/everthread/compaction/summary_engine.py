@@ -8,17 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from everthread.compaction.assembly import assemble, system_note
-from everthread.compaction.cut_plan import CutPlan, plan_cut, reason_for
-from everthread.compaction.earlier_summary import (
-    Earlier,
-    read_earlier,
-    read_state,
-    read_summary,
-)
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, reason_for
+from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.engine import Services
-from everthread.compaction.history import Memory
-from everthread.compaction.planning import (
+from everthread.compaction.history.compaction_history import Memory
+from everthread.compaction.history.thread_facts import ThreadState
+from everthread.compaction.planning_engine import (
     CompactionInput,
     EngineState,
     Plan,
@@ -26,11 +22,16 @@ from everthread.compaction.planning import (
     RefitInput,
     StoredGraph,
 )
-from everthread.compaction.prepared import append_since, merge_compactions
-from everthread.compaction.pruning import redact_message
-from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
-from everthread.compaction.summary_message import marker_text
-from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.prepared_compaction import append_since, merge_compactions
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.assembly import assemble, system_note
+from everthread.compaction.summary.earlier_summary import (
+    Earlier,
+    read_earlier,
+    read_state,
+    read_summary,
+)
+from everthread.compaction.summary.summary_message import marker_text
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor

@@ -312,7 +312,7 @@ class AgentOptions(ConfigSection):
         agent.MAX_PARALLEL_TOOLS, description="Tools that run at the same time."
     )
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        agent.INSTRUCTIONS_CHARS,
+        agent.MAX_INSTRUCTIONS_CHARS,
         description="How much of the project's AGENTS.md enters the system prompt.",
     )
 

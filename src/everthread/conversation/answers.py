@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def calls(self) -> list[Call]:
-        """The tools it wants; their results are given to `add_results`."""
+        """The tool calls of the answer; pass their results to `add_results`."""
         return calls_of(self.message)
 
 
@@ -143,11 +143,11 @@ class AnswerRecorder:
     @property
     def _answering_model(self) -> str:
         """The model that answers the sent request."""
-        _, requested, _ = self._request_facts
+        _, requested_model, _ = self._request_facts
         return (
             self._conversation.answering_model
-            if requested == self._conversation.route.name
-            else requested
+            if requested_model == self._conversation.route.name
+            else requested_model
         )
 
     def _decode(self, response: Any) -> Reply:

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
+from typing import Any
 
-from everthread.compaction.planning import CompactionInput, RefitInput
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.state import LEFT_OUT_TOOLS_KEY, ConversationState
 from everthread.conversation.summary_note import find_note, with_note, without_note
@@ -127,20 +128,13 @@ async def _continue_session(
         await store_output(conversation, item, tool=tools.get(item.call_id, ""))
     system = _rebuild_system(conversation, compaction)
     left_out_tools = conversation.toolbox.choose_left_out(system)
-    figures = asdict(compaction.verification) | {
-        "phases": [asdict(phase) for phase in compaction.phases],
-        "steps": list(compaction.steps),
-        "decision": order.decision,
-    }
-    if left_out_tools:
-        figures[LEFT_OUT_TOOLS_KEY] = list(left_out_tools)
     record = NewCompaction(
         covered=[draft.stored[index].id for index in compaction.covered],
         tokens_before=tokens_before,
         tokens_after=tokens_after,
         summary=compaction.summary,
         author=compaction.author,
-        figures=figures,
+        figures=_make_figures(compaction, order, left_out_tools),
         warnings=compaction.warnings,
         reason=order.reason,
         focus=order.focus,
@@ -170,6 +164,20 @@ async def _continue_session(
         is_background=order.is_background,
     )
     return ""
+
+
+def _make_figures(
+    compaction: Compaction, order: CompactionOrder, left_out_tools: Sequence[str]
+) -> dict[str, Any]:
+    """Return the figures that are stored with a compaction."""
+    figures = asdict(compaction.verification) | {
+        "phases": [asdict(phase) for phase in compaction.phases],
+        "steps": list(compaction.steps),
+        "decision": order.decision,
+    }
+    if left_out_tools:
+        figures[LEFT_OUT_TOOLS_KEY] = list(left_out_tools)
+    return figures
 
 
 async def _switch_session(

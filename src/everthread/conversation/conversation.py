@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
 from everthread.conversation.answers import Answer, AnswerRecorder
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.compaction import (
@@ -172,7 +172,7 @@ class Conversation:
         return self._state.budget.threshold
 
     @property
-    def latest_compaction(self) -> int:
+    def max_delayed_tokens(self) -> int:
         """The size up to which a due compaction may be delayed to save money."""
         if not self._state.setup.options.economics:
             return self.threshold
@@ -354,7 +354,7 @@ class Conversation:
             yield await finish_despite_cancellation(self.record(reply))
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
-        """Store the results of the last answer's tool calls; those that are too large outside the context."""
+        """Store the results of the last answer's tool calls; large ones are kept outside the context."""
         conversation = self._state
         results, other_messages = split_results(as_messages(messages))
         if other_messages:

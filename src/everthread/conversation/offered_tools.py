@@ -70,7 +70,7 @@ class FoundTools:
     now: bool = False
     """Whether they are offered again from the next request on."""
     was_refused: bool = False
-    """`now` was requested and not allowed."""
+    """Whether `now` was requested and not allowed."""
 
     @property
     def text(self) -> str:
@@ -120,9 +120,9 @@ class Toolbox:
         self.left_out: tuple[str, ...] = ()
         self.used_tools: dict[str, None] = {}
         """Every tool that the thread has ever called."""
-        self._requested: dict[str, None] = {}
+        self._requested_names: dict[str, None] = {}
         """Tools requested since the last compaction."""
-        self._settled_key = ""
+        self._last_choice_key = ""
         """The model and tools of the last choice."""
         self._tools_digest = ""
 
@@ -165,7 +165,7 @@ class Toolbox:
         )
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
-    def note_call(self, tool: str) -> None:
+    def record_tool_call(self, tool: str) -> None:
         """Record a call of a tool, which then counts as in use."""
         if tool in self._names:
             self.used_tools.setdefault(tool)
@@ -182,13 +182,13 @@ class Toolbox:
     @property
     def is_settled(self) -> bool:
         """Whether the tools to leave out are chosen, for this model and these tools."""
-        return self._settled_key == self._selection_key()
+        return self._last_choice_key == self._selection_key()
 
     def choose_tools(self) -> None:
         """Choose the tools to leave out: at the start of a session, and after a change of model or tools."""
         reason = (
             "another model or other tools"
-            if self._settled_key
+            if self._last_choice_key
             else "the session begins"
         )
         self.leave_out(self.choose_left_out(self._conversation.system), reason)
@@ -215,7 +215,7 @@ class Toolbox:
             share=share,
         ):
             return ()
-        used_names = self.used_tools.keys() | self._requested.keys()
+        used_names = self.used_tools.keys() | self._requested_names.keys()
         max_tokens = compute_max_tool_tokens(threshold, other_tokens, share)
         return choose_left_out(
             cards,
@@ -243,10 +243,10 @@ class Toolbox:
         """Leave these tools out, and emit an event if the choice changed."""
         previous = self.left_out
         self.left_out = tuple(left_out)
-        self._settled_key = self._selection_key()
+        self._last_choice_key = self._selection_key()
         if not now:
-            self._requested = {
-                name: None for name in self._requested if name in self.left_out
+            self._requested_names = {
+                name: None for name in self._requested_names if name in self.left_out
             }
         if self.left_out == previous:
             return
@@ -290,7 +290,7 @@ class Toolbox:
         """
         matches = self.search(query)
         names = [card.name for card in matches.tools]
-        self._requested |= dict.fromkeys(names)
+        self._requested_names |= dict.fromkeys(names)
         if now and names:
             self.leave_out(
                 [name for name in self.left_out if name not in names],
@@ -346,9 +346,9 @@ class Toolbox:
 
     def dump(self) -> dict[str, Any]:
         return {
-            "for": self._settled_key,
+            "for": self._last_choice_key,
             "out": list(self.left_out),
-            "back": list(self._requested),
+            "back": list(self._requested_names),
             "used": list(self.used_tools),
         }
 
@@ -358,10 +358,10 @@ class Toolbox:
         self.used_tools = dict.fromkeys(
             [*self.used_tools, *_read_names(fields, "used")]
         )
-        self._requested = (
+        self._requested_names = (
             {} if left_out is not None else dict.fromkeys(_read_names(fields, "back"))
         )
-        self._settled_key = str(fields.get("for", ""))
+        self._last_choice_key = str(fields.get("for", ""))
         names = _read_names(fields, "out") if left_out is None else left_out
         self.left_out = tuple(name for name in names if name in self._names)
         self._conversation.offer_tools(self.schemas)

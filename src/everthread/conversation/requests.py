@@ -97,7 +97,7 @@ def build_request(
 
 
 async def find_excerpts(conversation: ConversationState) -> list[Message]:
-    """Find excerpts of what left the context that the newest message is about, for this call only."""
+    """Find excerpts of messages that left the context and match the newest message; for this call only."""
     finder = ExcerptFinder(
         conversation.setup.store,
         conversation.setup.options.recall,

@@ -151,7 +151,7 @@ class ConversationState:
             self.open_calls.pop(result.call_id, None)
         for call in calls_of(message.body):
             self.open_calls[call.id] = call
-            self.toolbox.note_call(call.name)
+            self.toolbox.record_tool_call(call.name)
 
     async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and add them to the view, with those that other writers stored since."""
@@ -226,7 +226,7 @@ class ConversationState:
 
     @property
     def size(self) -> PromptSize:
-        """The next prompt, for the policy."""
+        """The size of the next prompt, in the form that the policy takes."""
         return PromptSize(
             self.tokens,
             self.fixed_tokens,

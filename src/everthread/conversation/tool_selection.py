@@ -114,7 +114,7 @@ def choose_left_out(
         <= max_tokens
     ):
         return tuple(same_choice)
-    points = score_cards(cards, task_text)
+    scores = score_cards(cards, task_text)
     optional_indexes = [
         index for index, card in enumerate(cards) if card.name not in required_names
     ]
@@ -123,7 +123,7 @@ def choose_left_out(
     for index in sorted(
         optional_indexes,
         key=lambda index: (
-            -points[index],
+            -scores[index],
             cards[index].name in previously_left_out,
             index,
         ),
@@ -137,9 +137,11 @@ def choose_left_out(
 
 def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
     """Return the tools that share words with the query, the best first."""
-    points = score_cards(cards, query)
-    order = sorted(range(len(cards)), key=lambda index: (-points[index], index))
-    return [cards[index] for index in order if points[index] > 0]
+    scores = score_cards(cards, query)
+    ranked_indexes = sorted(
+        range(len(cards)), key=lambda index: (-scores[index], index)
+    )
+    return [cards[index] for index in ranked_indexes if scores[index] > 0]
 
 
 def score_cards(cards: Sequence[ToolCard], text: str) -> list[float]:

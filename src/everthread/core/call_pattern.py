@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.core.canonical_usage import CanonicalUsage, is_figure
+from everthread.core.canonical_usage import CanonicalUsage, is_nonnegative_number
 
 _MIN_FURTHER_CALLS = 8
 """Calls expected of a thread that has just begun."""
@@ -119,7 +119,11 @@ class CallPattern:
         stored = state if isinstance(state, Mapping) else {}
         names = (item.name for item in fields(cls))
         return cls(
-            **{name: stored[name] for name in names if is_figure(stored.get(name))}
+            **{
+                name: stored[name]
+                for name in names
+                if is_nonnegative_number(stored.get(name))
+            }
         )
 
 

@@ -224,22 +224,24 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
         )
         counts = _read_counts(fields_by_name)
         names = _detect_names(fields_by_name, counts, api) or _ANTHROPIC_NAMES
-    read = _largest_count(counts, names.cache_read)
-    write = _largest_count(counts, names.cache_write)
-    write_1h = _largest_count(counts, _CACHE_WRITE_1H_NAMES)
-    write = max(write, write_1h + _largest_count(counts, _CACHE_WRITE_5M_NAMES))
-    prompt = _sum_counts(counts, names.prompt, names.prompt_parts)
-    if names.includes_cache and prompt is not None:
-        read = min(read, prompt)
-        write = min(write, prompt - read)
-        prompt -= read + write
+    read_tokens = _largest_count(counts, names.cache_read)
+    write_tokens = _largest_count(counts, names.cache_write)
+    write_1h_tokens = _largest_count(counts, _CACHE_WRITE_1H_NAMES)
+    write_tokens = max(
+        write_tokens, write_1h_tokens + _largest_count(counts, _CACHE_WRITE_5M_NAMES)
+    )
+    prompt_tokens = _sum_counts(counts, names.prompt, names.prompt_parts)
+    if names.includes_cache and prompt_tokens is not None:
+        read_tokens = min(read_tokens, prompt_tokens)
+        write_tokens = min(write_tokens, prompt_tokens - read_tokens)
+        prompt_tokens -= read_tokens + write_tokens
     return CanonicalUsage(
-        input_tokens=prompt or 0,
+        input_tokens=prompt_tokens or 0,
         output_tokens=_sum_counts(counts, names.output, names.fallback_output) or 0,
-        cache_read_tokens=read,
-        cache_write_tokens=write,
+        cache_read_tokens=read_tokens,
+        cache_write_tokens=write_tokens,
         reasoning_tokens=_largest_count(counts, names.reasoning),
-        cache_write_1h_tokens=min(write_1h, write),
+        cache_write_1h_tokens=min(write_1h_tokens, write_tokens),
         raw=raw,
     )
 
@@ -286,8 +288,8 @@ def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
     }
     for name in _NESTED_FIELDS.intersection(fields_by_name):
         flat_fields |= {
-            f"{name}.{inner}": value
-            for inner, value in _fields_by_name(fields_by_name[name]).items()
+            f"{name}.{inner_name}": value
+            for inner_name, value in _fields_by_name(fields_by_name[name]).items()
         }
     return {name: int(value) for name, value in flat_fields.items() if _is_count(value)}
 
@@ -296,11 +298,11 @@ def _is_count(value: Any) -> bool:
     return (
         re.fullmatch(r"[0-9]{1,15}", value) is not None
         if isinstance(value, str)
-        else is_figure(value)
+        else is_nonnegative_number(value)
     )
 
 
-def is_figure(value: Any) -> bool:
+def is_nonnegative_number(value: Any) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)

@@ -58,7 +58,7 @@ def byte_form(value: Any) -> Any:
 
 
 def byte_form_text(form: Any) -> str:
-    """JSON text of a byte form, its keys in their own order."""
+    """Return the JSON text of a byte form, its keys in their own order."""
     return _JSON.encode(form)
 
 

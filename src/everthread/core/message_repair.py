@@ -69,12 +69,14 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
         return simple_repair
     builder = _RepairBuilder()
     entries = list(builder.read_entries(messages))
-    answers = builder.pair_results(entries)
-    open_group = _trailing_group(entries) if in_flight else None
+    results_by_source = builder.pair_results(entries)
+    open_group = _find_open_group(entries) if in_flight else None
     for entry in entries:
         if entry.calls:
-            builder.append_group(
-                entry, answers.get(entry.source, {}), leave_open=entry is open_group
+            builder.append_call_group(
+                entry,
+                results_by_source.get(entry.source, {}),
+                leave_open=entry is open_group,
             )
         elif entry.result_blocks:
             builder.append_other_parts(entry)
@@ -199,7 +201,9 @@ class _RepairBuilder:
             role = message.get("role") if isinstance(message, Mapping) else None
             role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
             if role not in ROLES:
-                self.record_action(source, "removed: it is no message of a known role")
+                self.record_action(
+                    source, "removed: it is not a message with a known role"
+                )
                 continue
             corrected = _correct_message(message, role)
             if corrected is not message:
@@ -215,7 +219,7 @@ class _RepairBuilder:
         self, entries: Sequence[_Entry]
     ) -> dict[int, dict[int, tuple[Part, int]]]:
         """Map the position of each call to its first result, for each message with calls, in the results' order."""
-        answers: dict[int, dict[int, tuple[Part, int]]] = {}
+        results_by_source: dict[int, dict[int, tuple[Part, int]]] = {}
         open_calls: dict[str, list[tuple[int, int]]] = {}
         last_other_source = -1
         for entry in entries:
@@ -228,7 +232,7 @@ class _RepairBuilder:
                     )
                     continue
                 owner, position = owners.pop(0)
-                answers.setdefault(owner, {})[position] = block, entry.source
+                results_by_source.setdefault(owner, {})[position] = block, entry.source
                 if last_other_source > owner:
                     self.record_action(
                         entry.source,
@@ -240,12 +244,12 @@ class _RepairBuilder:
             open_calls |= {call.id: [] for call in entry.calls}
             for position, call in enumerate(entry.calls):
                 open_calls[call.id].append((entry.source, position))
-        return answers
+        return results_by_source
 
-    def append_group(
+    def append_call_group(
         self,
         entry: _Entry,
-        answers: Mapping[int, tuple[Part, int]],
+        results_by_position: Mapping[int, tuple[Part, int]],
         *,
         leave_open: bool,
     ) -> None:
@@ -253,9 +257,9 @@ class _RepairBuilder:
         source = entry.source
         message = entry.message
         old_ids = [call.id for call in entry.calls]
-        in_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
+        has_call_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
         ids = [
-            self.make_unique_id(_block_id(call_id) if in_blocks else call_id)
+            self.make_unique_id(_block_id(call_id) if has_call_blocks else call_id)
             for call_id in old_ids
         ]
         if ids != old_ids:
@@ -269,10 +273,10 @@ class _RepairBuilder:
                 else block,
                 result_source,
             )
-            for position, (block, result_source) in answers.items()
+            for position, (block, result_source) in results_by_position.items()
         ]
         for call_index, call_id in enumerate(ids):
-            if call_index not in answers and not leave_open:
+            if call_index not in results_by_position and not leave_open:
                 self.actions.append(_describe_stub(source, call_id))
                 blocks.append(
                     (
@@ -284,7 +288,7 @@ class _RepairBuilder:
                         None,
                     )
                 )
-        if not in_blocks:
+        if not has_call_blocks:
             for block, result_source in blocks:
                 self.append(_as_tool_message(block), result_source)
         elif blocks:
@@ -348,7 +352,7 @@ class _RepairBuilder:
             )
 
 
-def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
+def _find_open_group(entries: Sequence[_Entry]) -> _Entry | None:
     """Return the last message with calls, if nothing but results comes after it."""
     for entry in entries[::-1]:
         if entry.calls:
@@ -471,13 +475,13 @@ def _as_tool_message(block: Part) -> Message:
     source = cast("Message | None", block.get("_message"))
     if source is None:
         content = block.get("content")
-        body = (
+        tool_content = (
             content if isinstance(content, list) and content else content_text(content)
         )
         message: Message = {
             "role": "tool",
             "tool_call_id": block["tool_use_id"],
-            "content": body,
+            "content": tool_content,
         }
         return (
             {**message, "is_error": True} if block.get("is_error") is True else message

@@ -40,11 +40,11 @@ class Native(TypedDict, total=False):
     api: Required[str]
     """`openai_chat`, `openai_responses` or `anthropic`."""
     model: str
-    """The model that wrote it; its reasoning is worth nothing to another one."""
+    """The model that wrote it; another model cannot use its reasoning."""
     value: Any
     """Absent once the message was changed."""
     joined: bool
-    """It shares one wire message with the message before it (tool results and text of one Anthropic turn)."""
+    """Whether it shares one wire message with the message before it (tool results and text of one Anthropic turn)."""
 
 
 class Message(TypedDict, total=False):
@@ -54,7 +54,7 @@ class Message(TypedDict, total=False):
     tool_calls: list[ToolCall]
     tool_call_id: str
     is_error: bool
-    """Of a tool message: the call failed. Only Anthropic's protocol has a place for it."""
+    """Whether the call of a tool message failed. Only Anthropic's protocol has a field for it."""
     refusal: str | None
     reasoning_content: str
     cache_control: dict[str, Any]
@@ -70,7 +70,7 @@ CALL_BLOCKS = frozenset({"tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
-_WORDLESS_BLOCKS = REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS
+_BLOCKS_WITHOUT_TEXT = REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS
 
 
 class Call(NamedTuple):
@@ -83,7 +83,7 @@ class Call(NamedTuple):
 
     @property
     def parsed(self) -> dict[str, Any]:
-        """The arguments as an object; empty when they are none."""
+        """The arguments as an object; empty if they are not one."""
         value = json_value(self.arguments)
         return value if isinstance(value, dict) else {}
 
@@ -124,7 +124,7 @@ def part_text(part: Any) -> str:
     """Return the text of one part; empty for reasoning, calls, results and media."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
+    if not isinstance(part, dict) or kind_of(part) in _BLOCKS_WITHOUT_TEXT:
         return ""
     text = part.get("text")
     refusal = part.get("refusal")
@@ -233,12 +233,12 @@ def message_key(message: Any) -> Hashable:
 
 
 def _part_key(part: Any) -> str | None:
-    key_text = (
+    identifying_text = (
         (part.get("text") or part.get("id") or part.get("tool_use_id"))
         if isinstance(part, dict)
         else part
     )
-    return key_text if isinstance(key_text, str) else None
+    return identifying_text if isinstance(identifying_text, str) else None
 
 
 def as_text(value: Any) -> str:
@@ -365,8 +365,8 @@ def iterate_images(content: Any) -> Iterator[Part]:
 
 def user_words_in(texts: Sequence[str]) -> list[str]:
     """Return the user's own words in each text of one message."""
-    envelope_texts = [inner for text in texts for inner in _read_envelopes(text)]
-    user_texts = envelope_texts or _without_expansion(texts)
+    texts_in_envelopes = [inner for text in texts for inner in _read_envelopes(text)]
+    user_texts = texts_in_envelopes or _without_expansion(texts)
     return [words for text in user_texts if (words := strip_injected(text))]
 
 
@@ -381,14 +381,14 @@ def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
             (
                 index
                 for index, text in enumerate(texts)
-                if patterns.commands.search(text)
+                if patterns.command_tag.search(text)
             ),
             None,
         )
         if len(texts) > 1
         else None
     )
-    if index is None or any(map(patterns.local_commands.search, texts)):
+    if index is None or any(map(patterns.local_command_tag.search, texts)):
         return texts
     return texts[: index + 1]
 
@@ -398,7 +398,7 @@ def find_typed_words(result: str, tool: str, *, failed: bool) -> str:
     patterns = _client_patterns()
     words = ""
     if failed and (refusal := patterns.find_refusal(result)):
-        words = result.partition(refusal.line)[2]
+        words = result.partition(refusal.line_before_words)[2]
     for question_tool, beginning in patterns.question_tools:
         if tool == question_tool and result.startswith(beginning):
             words = result.removeprefix(beginning)
@@ -420,8 +420,8 @@ def strip_injected(text: str) -> str:
     text = _unwrap_queued(text)
     if patterns.beginning.match(text.lstrip()):
         speech_texts = [
-            text[element.inner : element.close]
-            for element in _find_elements(text, patterns.speech)
+            text[element.content_start : element.content_end]
+            for element in _find_elements(text, patterns.speech_tag)
         ]
         text = "\n".join(
             [
@@ -430,20 +430,22 @@ def strip_injected(text: str) -> str:
             ]
         )
     return _remove_elements(
-        _remove_elements(text, patterns.injected), patterns.speech, remove_content=False
+        _remove_elements(text, patterns.injected_tag),
+        patterns.speech_tag,
+        remove_content=False,
     ).strip()
 
 
 def strip_surroundings(text: str) -> str:
     """Return the text, trimmed, without parts that a client may change in the next request."""
-    return _remove_elements(text, _client_patterns().surroundings).strip()
+    return _remove_elements(text, _client_patterns().surrounding_tag).strip()
 
 
 def _unwrap_queued(text: str) -> str:
     """Return the text without the client's notes around words that were typed while the agent worked."""
     patterns = _client_patterns()
     for note in patterns.queued_notes:
-        match = note.opening.search(text) if note.line in text else None
+        match = note.opening.search(text) if note.line_before_words in text else None
         while match:
             inner = match.end()
             end_positions = [
@@ -466,8 +468,8 @@ class _Element(NamedTuple):
     """Positions of `<tag …>…</tag>`: its start, the start and end of its content, its end."""
 
     start: int
-    inner: int
-    close: int
+    content_start: int
+    content_end: int
     end: int
 
 
@@ -480,7 +482,7 @@ def _remove_elements(
     for element in _find_elements(text, opening):
         parts.append(text[position : element.start])
         if not remove_content:
-            parts.append(text[element.inner : element.close].strip())
+            parts.append(text[element.content_start : element.content_end].strip())
         position = element.end
     return "".join((*parts, text[position:]))
 
@@ -518,13 +520,13 @@ class _Refusal(NamedTuple):
     """Start of a refused call's result, and the line in it that precedes the user's words."""
 
     beginning: str
-    line: str
+    line_before_words: str
 
 
 class _QueuedNote(NamedTuple):
     """Match the line before words typed while the agent worked, with or without a tag, and the text after them."""
 
-    line: str
+    line_before_words: str
     opening: re.Pattern[str]
     ends: tuple[str, ...]
 
@@ -540,15 +542,15 @@ class _ClientPatterns:
         )
         self._clients: list[dict[str, list[Any]]] = list(data["clients"].values())
         self.envelopes: list[tuple[str, str]] = self._collect("envelopes")
-        self.speech = _opening_pattern(self._collect("speech"))
-        self.surroundings = _opening_pattern(self._collect("surroundings"))
-        self.injected = _opening_pattern(
+        self.speech_tag = _opening_pattern(self._collect("speech"))
+        self.surrounding_tag = _opening_pattern(self._collect("surroundings"))
+        self.injected_tag = _opening_pattern(
             [*self._collect("surroundings"), *self._collect("records")]
         )
         self.beginning = re.compile("|".join(self._collect("beginnings")))
         self.marks_before_words: list[str] = self._collect("after")
-        self.commands = _opening_pattern(self._collect("commands"))
-        self.local_commands = _opening_pattern(self._collect("local"))
+        self.command_tag = _opening_pattern(self._collect("commands"))
+        self.local_command_tag = _opening_pattern(self._collect("local"))
         self.question_tools: list[tuple[str, str]] = self._collect("answered")
         self.notes_without_words = tuple(self._collect("no_words"))
         self.queued_notes = [

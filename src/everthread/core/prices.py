@@ -2,7 +2,7 @@
 
 The first table is the package `genai-prices`, which carries its data. It is loaded when
 the first price is asked for and never uses the network. Models it lacks are looked up in
-`data/models.json`. Prices change, so each one is asked for at a point in time.
+`data/models.json`, the fallback table. Prices change, so each one is asked for at a point in time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def prices_for(
 
     Some models charge more for every token of a long prompt. Without a `provider` the
     model's name and its prefixes (`openrouter/anthropic/…`) decide. A model that the first
-    table lacks is looked up in the second.
+    table lacks is looked up in the fallback table.
     """
     configured_prices = find_configured_prices(model)
     if configured_prices is not None:
@@ -92,7 +92,7 @@ def prices_for(
     )
     if listed_prices is not None:
         return listed_prices
-    entry = find_in_second_table(model)
+    entry = find_in_fallback_table(model)
     return None if entry is None else entry.prices
 
 
@@ -151,8 +151,8 @@ def find_listed_window(model: str, *, provider: str | None = None) -> int | None
     entry = _find_model(model, provider)
     if entry is not None:
         return entry.context_window
-    second_entry = find_in_second_table(model)
-    return None if second_entry is None else second_entry.window
+    fallback_entry = find_in_fallback_table(model)
+    return None if fallback_entry is None else fallback_entry.window
 
 
 def describe_price_source(
@@ -163,13 +163,13 @@ def describe_price_source(
         return "the configuration (prices)"
     if find_listed_prices(model, time=time, provider=provider) is not None:
         return "genai-prices"
-    entry = find_in_second_table(model)
-    return "" if entry is None else f"{entry.source}, {_load_second_table()[0]}"
+    entry = find_in_fallback_table(model)
+    return "" if entry is None else f"{entry.source}, {_load_fallback_table()[0]}"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model of the second table."""
+    """A model of the fallback table."""
 
     window: int
     prices: Prices
@@ -177,12 +177,12 @@ class ListedModel:
     max_output: int | None = None
 
 
-def find_in_second_table(model: str) -> ListedModel | None:
-    """Return a model's entry in the second table, or that of its preview."""
+def find_in_fallback_table(model: str) -> ListedModel | None:
+    """Return a model's entry in the fallback table, or that of its preview."""
     if len(model) > MAX_MODEL_NAME_CHARS:
         return None
     name = model.lower().rpartition("/")[2]
-    models = _load_second_table()[1]
+    models = _load_fallback_table()[1]
     entry = models.get(name) or models.get(f"{name}-preview")
     if entry is None:
         return None
@@ -193,8 +193,8 @@ def find_in_second_table(model: str) -> ListedModel | None:
 
 
 @functools.cache
-def _load_second_table() -> tuple[str, dict[str, Any]]:
-    """Return the date of the second table and its models.
+def _load_fallback_table() -> tuple[str, dict[str, Any]]:
+    """Return the date of the fallback table and its models.
 
     `docs/refresh_models.py` writes the table.
     """

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class RecentDict(OrderedDict[K, V]):
-    """A dict of at most `most` entries. An entry that is set becomes the newest; the oldest is dropped."""
+    """A dict of at most `max_entries` entries. An entry that is set becomes the newest; the oldest is dropped."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -305,13 +305,13 @@ def find_call_groups(messages: Messages) -> list[CallGroup]:
     ]
 
 
-def spans(messages: Messages) -> list[Span]:
+def split_into_spans(messages: Messages) -> list[Span]:
     """Split the list into spans that must not be divided: each group, and each message outside the groups.
 
     Messages between a call and its late result belong to the same span.
     """
     ends = {group.assistant_index: group.end for group in find_call_groups(messages)}
-    pieces: list[Span] = []
+    message_spans: list[Span] = []
     index = 0
     while index < len(messages):
         start = index
@@ -319,8 +319,8 @@ def spans(messages: Messages) -> list[Span]:
         while index < end:
             end = max(end, ends.get(index, 0))
             index += 1
-        pieces.append(Span(start, end))
-    return pieces
+        message_spans.append(Span(start, end))
+    return message_spans
 
 
 def user_text(message: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ class Reply:
     """One answer of a model, in core form.
 
     `stop` is one of `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, `pause`, `other`, None while unknown;
-    `usage` is the provider's unchanged object (see `pricing.normalize_usage`); `raw` holds all other fields of the wire
+    `usage` is the provider's unchanged object (see `normalize_usage`); `raw` holds all other fields of the wire
     reply, by their own names.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
@@ -53,7 +53,7 @@ async def open_agent(
     listener: Listener | None = None,
     tools: Sequence[Tool] | None = None,
     builtin_tools: bool | None = None,
-    talks: bool = False,
+    chat_only: bool = False,
     session: NewSession | None = None,
     summarizer: str | Summarizer = "auto",
     api: Api | None = None,
@@ -63,9 +63,9 @@ async def open_agent(
 
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
     `approve` decides on permissions; without it only the rules of `approvals.txt` in the home allow anything; `yes`
-    allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both. `talks`:
-    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. Everything
-    opened here is closed with the agent.
+    allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both.
+    `chat_only`: a prompt for conversation, without a workspace. `window`: the model's window, instead of the known one.
+    Everything opened here is closed with the agent.
     """
     from everthread.agent.builder import AgentBuilder
 
@@ -80,7 +80,7 @@ async def open_agent(
             instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
-            is_chat_only=talks,
+            is_chat_only=chat_only,
         )
         conversation = await open_conversation(
             model,
@@ -128,7 +128,7 @@ def _make_agent(
         ),
         approve=builder.approve,
         max_rounds=config.agent.max_rounds,
-        parallel=config.agent.parallel,
+        max_parallel_tools=config.agent.parallel,
         listener=listener,
         journal=CauseLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
@@ -150,7 +150,7 @@ def _make_route_finder(
             api=None,
             own_client=False,
             fallback=(),
-            events=builder.on_model_event,
+            on_event=builder.on_model_event,
         )
         if route.model is not None:
             close_callbacks.insert(0, make_close_callback(route.model))
@@ -279,7 +279,7 @@ def make_agent_opener(
             listener=listener,
             workspace=_make_tenant_workspace(config, folder),
             tools=chat_tools,
-            talks=not tools,
+            chat_only=not tools,
         )
 
     return open_thread_agent

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config
 from everthread.core.types import Api
 from everthread.factory.conversations import make_session_options

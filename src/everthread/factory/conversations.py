@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.compression import check_window, find_summarizer
@@ -202,7 +202,7 @@ async def open_conversation(
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
     `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
-    window in tokens, when you know better. `own_client`: you send the request of `prepare` and pass the answer to
+    window in tokens, instead of the known one. `own_client`: you send the request of `prepare` and pass the answer to
     `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
     retries instead of the conversation. `on_route` gets the route before the system prompt is written. Everything
     opened here is closed with the conversation.
@@ -210,9 +210,7 @@ async def open_conversation(
     from everthread.conversation.conversation import Conversation
 
     settings = config or load_config()
-    if window is not None:
-        check_window(window)
-    EngineChoice.from_config(settings).check()  # before an empty thread is stored
+    _check_settings(settings, window)
     relay = ModelEventRelay()
     async with ensure_store(store, settings) as (opened_store, close_callbacks):
         route = await find_route(
@@ -221,7 +219,7 @@ async def open_conversation(
             api=api,
             own_client=own_client,
             fallback=fallback,
-            events=model_events or relay.pass_on,
+            on_event=model_events or relay.pass_on,
             window=window,
         )
         if route.model is not model and route.model is not None:
@@ -243,8 +241,15 @@ async def open_conversation(
     return relay.conversation
 
 
+def _check_settings(config: Config, window: int | None) -> None:
+    """Raise an error for a bad window or engine, before an empty thread is stored."""
+    if window is not None:
+        check_window(window)
+    EngineChoice.from_config(config).check()
+
+
 class ModelEventRelay:
-    """Passes the events of a model to the conversation that is opened with it."""
+    """Pass the events of a model to the conversation that is opened with it."""
 
     conversation: Conversation | None = None
 
@@ -279,11 +284,13 @@ def make_summarizers(
     config: Config,
     on_open: Callable[[CloseCallback], object],
 ) -> Callable[[SummarizerContext], Summarizer]:
-    """Return a function that makes summarisers: `auto`: as configured; else the named or given one."""
+    """Return a function that makes summarisers: the configured ones for `auto`, else the named or given one."""
     from everthread.compaction.summarizers.chain import DeferredJournal
 
     if summarizer == "auto":
-        return make_summarizer_factory(config, on_open, floor=DeferredJournal())
+        return make_summarizer_factory(
+            config, on_open, fallback_summarizer=DeferredJournal()
+        )
     return lambda context: find_summarizer(summarizer, context.counter)
 
 

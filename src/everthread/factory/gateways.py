@@ -187,16 +187,16 @@ def _read_operator_key(config: Config) -> str | None:
 
 
 _STORE_CHECK_SECONDS = 1.0
-STORE_AWAY_SECONDS = 0.7
+STORE_WAIT_SECONDS = 0.7
 """Seconds that a request waits for an unresponsive database before it continues without it."""
-STORE_END_SECONDS = 10.0
+STORE_SHUTDOWN_SECONDS = 10.0
 """Seconds that a gateway waits at its end for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
 INDEX_NICENESS = 10
 """Lower priority than compactions, because no caller waits for the background index."""
 COMPACTION_SECONDS_SHARE = 0.75
 SUMMARY_SECONDS_SHARE = 0.5
-"""Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
+"""Shares of a request's time limit: for a compaction, and within it for a model's summary before the journal."""
 
 
 @asynccontextmanager
@@ -229,16 +229,15 @@ async def open_gateway(
     routes = list(upstreams) if upstreams is not None else list_upstreams(settings)
     if worker is None:  # the supervisor did it for its workers
         routes = add_keys(routes, options.auth)
-    end_event = asyncio.Event()
+    end_event = asyncio.Event()  # set when the gateway ends
     async with AsyncExitStack() as stack:
         routes = await start_local_models(routes, settings, stack)
         store = store or await _open_own_store(
             settings, stack, end_event, index_in_process=is_gateway_process
         )
-        if authenticator is None:
-            authenticator = await _open_authenticator(
-                options.auth, store, options.host, stack
-            )
+        authenticator = authenticator or await _open_authenticator(
+            options.auth, store, options.host, stack
+        )
         manager, service = await _open_service(
             settings,
             store,
@@ -258,12 +257,17 @@ async def open_gateway(
         gateway = await stack.enter_async_context(server)
         stack.callback(end_event.set)
         if is_gateway_process:
-            manager.warm()
-            preload_task = asyncio.create_task(preload())
-            stack.callback(preload_task.cancel)
+            _warm_up(manager, stack)
         if service.pages is not None:
             service.pages.settings = replace(service.pages.settings, base=gateway.url)
         yield gateway
+
+
+def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
+    """Start the process for compactions, and load in the background what the first request needs."""
+    manager.warm()
+    preload_task = asyncio.create_task(preload())
+    stack.callback(preload_task.cancel)
 
 
 def _override_gateway(config: Config, **overrides: Any) -> Config:
@@ -291,12 +295,12 @@ async def _open_own_store(
     indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
     stack.push_async_callback(indexers.close)
     store = await asyncio.to_thread(
-        open_store, store_url(config), away_seconds=STORE_AWAY_SECONDS
+        open_store, store_url(config), away_seconds=STORE_WAIT_SECONDS
     )
     stack.push_async_callback(store.close)
     if index_in_process:
         store.index_elsewhere(functools.partial(indexers.call, index_waiting))
-    guard_task = asyncio.create_task(_give_up_when_away(store, end_event))
+    guard_task = asyncio.create_task(_give_up_unresponsive_store(store, end_event))
     stack.callback(guard_task.cancel)
     return store
 
@@ -389,7 +393,7 @@ async def _open_proxy(
         models,
         EventReporter(metrics, failures),
         processes=max(1, MAX_PROCESSES // workers),
-        is_alone=_claim_sole_use(store, stack, workers),
+        has_sole_use=_claim_sole_use(store, stack, workers),
     )
     stack.push_async_callback(manager.close)
     features = make_features(
@@ -479,7 +483,7 @@ async def preload() -> None:
 
 
 class _McpMount:
-    """`/mcp`. Its SDK takes most of a second to load, so that the first call loads it, beside the loop.
+    """The app at `/mcp`. Its SDK takes most of a second to load, so the first call loads it, in a thread.
 
     Without the SDK the path answers with what to install; it is never passed upstream. One task opens and closes the
     application, as the SDK's task group requires.
@@ -664,7 +668,7 @@ async def _make_manager(
     listener: Listener,
     *,
     processes: int,
-    is_alone: Callable[[], bool],
+    has_sole_use: Callable[[], bool],
 ) -> ProxyManager:
     from everthread.compaction.summarizers.chain import DeferredJournal
     from everthread.gateway.managed.manager import ProxyManager
@@ -675,7 +679,7 @@ async def _make_manager(
     summarizers = make_summarizer_factory(
         config,
         stack.push_async_callback,
-        floor=DeferredJournal(),
+        fallback_summarizer=DeferredJournal(),
         seconds=SUMMARY_SECONDS_SHARE * seconds,
     )
 
@@ -697,7 +701,7 @@ async def _make_manager(
         uses_processes=EngineChoice.from_config(config).is_built_in,
         compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
         compaction_processes=processes,
-        is_alone=is_alone,
+        is_alone=has_sole_use,
     )
     return ProxyManager(
         setup, recall=config.gateway.recall, cache_markers=config.gateway.cache_marks
@@ -741,11 +745,11 @@ async def _find_store_problem(store: Store) -> str | None:
     return None
 
 
-async def _give_up_when_away(store: Store, end_event: asyncio.Event) -> None:
-    """Give up on an unresponsive database when the gateway ends, so that the gateway can stop."""
+async def _give_up_unresponsive_store(store: Store, end_event: asyncio.Event) -> None:
+    """When the gateway ends, stop waiting for an unresponsive database, so that the gateway can stop."""
     await end_event.wait()
     while True:
-        await asyncio.sleep(STORE_END_SECONDS)
+        await asyncio.sleep(STORE_SHUTDOWN_SECONDS)
         with suppress(StoreError):
             await store.get_state("gateway", "watch")
         if store.is_away:

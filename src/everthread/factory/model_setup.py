@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, home_directory
 from everthread.config.sections import ModelOptions, SummaryModelOptions
 from everthread.core.tokens.budget import Budget
@@ -136,7 +136,7 @@ async def find_route(
     api: Api | None,
     own_client: bool,
     fallback: Sequence[StreamingModel],
-    events: Callable[[ModelEvent], None],
+    on_event: Callable[[ModelEvent], None],
     window: int | None = None,
 ) -> Route:
     """Resolve a model, its window, and the wrappers around it. `window`: the caller's own figure."""
@@ -186,13 +186,13 @@ async def find_route(
             source=source,
             base_url=chosen_model.base_url,
         )
-    return replace(route, model=_wrap_model(chosen_model, fallback, events))
+    return replace(route, model=_wrap_model(chosen_model, fallback, on_event))
 
 
 def _wrap_model(
     model: StreamingModel,
     fallback: Sequence[StreamingModel],
-    events: Callable[[ModelEvent], None],
+    on_event: Callable[[ModelEvent], None],
 ) -> StreamingModel:
     """Add time limits, a fitting output cap, retries and the fallback models."""
     from everthread.providers.resilience import (
@@ -202,11 +202,13 @@ def _wrap_model(
         TimeLimitedModel,
     )
 
-    retrying_model = RetryingModel(FittingModel(TimeLimitedModel(model)), events=events)
+    retrying_model = RetryingModel(
+        FittingModel(TimeLimitedModel(model)), events=on_event
+    )
     if not fallback:
         return retrying_model
     return FallbackModel(
-        [retrying_model, *fallback], fit_request=fit_request, events=events
+        [retrying_model, *fallback], fit_request=fit_request, events=on_event
     )
 
 
@@ -238,16 +240,17 @@ def make_summarizer_factory(
     config: Config,
     on_open: Callable[[CloseCallback], object],
     *,
-    floor: Summarizer | None = None,
+    fallback_summarizer: Summarizer | None = None,
     seconds: float | None = None,
 ) -> Callable[[SummarizerContext], Summarizer]:
     """Return a function that makes summarisers: the auxiliary model, else the main one, else the journal.
 
-    The journal always works; `floor` replaces it. The summarisers share the auxiliary models, and for how long a route
-    is skipped after a failure. `on_open` gets the callbacks that close these models; `seconds` limits a call to one.
+    The journal always works; `fallback_summarizer` replaces it. The summarisers share the auxiliary models, and the
+    time until which a route is skipped after a failure. `on_open` gets the callbacks that close these models;
+    `seconds` limits a call to one.
     """
     auxiliary_models: dict[str, StreamingModel | None] = {}
-    paused_until: dict[str, float] = {}
+    skipped_until: dict[str, float] = {}
     windows: dict[str, int] = {}
 
     def make_summarizer(context: SummarizerContext) -> Summarizer:
@@ -264,7 +267,7 @@ def make_summarizer_factory(
 
                 model = TimeLimitedModel(model, TimeLimits(seconds, seconds, seconds))
             auxiliary_models[name] = model
-        shared = _SharedRoutes(floor, paused_until, windows)
+        shared = _SharedRoutes(fallback_summarizer, skipped_until, windows)
         return _make_chain(context, config, auxiliary_models.get(name), shared)
 
     return make_summarizer
@@ -304,10 +307,11 @@ def _choose_auxiliary(
 class _SharedRoutes:
     """State that all summarisers of a process share."""
 
-    floor: Summarizer | None
-    """Writes if no model can; None: the journal."""
-    rest_until: dict[str, float]
-    windows: dict[str, int]
+    fallback_summarizer: Summarizer | None
+    """The summariser for when no model can write; None means the journal."""
+    skipped_until: dict[str, float]
+    """When a route that failed is tried again, by its name."""
+    window_by_model: dict[str, int]
     """Windows that models stated, by name."""
 
 
@@ -324,22 +328,24 @@ def _make_chain(
     """
     from everthread.compaction.journal.journal_writer import JournalWriter
 
-    floor = shared.floor or JournalWriter(context.counter)
+    fallback_summarizer = shared.fallback_summarizer or JournalWriter(context.counter)
     main_model = context.route.model if context.route.provider != "local" else None
     if auxiliary is None and main_model is None:
-        return floor
+        return fallback_summarizer
     from everthread.compaction.summarizers.chain import SummarizerChain
 
     return SummarizerChain(
-        _list_writers(context, config, auxiliary, main_model, shared.windows),
-        floor=floor,
+        _list_model_summarizers(
+            context, config, auxiliary, main_model, shared.window_by_model
+        ),
+        floor=fallback_summarizer,
         clock=time.time,
         events=context.events,
-        rest_until=shared.rest_until,
+        rest_until=shared.skipped_until,
     )
 
 
-def _list_writers(
+def _list_model_summarizers(
     context: SummarizerContext,
     config: Config,
     auxiliary: StreamingModel | None,

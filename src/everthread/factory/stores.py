@@ -52,9 +52,9 @@ def migrate_store(
     database = _make_database(url)
     if backup is not None:
         database.backup(backup)
-    old_number = database.prepare()
+    old_schema_number = database.prepare()
     database.close()
-    return database.location, old_number, database.migrations[-1].number
+    return database.location, old_schema_number, database.migrations[-1].number
 
 
 def _make_database(url: str | Path) -> Database:

@@ -22,9 +22,9 @@ from everthread.core.messages import excerpt
 from everthread.core.search.lookup import (
     SearchMode,
     SearchScope,
-    moment,
-    page_text,
-    passage_text,
+    format_page,
+    format_passage,
+    format_utc_time,
 )
 from everthread.core.secrets.redaction import redact
 from everthread.errors import (
@@ -262,7 +262,8 @@ async def describe_thread(store: Store, thread: str) -> str:
     for record in records[-MAX_LISTED_THREADS:]:
         compaction = record.record
         lines.append(
-            f"  - compaction:{record.id}, {moment(record.created)}: {len(compaction.covered):,} messages covered, "
+            f"  - compaction:{record.id}, {format_utc_time(record.created)}: "
+            f"{len(compaction.covered):,} messages covered, "
             f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
         )
     lines.append(
@@ -285,7 +286,7 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
         title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
             f"- {row.first.id}{title}: {row.messages:,} messages{_format_tokens(row.tokens)}, {row.compactions:,} "
-            f"compactions, last used {moment(row.active)}"
+            f"compactions, last used {format_utc_time(row.active)}"
         )
     return redact("\n".join(lines))
 
@@ -383,14 +384,14 @@ class LookupTools:
             )
         elif reach.tenant is not None:
             searched_text = "all threads of this tenant"
-        return page_text(
+        return format_page(
             hits,
             query,
             tool="search",
-            where=searched_text,
+            searched_place=searched_text,
             offset=offset,
-            threads=scope == "all",
-            unsearched=unsearched_text,
+            show_threads=scope == "all",
+            unsearched_texts=unsearched_text,
         )
 
     async def _expand(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
@@ -407,7 +408,7 @@ class LookupTools:
         passage = await self._make_lookup(reach, thread).expand(
             passage_id, offset=offset, limit=limit
         )
-        return passage_text(passage, tool="expand")
+        return format_passage(passage, tool="expand")
 
     async def _pin(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         text, message_id, pin_id = (

@@ -9,11 +9,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
-from everthread.compaction.history import MessageFacts
+from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.journal.journal_builder import journal_of
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import CRITICAL, DONE, USER_WORDS, render_sections
-from everthread.compaction.user_quotes import render_words, user_message
+from everthread.compaction.summary.sections import (
+    CRITICAL,
+    DONE,
+    USER_WORDS,
+    render_sections,
+)
+from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.user_quotes import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, load_config
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message
@@ -87,7 +87,7 @@ class ThreadOptions(TypedDict, total=False):
     """Where conversations are stored; None: as configured."""
     config: Config | None
     window: int | None
-    """The model's window in tokens, when you know better."""
+    """The model's window in tokens, instead of the known one."""
     summarizer: str | Summarizer
     """`auto`, `journal`, or one of your own."""
     listener: Listener | None

@@ -1,4 +1,4 @@
-"""Measures how much of an agent's later needs its client's own summaries held, beside Everthread's.
+"""Measure how many of an agent's later needs its client's own summaries contained, compared with Everthread's.
 
 A need is a file name or an identifier that occurred before a compaction and that the agent typed in a call afterwards,
 before any result showed it again. It is looked for in the context that the client made, and in Everthread's compaction
@@ -40,9 +40,9 @@ MIN_NEEDED_NAMES = 2
 """A compaction of fewer messages, or with fewer needs after it, is not counted."""
 MIN_WINDOW = 2_000
 MAX_WINDOW = 400_000
-SEARCH_STEPS = 9
-"""Halvings in the search for the window that gives a size."""
-OWN = "own"
+WINDOW_SEARCH_STEPS = 9
+"""Steps of the binary search for the window that gives a size."""
+OWN_CONTEXT = "own"
 SAME_SIZE = "same_size"
 DEFAULT_SIZE = "default_size"
 
@@ -73,8 +73,8 @@ class Names:
     def __or__(self, other: Names) -> Names:
         return Names(self.files | other.files, self.identifiers | other.identifiers)
 
-    def typed_anew(self, typed: Names, shown: str) -> Names:
-        """Return those of these that were typed and that no result had shown."""
+    def select_newly_typed(self, typed: Names, shown: str) -> Names:
+        """Return those of these names that were typed before any result showed them."""
         return Names(
             frozenset(name for name in self.files & typed.files if name not in shown),
             frozenset(
@@ -137,8 +137,8 @@ class HandOff:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Counts of the needs that a context held, and its size in tokens."""
+class HeldCounts:
+    """How many of the needs and user messages a context contains, and its size in tokens."""
 
     files: int
     identifiers: int
@@ -159,7 +159,7 @@ class ComparedHandOff:
     identifiers: int
     user_messages: int
     is_readable: bool
-    held: dict[str, Held]
+    held: dict[str, HeldCounts]
 
     @property
     def names(self) -> int:
@@ -179,10 +179,13 @@ class Comparison:
 def compare_log(log: Log) -> Comparison:
     """Compare each compaction that the client made itself with Everthread's."""
     hand_offs = list(find_hand_offs(log))
-    compared = [_compare(hand_off) for hand_off in hand_offs]
+    compared_hand_offs = [_compare(hand_off) for hand_off in hand_offs]
     client = CLIENT_NAMES.get(log.kind, log.kind)
     return Comparison(
-        log.source, client, compared, len(log.compactions) - len(compared)
+        log.source,
+        client,
+        compared_hand_offs,
+        len(log.compactions) - len(compared_hand_offs),
     )
 
 
@@ -191,16 +194,20 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
     start = 0
     previous: ClientCompaction | None = None
     for number, compaction in enumerate(log.compactions):
-        following = log.compactions[number + 1 : number + 2]
-        end = following[0].before if following else len(log.entries)
+        next_compactions = log.compactions[number + 1 : number + 2]
+        end = (
+            next_compactions[0].next_entry_index
+            if next_compactions
+            else len(log.entries)
+        )
         messages = without_reasoning(
-            entry.message for entry in log.entries[start : compaction.before]
+            entry.message for entry in log.entries[start : compaction.next_entry_index]
         )
         if previous is not None and previous.context:
             messages.insert(0, make_injected_message(previous.context))
-        known = find_names("\n".join(map(whole_text, messages)))
-        needs = _find_needs(known, log.entries[compaction.before : end])
-        start = compaction.before
+        known_names = find_names("\n".join(map(full_text, messages)))
+        needs = _find_needs(known_names, log.entries[compaction.next_entry_index : end])
+        start = compaction.next_entry_index
         previous = compaction
         if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDED_NAMES:
             yield HandOff(
@@ -212,22 +219,22 @@ def find_hand_offs(log: Log) -> Iterator[HandOff]:
             )
 
 
-def _find_needs(known: Names, entries: Sequence[LoggedMessage]) -> Names:
+def _find_needs(known_names: Names, entries: Sequence[LoggedMessage]) -> Names:
     needs = Names()
     shown_text = ""
-    blocks = 0
+    block_count = 0
     for entry in entries:
         message = entry.message
         if message["role"] != "assistant":
-            if blocks:
-                shown_text += f"\n{user_text(message) if message['role'] == 'user' else whole_text(message)}"
+            if block_count:
+                shown_text += f"\n{user_text(message) if message['role'] == 'user' else full_text(message)}"
             continue
-        blocks += _count_blocks(message)
+        block_count += _count_blocks(message)
         typed_text = "\n".join(
             text for call in calls_of(message) for text in iterate_strings(call.parsed)
         )
-        needs |= known.typed_anew(find_names(typed_text), shown_text)
-        if blocks > MAX_LATER_BLOCKS:
+        needs |= known_names.select_newly_typed(find_names(typed_text), shown_text)
+        if block_count > MAX_LATER_BLOCKS:
             break
     return needs
 
@@ -240,7 +247,7 @@ def _count_blocks(message: Message) -> int:
     )
 
 
-def whole_text(message: Message) -> str:
+def full_text(message: Message) -> str:
     """Return all text of a message: words, arguments of calls, results."""
     results = (
         (result.text for result in results_of(message))
@@ -259,21 +266,21 @@ def _compare(hand_off: HandOff) -> ComparedHandOff:
         if hand_off.own
         else 0
     )
-    texts = {
-        OWN: (hand_off.own, size),
+    text_and_tokens_by_name = {
+        OWN_CONTEXT: (hand_off.own, size),
         SAME_SIZE: read_context(compact_to_size(hand_off.messages, size)),
         DEFAULT_SIZE: read_context(compact_messages(hand_off.messages, DEFAULT_WINDOW)),
     }
     user_messages = hand_off.user_messages
     needs = hand_off.needs
     held = {
-        name: Held(
-            _count_in(needs.files, text),
-            _count_in(needs.identifiers, text),
-            user_messages=count_whole(user_messages, text),
+        name: HeldCounts(
+            _count_contained(needs.files, text),
+            _count_contained(needs.identifiers, text),
+            user_messages=count_whole_messages(user_messages, text),
             tokens=tokens,
         )
-        for name, (text, tokens) in texts.items()
+        for name, (text, tokens) in text_and_tokens_by_name.items()
     }
     return ComparedHandOff(
         hand_off.number,
@@ -292,12 +299,12 @@ def _user_pieces(message: Message) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def count_whole(messages: Iterable[Sequence[str]], text: str) -> int:
+def count_whole_messages(messages: Iterable[Sequence[str]], text: str) -> int:
     """Return the number of user messages all of whose pieces are in the text, word for word."""
     return sum(all(piece in text for piece in pieces) for pieces in messages)
 
 
-def _count_in(names: Iterable[str], text: str) -> int:
+def _count_contained(names: Iterable[str], text: str) -> int:
     return sum(name in text for name in names)
 
 
@@ -313,7 +320,7 @@ def compact_to_size(
     min_window = MIN_WINDOW
     max_window = MAX_WINDOW
     best: list[Message] = []
-    for _ in range(SEARCH_STEPS):
+    for _ in range(WINDOW_SEARCH_STEPS):
         window = (min_window + max_window) // 2
         compacted = compact_messages(messages, window)
         if edit is not None:
@@ -337,56 +344,61 @@ def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
 
 
 def read_context(messages: Sequence[Message]) -> tuple[str, int]:
-    """Return everything that a context says, and its tokens."""
-    text = "\n".join(map(whole_text, messages))
+    """Return all text of a context, and its tokens."""
+    text = "\n".join(map(full_text, messages))
     return text, estimate_request_tokens(list(messages)) if messages else 0
 
 
-def total_held(comparisons: Sequence[Comparison], name: str) -> Held:
+def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
     """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
-    readable = [
+    readable_counts = [
         hand_off.held[name]
         for comparison in comparisons
         for hand_off in comparison.compactions
         if hand_off.is_readable
     ]
-    return Held(
-        sum(held.files for held in readable),
-        sum(held.identifiers for held in readable),
-        user_messages=sum(held.user_messages for held in readable),
-        tokens=sum(held.tokens for held in readable) // max(len(readable), 1),
+    return HeldCounts(
+        sum(held.files for held in readable_counts),
+        sum(held.identifiers for held in readable_counts),
+        user_messages=sum(held.user_messages for held in readable_counts),
+        tokens=sum(held.tokens for held in readable_counts)
+        // max(len(readable_counts), 1),
     )
 
 
 def describe(comparisons: Sequence[Comparison]) -> str:
     """Return one sentence: the share of the needs in the client's summaries, and in Everthread's."""
-    counted = [
-        one
+    readable_hand_offs = [
+        hand_off
         for comparison in comparisons
-        for one in comparison.compactions
-        if one.is_readable
+        for hand_off in comparison.compactions
+        if hand_off.is_readable
     ]
-    names = sum(one.names for one in counted)
+    names = sum(hand_off.names for hand_off in readable_hand_offs)
     if not names:
-        unread = sum(
-            not one.is_readable
+        unreadable_count = sum(
+            not hand_off.is_readable
             for comparison in comparisons
-            for one in comparison.compactions
+            for hand_off in comparison.compactions
         )
-        if unread:
+        if unreadable_count:
             return (
                 "The client's summaries are encrypted: what they kept cannot be read."
             )
         return "No compaction of a client with enough before and after it was found."
-    readable = [
-        one.client
-        for one in comparisons
-        if any(hand_off.is_readable for hand_off in one.compactions)
+    readable_clients = [
+        comparison.client
+        for comparison in comparisons
+        if any(hand_off.is_readable for hand_off in comparison.compactions)
     ]
-    clients = " and ".join(dict.fromkeys(readable))
-    own_share = total_held(comparisons, OWN).names / names
-    same_size_share = total_held(comparisons, SAME_SIZE).names / names
-    times = f"its {len(counted)} compactions" if len(counted) > 1 else "its compaction"
+    clients = " and ".join(dict.fromkeys(readable_clients))
+    own_share = sum_held_counts(comparisons, OWN_CONTEXT).names / names
+    same_size_share = sum_held_counts(comparisons, SAME_SIZE).names / names
+    times = (
+        f"its {len(readable_hand_offs)} compactions"
+        if len(readable_hand_offs) > 1
+        else "its compaction"
+    )
     return (
         f"At {times} {clients}'s summary kept {own_share:.0%} of the names that the agent used next; "
         f"Everthread would have kept {same_size_share:.0%} in the same room."

@@ -43,7 +43,7 @@ _TEXT_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Answers the hooks of one client. `folder`: where texts are kept between two hooks."""
+    """Answer the hooks of one client. `folder` keeps texts between two hooks."""
 
     client: str
     store: Store
@@ -66,7 +66,7 @@ class Hooks:
         thread, _ = await import_log(self.store, log)
         recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
         message_count = (
-            log.compactions[-1].before
+            log.compactions[-1].next_entry_index
             if _ends_with_compaction(log)
             else len(log.entries)
         )
@@ -169,7 +169,7 @@ def _ends_with_compaction(log: Log) -> bool:
         return False
     return not any(
         entry.message["role"] == "assistant"
-        for entry in log.entries[log.compactions[-1].before :]
+        for entry in log.entries[log.compactions[-1].next_entry_index :]
     )
 
 

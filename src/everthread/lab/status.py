@@ -133,7 +133,7 @@ def _correct_output_tokens(
 
 def _estimate_context(log: Log) -> int:
     """Return the estimated tokens of the messages since the last compaction, for a log without usage."""
-    first_entry = log.compactions[-1].before if log.compactions else 0
+    first_entry = log.compactions[-1].next_entry_index if log.compactions else 0
     messages = [entry.message for entry in log.entries[first_entry:]]
     return estimate_request_tokens(
         messages, system=log.system, tools=log.tools, model=log.model or None

@@ -16,7 +16,7 @@ TRIED_SHARES = (0.2, 0.3, 0.4, 0.5, 0.7)
 MIN_KEPT_FACTS_SHARE = 0.9
 """A proposed threshold keeps at least this share of the facts that the current one keeps in the context."""
 MAX_RAISE_FACTOR = 1.05
-"""A result is dropped if its threshold was raised by more than this factor to clear system prompt and tools."""
+"""Drop a result whose threshold was raised by more than this factor to leave room for system prompt and tools."""
 Progress = Callable[[str], None]
 
 

@@ -264,6 +264,12 @@ class TimeLimits:
     between_seconds: float | None = 120.0
     total_seconds: float | None = 1_800.0
 
+    def choose_limit(self, *, is_stream: bool, has_begun: bool) -> float | None:
+        """Return the limit for the next piece of an answer; only a stream has one."""
+        if not is_stream:
+            return None
+        return self.between_seconds if has_begun else self.first_seconds
+
 
 class TimeLimitedModel(ModelWrapper):
     """Abort a model that takes too long, and close its connection."""
@@ -287,13 +293,7 @@ class TimeLimitedModel(ModelWrapper):
             ask_model(self.inner, request, stream=stream)
         ) as pieces:
             while True:
-                limit = (
-                    None
-                    if not stream
-                    else limits.between_seconds
-                    if has_begun
-                    else limits.first_seconds
-                )
+                limit = limits.choose_limit(is_stream=stream, has_begun=has_begun)
                 deadline = min(
                     (
                         time
@@ -320,16 +320,11 @@ class TimeLimitedModel(ModelWrapper):
                     if deadline == total_deadline:
                         problem = "has not come to the end of its answer"
                         limit = limits.total_seconds
-                    # An incomplete call is dropped: it must not be run.
-                    message: Message = {"role": "assistant", "content": "".join(texts)}
-                    partial = (
-                        Reply(message, usage=usage, model=self.name)
-                        if has_begun or usage
-                        else None
-                    )
                     raise ModelTimeoutError(
                         f"{self.name} at {self.base_url} {problem} within {limit:g} s. Ask again.",
-                        partial=partial,
+                        partial=self._make_partial_reply(texts, usage)
+                        if has_begun or usage
+                        else None,
                     ) from None
                 if piece is None:
                     return
@@ -339,6 +334,13 @@ class TimeLimitedModel(ModelWrapper):
                     has_begun = True
                     texts += [piece.text] if piece.kind == "text" else []
                 yield piece
+
+    def _make_partial_reply(
+        self, texts: list[str], usage: dict[str, Any] | None
+    ) -> Reply:
+        """Return the text so far as a reply, without an incomplete call, which must not be run."""
+        message: Message = {"role": "assistant", "content": "".join(texts)}
+        return Reply(message, usage=usage, model=self.name)
 
 
 RequestFitter = Callable[[Request, StreamingModel], Request | Awaitable[Request]]

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.compaction.planning import CompactionInput, PlanningEngine, as_planning
-from everthread.compaction.summary import (
-    Compaction,
+from everthread.compaction.planning_engine import (
+    CompactionInput,
+    PlanningEngine,
+    as_planning,
+)
+from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,

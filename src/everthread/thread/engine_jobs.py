@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Events, Services, silent
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.planning import (
+from everthread.compaction.planning_engine import (
     CompactionInput,
     Plan,
     PlanningEngine,
@@ -24,8 +25,7 @@ from everthread.compaction.planning import (
     as_planning,
     is_model,
 )
-from everthread.compaction.summary import (
-    Compaction,
+from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,

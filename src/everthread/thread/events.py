@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from everthread.compaction.engine import progress_text
-from everthread.compaction.summary import Verification
+from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.compaction.thread_facts import CHANGED, ThreadState, state_of
+from everthread.compaction.history.thread_facts import CHANGED, ThreadState, state_of
 from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text

@@ -23,7 +23,7 @@ from everthread.core.search.lookup import (
     SearchMode,
     SearchPage,
     SearchScope,
-    heading,
+    format_heading,
 )
 from everthread.core.secrets.redaction import redact, redact_part
 from everthread.core.transcript import is_lookup_tool, is_user_message
@@ -708,7 +708,7 @@ class StoreLookup:
 
 def _render_block(stored_message: StoredMessage, thread: str, turn: int) -> str:
     excerpt = _make_excerpt(stored_message, thread, turn)
-    return f"{heading(excerpt)}:\n{excerpt.text}\n\n"
+    return f"{format_heading(excerpt)}:\n{excerpt.text}\n\n"
 
 
 def _list_leaves(nodes: Mapping[str, Node], node_id: str) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from everthread.compaction.summary import Compaction, CompactionLevel
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.core.caching.cache_lifetimes import cache_lifetime
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE

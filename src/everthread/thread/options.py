@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from everthread.compaction.engine import ContextEngine, Events, Services
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.cache_diagnosis import ask_for_diagnosis
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints

@@ -15,7 +15,11 @@ from typing import Any, TypeVar
 from everthread.compaction.engine import Events
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import (
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EngineError
 from everthread.thread.summary_wait import SummaryWait, make_late_draft

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.journal.journal import AUTHOR as JOURNAL
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
 from everthread.core.call_pattern import CallPattern
 from everthread.core.canonical_usage import CanonicalUsage

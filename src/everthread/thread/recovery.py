@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everthread.compaction.pruning import drop_media, prune
-from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.compaction_result import CompactionLevel
+from everthread.compaction.cutting.pruning import drop_media, prune
 from everthread.core.messages import (
     Message,
     edit_results,

@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from everthread.compaction.drafts import ask_drafts, empty_draft
+from everthread.compaction.draft_requests import ask_drafts, empty_draft
 from everthread.compaction.summarizers.chain import TOOK_TOO_LONG, SummarizerChain
-from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import (
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
 
 T = TypeVar("T")
 

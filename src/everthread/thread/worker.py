@@ -113,9 +113,10 @@ class _Process:
         }
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-c", _COMMAND.format(niceness))
-        # Separate session: Ctrl-C in a terminal reaches only the parent, which ends this process.
+        # Separate process group: Ctrl-C in a terminal reaches only the parent, which ends this process. A separate
+        # session would also do that, but Linux gives each session the same share of a core, whatever its niceness.
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
+            *command, stdin=pipe, stdout=pipe, env=environment, process_group=0
         )
         return cls(process)
 

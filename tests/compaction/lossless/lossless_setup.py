@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.lossless.graph import VisibleNode, read_parts
-from everthread.compaction.summary import Compaction, Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget

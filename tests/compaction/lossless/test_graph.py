@@ -7,16 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
-from everthread.compaction.summary import (
-    TASK,
-    USER_WORDS,
-    Compaction,
-    CompactionLevel,
-    parse_sections,
-)
-from everthread.compaction.user_quotes import parse_words
+from everthread.compaction.summary.sections import TASK, USER_WORDS, parse_sections
+from everthread.compaction.summary.user_quotes import parse_words
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_END, is_summary

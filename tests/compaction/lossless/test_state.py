@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     FILES,
     PROGRESS,
     REMAINING,
     STATE,
-    Compaction,
     Sections,
     parse_sections,
 )

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from everthread.compaction.engine import Original
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
-from everthread.compaction.summary import Sections, SummaryRequest, parse_sections
+from everthread.compaction.summarizers.summarizer import SummaryRequest
+from everthread.compaction.summary.sections import Sections, parse_sections
 from everthread.core.messages import Message
 from everthread.core.search.lookup import Passage
 from everthread.core.types import Node

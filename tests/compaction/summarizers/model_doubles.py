@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.compaction.summary import SummaryRequest, render_sections
+from everthread.compaction.summarizers.summarizer import SummaryRequest
+from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply, Request

@@ -15,7 +15,11 @@ from everthread.compaction.summarizers.answer_judging import (
     without_thinking,
 )
 from everthread.compaction.summarizers.prompts import SummaryPrompt, fit, headings
-from everthread.compaction.summary import HANDOFF, TemplateName, render_sections
+from everthread.compaction.summary.sections import (
+    HANDOFF,
+    TemplateName,
+    render_sections,
+)
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
 from tests.compaction.summarizers.model_doubles import (

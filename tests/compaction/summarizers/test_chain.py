@@ -11,7 +11,11 @@ import pytest
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summary import RefusedDraft, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import (
+    RefusedDraft,
+    SummaryDraft,
+    SummaryRequest,
+)
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import (
     USAGE,

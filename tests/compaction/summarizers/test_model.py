@@ -16,7 +16,8 @@ from everthread.compaction.summarizers.conversation_record import (
 )
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summarizers.prompts import headings
-from everthread.compaction.summary import SummaryDraft, SummaryRequest, render_sections
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
 from everthread.core.transcript import user_text
 from everthread.core.types import Reply, Request

@@ -10,7 +10,8 @@ import pytest
 
 from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summary import SummaryDraft, render_sections
+from everthread.compaction.summarizers.summarizer import SummaryDraft
+from everthread.compaction.summary.sections import render_sections
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import (
     USAGE,

@@ -9,7 +9,7 @@ import pytest
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import Price, SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request

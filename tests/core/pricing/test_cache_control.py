@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from everthread.core.caching.cache_lifetimes import bills_cache_writes, cache_lifetime
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,
-    caching_line,
+    caching_notice,
     find_last_marked_index,
     first_markable_index,
     mark_system,
@@ -509,7 +509,7 @@ def test_the_system_prompt_kept_apart() -> None:
 def test_who_understands_marks(
     model: str, provider: str, base_url: str | None, route: str | None
 ) -> None:
-    line = caching_line(model, provider, base_url, ttl="1h")
+    line = caching_notice(model, provider, base_url, ttl="1h")
     assert line == (
         f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None
     )

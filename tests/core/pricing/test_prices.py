@@ -18,7 +18,7 @@ from everthread.core.prices import (
     compute_cost,
     configure_prices,
     describe_price_source,
-    find_in_second_table,
+    find_in_fallback_table,
     find_listed_window,
     format_dollars,
     missing_price_notice,
@@ -233,7 +233,7 @@ def test_the_source_of_a_price_is_named() -> None:
     )
     assert describe_price_source("orchid-unheard-of", time=now) == ""
     assert find_listed_window("qwen3.7-max") == 991_808
-    assert find_in_second_table("m" * 10_000) is None
+    assert find_in_fallback_table("m" * 10_000) is None
 
 
 def test_configured_prices_come_first() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.search.dates import named_spans
+from everthread.core.search.dates import find_dates
 from everthread.core.search.query import (
     IDENTIFIER_WEIGHT,
     MAX_SEARCH_WORDS,
@@ -17,12 +17,12 @@ from everthread.core.search.query import (
 from everthread.core.search.relevance import (
     NEIGHBOUR_SHARES,
     SITTING_SHARE,
+    borrow_words,
     closeness,
-    dilution,
-    is_telling,
+    is_distinctive,
+    length_penalty,
     rarity,
     rate_sittings,
-    share_words,
     weigh_question,
 )
 from everthread.core.search.terms import forms, stop_words
@@ -96,14 +96,18 @@ def test_words_that_say_nothing_are_those_of_the_language() -> None:
     assert "die" not in stop_words(["where", "did", "the", "dog", "die"])
     sought = {
         item.forms[0]
-        for item in read_question("Wo liegen die Akten des Kunden?", NOW).sought
+        for item in read_question("Wo liegen die Akten des Kunden?", NOW).search_words
     }
     assert sought == {"liegen", "akten", "kunden"}
-    assert not read_question("What is it, and where was that?", NOW).sought
+    assert not read_question("What is it, and where was that?", NOW).search_words
     common = read_question("Where was that?", NOW, common_words=True)
-    assert [item.forms for item in common.sought] == [("where",), ("that",), ("was",)]
-    assert read_question("Where was the key?", NOW, common_words=True).sought == (
-        read_question("Where was the key?", NOW).sought
+    assert [item.forms for item in common.search_words] == [
+        ("where",),
+        ("that",),
+        ("was",),
+    ]
+    assert read_question("Where was the key?", NOW, common_words=True).search_words == (
+        read_question("Where was the key?", NOW).search_words
     )
 
 
@@ -112,7 +116,7 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
         "word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW
     )
     assert [
-        item.forms for item in question.sought if item.weight == IDENTIFIER_WEIGHT
+        item.forms for item in question.search_words if item.weight == IDENTIFIER_WEIGHT
     ] == [
         ("src/billing/tax.py",),
         ("round_half_up",),
@@ -120,8 +124,8 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
     many = read_question(
         " ".join(f"word{number} " for number in range(900)) + "tests/test_tax.py", NOW
     )
-    assert len(many.sought) == MAX_SEARCH_WORDS
-    assert many.sought[0].forms == ("tests/test_tax.py",)
+    assert len(many.search_words) == MAX_SEARCH_WORDS
+    assert many.search_words[0].forms == ("tests/test_tax.py",)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
     ],
 )
 def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> None:
-    (span,) = named_spans(text, NOW)
+    (span,) = find_dates(text, NOW)
     assert inside in span
     assert outside not in span
 
@@ -175,17 +179,17 @@ def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> N
 def test_a_date_that_leaves_something_open_is_several_spans(
     text: str, inside: list[float], outside: list[float]
 ) -> None:
-    spans = named_spans(text, NOW)
+    spans = find_dates(text, NOW)
     assert all(any(moment in span for span in spans) for moment in inside)
     assert not any(moment in span for moment in outside for span in spans)
 
 
 def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:
-    assert not named_spans(
+    assert not find_dates(
         "2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW
     )
     question = read_question("Who sang on May 23, 2023?", NOW)
-    assert {item.forms[0]: item.is_counted for item in question.sought} == {
+    assert {item.forms[0]: item.is_counted for item in question.search_words} == {
         "sang": True,
         "may": False,
         "23": False,
@@ -218,32 +222,32 @@ def test_the_longest_phrase_of_a_question_comes_first() -> None:
 @given(st.text(max_size=300))
 def test_any_text_can_be_asked(text: str) -> None:
     question = read_question(text, NOW)
-    assert all(form for item in question.sought for form in item.forms)
+    assert all(form for item in question.search_words for form in item.forms)
 
 
 def test_rare_words_count_more_and_long_texts_less() -> None:
     assert rarity(1, 1_000) > rarity(100, 1_000) > rarity(900, 1_000) > 0
     assert rarity(5, 0) > 0, "a count that is behind"
-    assert is_telling(10, 100)
-    assert not is_telling(60, 100)
-    assert is_telling(2, 2), "of two texts one cannot tell"
-    assert dilution(100) < dilution(1_000) < dilution(8_000)
+    assert is_distinctive(10, 100)
+    assert not is_distinctive(60, 100)
+    assert is_distinctive(2, 2), "of two texts one cannot tell"
+    assert length_penalty(100) < length_penalty(1_000) < length_penalty(8_000)
 
 
 def test_a_message_gets_the_words_of_its_neighbours_in_the_same_sitting() -> None:
     before = NEIGHBOUR_SHARES[-1]
     after = NEIGHBOUR_SHARES[1]
-    assert share_words([{}, {7: 4.0}, {}, {}], [1, 1, 1, 2]) == [
+    assert borrow_words([{}, {7: 4.0}, {}, {}], [1, 1, 1, 2]) == [
         {7: 4 * after},
         {},
         {7: 4 * before},
         {},
     ]
-    twice = share_words([{7: 1.0}, {7: 4.0}, {}], [1, 1, 1])
+    twice = borrow_words([{7: 1.0}, {7: 4.0}, {}], [1, 1, 1])
     assert twice[2] == {7: 4 * before}, "a word of two neighbours counts once"
-    better_first = share_words([{7: 4.0}, {}, {7: 1.0}], [1, 1, 1])
+    better_first = borrow_words([{7: 4.0}, {}, {7: 1.0}], [1, 1, 1])
     assert better_first[1] == {7: 4 * before}, "at its best, in any order"
-    assert share_words([], []) == []
+    assert borrow_words([], []) == []
 
 
 def test_a_sitting_adds_a_share_of_its_best_messages() -> None:

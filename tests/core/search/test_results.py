@@ -11,11 +11,11 @@ from everthread.core.search.lookup import (
     Neighbour,
     Passage,
     SearchPage,
-    about_text,
-    heading,
-    moment,
-    page_text,
-    passage_text,
+    describe_passage,
+    format_heading,
+    format_page,
+    format_passage,
+    format_utc_time,
 )
 from everthread.core.transcript import ANSWER_GIST_CHARS, shorten_answer
 
@@ -53,13 +53,13 @@ STORED = Excerpt(
 
 def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
     asked = "the migrations folder"
-    return page_text(
+    return format_page(
         found,
         asked,
         tool="lcm_grep",
-        where="this thread",
+        searched_place="this thread",
         offset=offset,
-        threads=threads,
+        show_threads=threads,
     )
 
 
@@ -96,12 +96,12 @@ def test_more_and_near_are_told() -> None:
 def test_nothing_is_final() -> None:
     assert "Do not repeat this search." in page(SearchPage((), next=None))
     assert "Not searched" not in page(SearchPage((), next=None))
-    assert "Not searched: other threads." in page_text(
+    assert "Not searched: other threads." in format_page(
         SearchPage((), next=None),
         "x",
         tool="search",
-        where="this thread",
-        unsearched="other threads",
+        searched_place="this thread",
+        unsearched_texts="other threads",
     )
     assert "nothing more beyond offset 20. That was all" in page(
         SearchPage((), next=None), offset=20
@@ -110,25 +110,27 @@ def test_nothing_is_final() -> None:
 
 def test_a_part_of_an_original_says_where_it_goes_on() -> None:
     part = passage("message:12", "abc", size=10, role="tool", tool="terminal")
-    assert "tool (terminal), turn 3" in passage_text(part, tool="lcm_expand")
-    assert passage_text(part, tool="lcm_expand").endswith(
+    assert "tool (terminal), turn 3" in format_passage(part, tool="lcm_expand")
+    assert format_passage(part, tool="lcm_expand").endswith(
         "[7 more characters; go on with offset 3]"
     )
     whole = passage("node:1", "abc", size=3)
-    assert passage_text(whole, tool="lcm_expand") == (
+    assert format_passage(whole, tool="lcm_expand") == (
         "lcm_expand node:1: characters 0 to 3 of 3\n\nabc\n\n[That was all of it.]"
     )
     beyond = passage("node:1", "", start=9, size=3)
-    assert "do not go on" in passage_text(beyond, tool="lcm_expand")
+    assert "do not go on" in format_passage(beyond, tool="lcm_expand")
 
 
 def test_what_an_original_is() -> None:
     part = passage("output:ab", "abc", size=3)
-    assert about_text(part, tool="lcm_describe", reader="lcm_expand") == (
+    assert describe_passage(part, tool="lcm_describe", reader="lcm_expand") == (
         "lcm_describe output:ab: 3 characters of output of a tool; lcm_expand reads them.\nIt begins:\nabc"
     )
-    assert heading(STORED) == "[output:ab] output of terminal, 2026-01-31 09:30 UTC"
-    assert moment(0) == "1970-01-01 00:00 UTC"
+    assert (
+        format_heading(STORED) == "[output:ab] output of terminal, 2026-01-31 09:30 UTC"
+    )
+    assert format_utc_time(0) == "1970-01-01 00:00 UTC"
 
 
 def test_what_stays_of_a_long_line_is_cut() -> None:

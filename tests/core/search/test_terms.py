@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import (
     MAX_CACHED_CHUNKS,
-    MAX_TERM,
+    MAX_TERM_CHARS,
     encode_term,
     identifier_terms,
     index_terms,
@@ -85,19 +85,19 @@ def test_an_identifier_is_found_whole_first() -> None:
         "src/app/main.py",
         "user_name",
     ]
-    assert identifier_terms("x-" * MAX_TERM + "x") == []
+    assert identifier_terms("x-" * MAX_TERM_CHARS + "x") == []
     assert identifier_terms("src/app/main.py")[0] in terms(
         "in /home/me: src/app/main.py."
     )
 
 
 def test_long_words_and_compounds_are_bounded() -> None:
-    word = "x" * (2 * MAX_TERM + 3)
-    assert [len(term) for term in terms(word)] == [MAX_TERM, MAX_TERM, 3]
+    word = "x" * (2 * MAX_TERM_CHARS + 3)
+    assert [len(term) for term in terms(word)] == [MAX_TERM_CHARS, MAX_TERM_CHARS, 3]
     assert set(query_terms(word)) <= set(terms(f"a {word}, b"))
-    assert max(map(len, terms("é" + "-Ab" * 1_000))) <= MAX_TERM
+    assert max(map(len, terms("é" + "-Ab" * 1_000))) <= MAX_TERM_CHARS
     assert all(
-        len(term) <= 5 * MAX_TERM
+        len(term) <= 5 * MAX_TERM_CHARS
         for term in terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000)
     )
 

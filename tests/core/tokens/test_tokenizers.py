@@ -9,7 +9,7 @@ import pytest
 
 from everthread.core.tokens.tokenizers import (
     bare_name,
-    foreign_letters,
+    count_foreign_letters,
     load_tokenizer,
     tokenizer_for,
 )
@@ -179,9 +179,9 @@ def test_the_vocabularies_are_loaded_only_by_a_count() -> None:
 
 
 def test_letters_of_other_scripts_are_told_from_latin_and_signs() -> None:
-    assert foreign_letters("plain ascii, no letter of another script") == 0
-    assert foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
-    assert foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
+    assert count_foreign_letters("plain ascii, no letter of another script") == 0
+    assert count_foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
+    assert count_foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
 
 
 def test_a_tokenizer_is_loaded_ahead_with_a_word_of_several_tokens() -> None:

@@ -12,8 +12,8 @@ from everthread.agent.commands.dispatch import (
     command,
     join_paragraphs,
 )
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import name_author
-from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
 from everthread.core.secrets.redaction import redact
@@ -153,7 +153,7 @@ async def run_context(scope: CommandScope, _argument: str) -> CommandResult:
     data = {
         "window": window,
         "threshold": threshold,
-        "latest": conversation.latest_compaction,
+        "latest": conversation.max_delayed_tokens,
         "tokens": used_tokens,
         "kinds": sizes,
     }

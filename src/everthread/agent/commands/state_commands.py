@@ -12,11 +12,11 @@ from everthread.agent.commands.dispatch import (
     join_paragraphs,
 )
 from everthread.agent.turn_events import CauseLog
+from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, name_author
-from everthread.compaction.tool_calls import REFUSED
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
-from everthread.core.search.lookup import moment
+from everthread.core.search.lookup import format_utc_time
 from everthread.store.records import (
     CompactionRecord,
     NewCompaction,
@@ -138,7 +138,7 @@ def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
     if decision := record.figures.get("decision"):
         details.append(f"cost weighed: {decision}")
     return join_paragraphs(
-        f"Compaction {count} ({moment(compaction.created)}): {reason}{focus}. "
+        f"Compaction {count} ({format_utc_time(compaction.created)}): {reason}{focus}. "
         f"{record.tokens_before:,} → {record.tokens_after:,} tokens.",
         details,
     )
@@ -188,7 +188,7 @@ def describe_cache(journal: CauseLog | None) -> str:
         return f"Cache: no miss in {calls} since this process began.{unreported_note}"
     miss = journal.last_miss
     return (
-        f"Cache miss ({moment(miss.time)}): of {miss.expected_tokens:,} tokens the provider had just seen, "
+        f"Cache miss ({format_utc_time(miss.time)}): of {miss.expected_tokens:,} tokens the provider had just seen, "
         f"{miss.cached_tokens:,} were read from its cache, because {miss.reason} "
         f"({'says the provider' if miss.is_from_provider else 'worked out here'}).{unreported_note}"
     )

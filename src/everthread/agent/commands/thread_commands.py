@@ -11,7 +11,7 @@ from everthread.agent.commands.dispatch import (
     command,
 )
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.search.lookup import moment
+from everthread.core.search.lookup import format_utc_time
 from everthread.errors import InputError
 from everthread.store.records import (
     NewSession,
@@ -49,7 +49,7 @@ async def run_search(scope: CommandScope, argument: str) -> CommandResult:
         reference = f"#{hit.message}" if hit.message is not None else hit.output or ""
         author = " ".join(filter(None, (hit.role, hit.tool)))
         lines.append(
-            f"- `{hit.thread[:8]}` {reference} {author}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}"
+            f"- `{hit.thread[:8]}` {reference} {author}, {format_utc_time(hit.created)}: {excerpt(hit.snippet, 200)}"
         )
         neighbours = {"before": hit.before, "after": hit.after}
         lines += [
@@ -122,7 +122,8 @@ async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]
 def _thread_line(item: dict[str, Any]) -> str:
     sizes = f"{count_noun(item['messages'], 'message')}, {count_noun(item['compactions'], 'compaction')}"
     mark = " (this one)" if item["here"] else ""
-    return f"- `{item['thread'][:8]}`{mark} {item['title'] or '(nothing said)'}: {sizes}, {moment(item['active'])}"
+    title = item["title"] or "(nothing said)"
+    return f"- `{item['thread'][:8]}`{mark} {title}: {sizes}, {format_utc_time(item['active'])}"
 
 
 async def _load_short_title(store: Store, session: Session) -> str:

@@ -49,7 +49,7 @@ def read_text(
     max_chars: int = 5_000_000,
     allow_empty: bool = False,
 ) -> str:
-    """Return a text; required if there is no default."""
+    """Return a text argument; without a default it is required."""
     value = arguments.get(name)
     if value is None:
         if default is None:

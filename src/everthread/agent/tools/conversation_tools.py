@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.agent import RECALL_CHARS
+from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.memory import (
     CHAR_LIMITS,
     FILE_NAMES,
@@ -20,14 +20,14 @@ from everthread.conversation.offered_tools import (
     FIND_TOOLS_SCHEMA,
     MAX_QUERY_CHARS,
 )
-from everthread.core.search.lookup import page_text, passage_text
+from everthread.core.search.lookup import format_page, format_passage
 from everthread.errors import InputError
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 
 HITS_PER_PAGE = 7
-"""Hits per answer."""
-HEAD_CHARS = 500
+"""Search hits in one answer."""
+RESERVED_HEAD_CHARS = 500
 """Characters reserved for the head of a passage and the note on how to continue."""
 RECALL_SCHEMA = args.build_schema(
     "recall",
@@ -81,9 +81,9 @@ async def answer_recall(lookup: StoreLookup, arguments: Mapping[str, Any]) -> st
     item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
     if item_id:
         passage = await lookup.read(
-            item_id, offset=offset, limit=RECALL_CHARS - HEAD_CHARS
+            item_id, offset=offset, limit=MAX_RECALL_CHARS - RESERVED_HEAD_CHARS
         )
-        return passage_text(passage, tool=Recall.name)
+        return format_passage(passage, tool=Recall.name)
     query = args.read_text(
         arguments, "query", default="", allow_empty=True, max_chars=1_000
     ).strip()
@@ -98,13 +98,13 @@ async def answer_recall(lookup: StoreLookup, arguments: Mapping[str, Any]) -> st
         query, path=path or None, limit=HITS_PER_PAGE, offset=offset
     )
     scope_text = "this conversation" + (f" that name {path!r}" if path else "")
-    return page_text(
+    return format_page(
         hits,
         query,
         tool=Recall.name,
-        where=scope_text,
+        searched_place=scope_text,
         offset=offset,
-        unsearched="other conversations",
+        unsearched_texts="other conversations",
     )
 
 

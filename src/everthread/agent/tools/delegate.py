@@ -20,7 +20,7 @@ from everthread.agent.turn_events import Delegated, TurnEnded
 from everthread.store.records import NewSession
 from everthread.thread.events import Event, Listener
 
-TITLE_CHARS = 80
+MAX_TITLE_CHARS = 80
 SCHEMA = args.build_schema(
     "delegate",
     "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
@@ -81,7 +81,7 @@ class Delegate(FreeTool):
             tenant=parent.tenant,
             platform=parent.platform,
             user=parent.user,
-            title=" ".join(task.split())[:TITLE_CHARS],
+            title=" ".join(task.split())[:MAX_TITLE_CHARS],
         )
         thread = new_session.id
         child = await context.conversation.open_another(

@@ -219,7 +219,7 @@ def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
     )
 
 
-DIFF_BYTES = 200_000
+MAX_DIFF_BYTES = 200_000
 """Maximum file size in bytes for a diff; for a larger file only the sizes are shown."""
 MAX_DIFF_LINES = 200
 """Maximum lines of a diff."""
@@ -229,7 +229,7 @@ def make_diff(old: bytes | None, new: bytes, name: str) -> str:
     """Return a unified diff, or a sentence if it is too large or binary."""
     if old is not None and old == new:
         return "nothing changes"
-    if max(len(old or b""), len(new)) > DIFF_BYTES or b"\0" in (old or b"") + new:
+    if max(len(old or b""), len(new)) > MAX_DIFF_BYTES or b"\0" in (old or b"") + new:
         return f"{len(new):,} bytes" + (
             "" if old is None else " in place of what it holds"
         )
@@ -328,7 +328,7 @@ class WriteFile(_FileWriter):
         old = None
         if status is not None:
             with workspace.open_file(path) as file:
-                old = file.read(DIFF_BYTES + 1)
+                old = file.read(MAX_DIFF_BYTES + 1)
         size_note = (
             "a new file" if status is None else f"it had {status.st_size:,} bytes"
         )

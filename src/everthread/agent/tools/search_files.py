@@ -34,7 +34,7 @@ from everthread.thread.lookup import compile_pattern
 
 DEFAULT_MATCHES = 100
 MAX_MATCHES = 500
-SEARCH_SECONDS = 20.0
+MAX_SEARCH_SECONDS = 20.0
 MAX_RESULT_CHARS = 50_000
 MAX_FILE_BYTES = 10_000_000
 """Maximum size of a searched file."""
@@ -56,7 +56,7 @@ TOOL_FOLDERS = frozenset(
 )
 _MAX_DEPTH = 100
 _IGNORE_FILE_NAME = ".gitignore"
-_RULES_BYTES = 200_000
+_MAX_RULES_BYTES = 200_000
 _MAX_RULES = 2_000
 _MAX_RULE_CHARS = 500
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -103,7 +103,7 @@ class SearchFiles(FreeTool):
     name = "search_files"
     schema = SCHEMA
 
-    def __init__(self, seconds: float = SEARCH_SECONDS) -> None:
+    def __init__(self, seconds: float = MAX_SEARCH_SECONDS) -> None:
         self._seconds = seconds
 
     async def call(
@@ -345,7 +345,7 @@ class _IgnoreFile:
 
 def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
     """Return the .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
-    text = (_read_file(_IGNORE_FILE_NAME, folder, _RULES_BYTES) or b"").decode(
+    text = (_read_file(_IGNORE_FILE_NAME, folder, _MAX_RULES_BYTES) or b"").decode(
         "utf-8", "replace"
     )
     patterns: list[Any] = []

@@ -57,7 +57,7 @@ from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.answers import Answer
 from everthread.conversation.conversation import Conversation
-from everthread.core.caching.claude_cache_marks import caching_line
+from everthread.core.caching.claude_cache_marks import caching_notice
 from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.packages import require_package
 from everthread.core.prices import prices_for
@@ -225,7 +225,7 @@ def render_greeting(
     lines = [
         f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
     ]
-    caching = caching_line(
+    caching = caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
@@ -386,7 +386,7 @@ class Chat:
         return answer
 
     def _on_stop(self) -> None:
-        """Leave the remaining events of the stopped turn to the listener."""
+        """Let the listener show the remaining events of the stopped turn."""
         self._turn_shows_events = False
         self.screen.flush()
 
@@ -501,27 +501,9 @@ async def run_chat(
         chat = Chat(
             screen, status, reader=reader, presence=TerminalPresence(home_directory())
         )
-        # Without a terminal no person can be asked: calls that need approval are refused.
-        ask = (
-            ApprovalPrompt(screen, reader, chat.interrupts.interrupt)
-            if reader.interactive
-            else None
-        )
-
-        def save_rule(rule: Rule) -> None:
-            write_rule(home_directory(), rule)
-            screen.print(
-                Text(f"written to {RULES_FILE}: {escape_controls(str(rule))}", "dim")
-            )
-
-        approve = Approvals(
-            read_rules(home_directory()),
-            ask,
-            allow_everything=yes,
-            store_rule=save_rule,
-        )
+        approvals = _make_approvals(chat, allow_everything=yes)
         async with await open_terminal_agent(
-            start, store, resume, approve, listener=chat.on_event
+            start, store, resume, approvals, listener=chat.on_event
         ) as agent:
             await chat.load_status(agent)
             screen.print(
@@ -545,6 +527,27 @@ async def run_chat(
     finally:
         startup.close()
         await store.close()
+
+
+def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
+    """Return the approvals of a chat. Without a terminal no user can be asked: unapproved calls are refused."""
+    ask_user = (
+        ApprovalPrompt(chat.screen, chat.reader, chat.interrupts.interrupt)
+        if chat.reader.interactive
+        else None
+    )
+
+    def save_rule(rule: Rule) -> None:
+        write_rule(home_directory(), rule)
+        rule_text = escape_controls(str(rule))
+        chat.screen.print(Text(f"written to {RULES_FILE}: {rule_text}", "dim"))
+
+    return Approvals(
+        read_rules(home_directory()),
+        ask_user,
+        allow_everything=allow_everything,
+        store_rule=save_rule,
+    )
 
 
 def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:

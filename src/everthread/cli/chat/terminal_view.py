@@ -21,8 +21,8 @@ from rich.text import Text
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls, format_cost
+from everthread.compaction.history.tool_calls import Action, action_of, outcome_of
 from everthread.compaction.journal.journal import name_author
-from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
 from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
@@ -550,7 +550,7 @@ class Status:
     window: int = 0
     compactions: int = 0
     is_free: bool = False
-    """The model runs on this machine and has no price."""
+    """Whether the model runs on this machine and has no price."""
     usage: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
     def load(

@@ -96,10 +96,10 @@ def _list_rows(comparison: Comparison) -> list[list[object]]:
 
 
 def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object]]:
-    from everthread.lab.hand_offs import DEFAULT_SIZE, OWN, SAME_SIZE
+    from everthread.lab.hand_offs import DEFAULT_SIZE, OWN_CONTEXT, SAME_SIZE
 
     contexts = {
-        OWN: "the client's own",
+        OWN_CONTEXT: "the client's own",
         SAME_SIZE: "Everthread, same size",
         DEFAULT_SIZE: "Everthread, default size",
     }
@@ -107,10 +107,10 @@ def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object
     for variant, context in contexts.items():
         kept_counts = hand_off.held[variant]
         names = f"{kept_counts.names} of {hand_off.names} ({kept_counts.names / hand_off.names:.0%})"
-        is_hidden = variant == OWN and not hand_off.is_readable
+        is_hidden = variant == OWN_CONTEXT and not hand_off.is_readable
         rows.append(
             [
-                f"{log}, {hand_off.number + 1}" if variant == OWN else "",
+                f"{log}, {hand_off.number + 1}" if variant == OWN_CONTEXT else "",
                 context,
                 "encrypted" if is_hidden else names,
                 f"{kept_counts.user_messages} of {hand_off.user_messages}",

@@ -24,8 +24,9 @@ from everthread.cli.output import (
     print_text,
     print_unknown_roles,
 )
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import name_author
-from everthread.compaction.summary import Compaction, TemplateName
+from everthread.compaction.summary.sections import TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.outputs import replace_reader_name

@@ -188,7 +188,7 @@ def _describe_model(
 
 
 def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
-    """Dollars per million tokens."""
+    """Return the prices of a model in dollars per million tokens."""
     from everthread.core.prices import prices_for
 
     if choice.provider == "local":

@@ -378,6 +378,16 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
                 f"{strategy.label}: call {strategy.refused_call + 1:,} did not fit into the window; "
                 "the conversation ended there."
             )
+    _print_compactions(result)
+    _print_misses(everthread)
+    _print_facts(result)
+    for note in result.notes:
+        print_text(f"Note: {note}")
+    times = "from the log" if result.timed == "log" else result.timed
+    print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
+
+
+def _print_compactions(result: Replay) -> None:
     print_table(
         "Compactions" if result.compactions else "Compactions: none",
         [
@@ -400,20 +410,18 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
             for compaction in result.compactions
         ],
     )
+
+
+def _print_misses(strategy: StrategyResult) -> None:
     misses = [
         (
             cause,
             count,
-            sum(call.missed_tokens for call in everthread.calls if call.miss == cause),
+            sum(call.missed_tokens for call in strategy.calls if call.miss == cause),
         )
-        for cause, count in everthread.misses.most_common()
+        for cause, count in strategy.misses.most_common()
     ]
     print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
-    _print_facts(result)
-    for note in result.notes:
-        print_text(f"Note: {note}")
-    times = "from the log" if result.timed == "log" else result.timed
-    print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
 def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object, ...]:

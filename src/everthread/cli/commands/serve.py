@@ -286,20 +286,7 @@ class StartMessage:
         self._url = url = name_loopback(url)
         page = None if page is None else name_loopback(page)
         if self._as_json:
-            upstream_values = [
-                {"name": upstream.name, "url": upstream.root, "mode": upstream.mode}
-                for upstream in upstreams
-            ]
-            typer.echo(
-                encode_json(
-                    {
-                        "url": url,
-                        "upstreams": upstream_values,
-                        "page": page,
-                        "workers": workers,
-                    }
-                )
-            )
+            self._print_start_as_json(page, workers)
             return
         auth = self._task.auth
         width = max(len(upstream.name) for upstream in upstreams)
@@ -342,6 +329,19 @@ class StartMessage:
             )
         lines.append("Ctrl-C ends it.")
         typer.echo(escape_controls("\n".join(lines)))
+
+    def _print_start_as_json(self, page: str | None, workers: int) -> None:
+        upstream_values = [
+            {"name": upstream.name, "url": upstream.root, "mode": upstream.mode}
+            for upstream in self._task.upstreams
+        ]
+        values = {
+            "url": self._url,
+            "upstreams": upstream_values,
+            "page": page,
+            "workers": workers,
+        }
+        typer.echo(encode_json(values))
 
     def announce(self, path: str) -> None:
         typer.echo(

@@ -52,7 +52,7 @@ class ListRow:
     title: str
     tokens: int | None = None
     compactions: int | None = None
-    """Tokens and compactions are counted for threads only."""
+    """None for a session: tokens and compactions are counted for threads only."""
     side_calls: int = 0
 
     @property

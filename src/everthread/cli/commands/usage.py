@@ -78,23 +78,8 @@ def usage(
             by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(insights.total, key="all")], []
         thread = (await store.resolve(session_id, tenant=tenant)).thread
-        usage_by_part = await load_thread_usage(store, thread)
-        records_by_part = {
-            key: [call for call in records if start_time <= call.created < end_time]
-            for key, records in usage_by_part.items()
-        }
-        own_records = [
-            record for record in records_by_part["all"] if record.thread == thread
-        ]
-        return (
-            thread,
-            [
-                sum_usage(key, list(map(usage_row, records)))
-                for key, records in records_by_part.items()
-                if records
-            ],
-            own_records,
-        )
+        rows, records = await _load_thread_rows(store, thread, start_time, end_time)
+        return thread, rows, records
 
     thread, rows, records = with_store(store_url, load_usage, empty_if_missing=True)
     if as_json:
@@ -113,6 +98,25 @@ def usage(
         )
     else:
         _print_usage(thread, rows, records if calls else [], now)
+
+
+async def _load_thread_rows(
+    store: Store, thread: str, start_time: float, end_time: float
+) -> tuple[list[UsageRow], list[UsageRecord]]:
+    """Return the sums of a thread's usage in a period, and the records of the thread itself."""
+    usage_by_part = await load_thread_usage(store, thread)
+    records_by_part = {
+        key: [call for call in records if start_time <= call.created < end_time]
+        for key, records in usage_by_part.items()
+    }
+    rows = [
+        sum_usage(key, list(map(usage_row, records)))
+        for key, records in records_by_part.items()
+        if records
+    ]
+    return rows, [
+        record for record in records_by_part["all"] if record.thread == thread
+    ]
 
 
 COLUMN_VALUES: dict[str, Callable[[UsageRow], object]] = {

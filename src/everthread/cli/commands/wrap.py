@@ -311,9 +311,9 @@ class GatewayOverrides:
     """How the gateway of one run differs from the configured one."""
 
     idle: bool
-    """Compact shortly before the cache expires."""
+    """Whether to compact shortly before the cache expires."""
     is_passive: bool
-    """Change no request."""
+    """Whether to leave every request unchanged."""
     log: Path | None
 
     def apply(self, config: Config) -> Config:

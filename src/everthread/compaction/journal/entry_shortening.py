@@ -24,7 +24,7 @@ from everthread.compaction.journal.conclusions import (
 from everthread.compaction.journal.entries import Entry, changed_line
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
 from everthread.compaction.journal.steps import FIXED
-from everthread.compaction.user_quotes import Count, Rarity, newest_lines
+from everthread.compaction.summary.user_quotes import Count, Rarity, newest_lines
 from everthread.core.messages import clip
 
 _ACTION_SHARE = 0.25

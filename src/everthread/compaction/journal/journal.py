@@ -21,7 +21,7 @@ from everthread.compaction.journal.one_line_text import (
     closing_text,
     redact_texts,
 )
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.summary.user_quotes import Count
 from everthread.core.messages import count_noun
 
 AUTHOR = "journal"

@@ -8,7 +8,12 @@ from dataclasses import replace
 from operator import is_
 from typing import Any
 
-from everthread.compaction.history import MessageFacts, number_turns
+from everthread.compaction.history.compaction_history import MessageFacts, number_turns
+from everthread.compaction.history.thread_facts import (
+    Results,
+    ThreadState,
+    read_calls,
+)
 from everthread.compaction.journal.entries import Entry
 from everthread.compaction.journal.entry_shortening import merge_silent
 from everthread.compaction.journal.journal import Journal
@@ -18,11 +23,6 @@ from everthread.compaction.journal.steps import (
     Step,
     name_paths,
     write_texts,
-)
-from everthread.compaction.thread_facts import (
-    Results,
-    ThreadState,
-    read_calls,
 )
 from everthread.core.messages import Messages, text_of
 

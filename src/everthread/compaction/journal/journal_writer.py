@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.journal.journal_builder import journal_of
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import (
-    DONE,
-    SummaryDraft,
-    SummaryRequest,
-)
-from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.sections import DONE
+from everthread.compaction.summary.state_sections import state_sections
 from everthread.core.tokens import TokenCounter
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from everthread.compaction.history import MessageFacts
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.thread_facts import (
+    bare_command,
+    error_key,
+    read_todo,
+)
+from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.entries import REPEAT_COUNT
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
@@ -14,12 +20,6 @@ from everthread.compaction.journal.one_line_text import (
     note_text,
     redact_texts,
 )
-from everthread.compaction.thread_facts import (
-    bare_command,
-    error_key,
-    read_todo,
-)
-from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import text_of
 
 FIXED = "(fixed later)"

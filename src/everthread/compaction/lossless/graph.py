@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from everthread.compaction.journal.entries import Entry
 from everthread.compaction.journal.journal import Journal, parse_journal
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     FILES,
@@ -30,13 +30,13 @@ from everthread.compaction.summary import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary_message import without_pins
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.summary.summary_message import without_pins
+from everthread.compaction.summary.user_quotes import Count
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,
     neutralize_summary_marks,
-    spans,
+    split_into_spans,
     without_summary,
 )
 from everthread.core.types import Node
@@ -259,7 +259,7 @@ def split_chunks(
     covered_places = set(covered)
     chunks: list[list[int]] = []
     sizes: list[int] = []
-    for span in spans(messages):
+    for span in split_into_spans(messages):
         indices = [
             index for index in range(span.start, span.end) if index in covered_places
         ]

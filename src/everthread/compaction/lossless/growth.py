@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from everthread.compaction.drafts import empty_draft
+from everthread.compaction.draft_requests import empty_draft
 from everthread.compaction.lossless.graph import VisibleNode, name_node, part_tokens
 from everthread.compaction.lossless.leaf_sources import LeafSource, restore_source
 from everthread.compaction.lossless.node_texts import (
@@ -22,8 +22,8 @@ from everthread.compaction.lossless.node_texts import (
     NodeText,
     NodeWriter,
 )
-from everthread.compaction.planning import StoredGraph
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.planning_engine import StoredGraph
+from everthread.compaction.summary.user_quotes import Count
 from everthread.core.types import Node
 
 MAX_REWRITTEN = 4

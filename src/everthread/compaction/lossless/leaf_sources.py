@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.history import MessageFacts, number_turns
+from everthread.compaction.cutting.pruning import prune, redact_message
+from everthread.compaction.history.compaction_history import MessageFacts, number_turns
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import JournalFold
 from everthread.compaction.lossless.graph import split_chunks
-from everthread.compaction.planning import StoredGraph
-from everthread.compaction.pruning import prune, redact_message
+from everthread.compaction.planning_engine import StoredGraph
 from everthread.compaction.summary_engine import SummaryOrder
-from everthread.compaction.thread_facts import ThreadState
 from everthread.core.messages import (
     Message,
     Messages,

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction.earlier_summary import Earlier, read_earlier, read_state
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -31,37 +33,45 @@ from everthread.compaction.lossless.node_texts import (
     PendingNode,
 )
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.names_section import NamesSection
-from everthread.compaction.open_requests import task_lines
-from everthread.compaction.planning import CompactionInput, EngineState, StoredGraph
-from everthread.compaction.state_sections import state_sections
-from everthread.compaction.summary import (
+from everthread.compaction.names.names_section import NamesSection
+from everthread.compaction.planning_engine import (
+    CompactionInput,
+    EngineState,
+    StoredGraph,
+)
+from everthread.compaction.summarizers.summarizer import (
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+)
+from everthread.compaction.summary.earlier_summary import (
+    Earlier,
+    read_earlier,
+    read_state,
+)
+from everthread.compaction.summary.sections import (
     NAMES,
     RULES,
     TASK,
     USER_WORDS,
-    Compaction,
     Sections,
-    SummaryDraft,
-    SummaryRequest,
-    Verification,
     nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary_engine import (
-    SummaryEngine,
-    SummaryOrder,
-    WrittenSummary,
-)
-from everthread.compaction.summary_message import (
+from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.summary_message import (
     pinned_text,
     section_tokens,
     text_file,
     write_names,
 )
-from everthread.compaction.thread_facts import ThreadState
-from everthread.compaction.user_quotes import render_words
+from everthread.compaction.summary.user_quotes import render_words
+from everthread.compaction.summary_engine import (
+    SummaryEngine,
+    SummaryOrder,
+    WrittenSummary,
+)
 from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.drafts import PendingDraft
+from everthread.compaction.draft_requests import PendingDraft
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -21,20 +21,22 @@ from everthread.compaction.lossless.graph import (
     plain_author,
 )
 from everthread.compaction.lossless.leaf_sources import LeafSource
-from everthread.compaction.summary import (
+from everthread.compaction.summarizers.summarizer import (
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+)
+from everthread.compaction.summary.sections import (
     CRITICAL,
     DECISIONS,
     DONE,
     FILES,
     Sections,
-    SummaryDraft,
-    SummaryRequest,
-    Verification,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary_message import fit_sections
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.summary.summary_message import fit_sections
+from everthread.compaction.summary.user_quotes import Count
 from everthread.compaction.verification.draft_checks import (
     NAMES_TOO_MUCH,
 )

@@ -13,10 +13,10 @@ from typing import Any
 from everthread.compaction.engine import Graph, Services
 from everthread.core.search.lookup import (
     Lookup,
-    about_text,
-    moment,
-    page_text,
-    passage_text,
+    describe_passage,
+    format_page,
+    format_passage,
+    format_utc_time,
 )
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
@@ -170,14 +170,14 @@ class Tools:
         where += (
             " with this role and tool" if arguments["role"] or arguments["tool"] else ""
         )
-        return page_text(
+        return format_page(
             page,
             arguments["pattern"],
             tool=GREP,
-            where=where,
+            searched_place=where,
             offset=arguments["offset"],
-            threads=everywhere,
-            unsearched="" if everywhere else "other conversations",
+            show_threads=everywhere,
+            unsearched_texts="" if everywhere else "other conversations",
         )
 
     async def _describe(self, arguments: Mapping[str, Any]) -> str:
@@ -186,13 +186,13 @@ class Tools:
             return self._bound(
                 f"{DESCRIBE} {wanted_id}: {node_text(await _node(self._graph, wanted_id))}"
             )
-        return about_text(
+        return describe_passage(
             await self._lookup.read(wanted_id, limit=200), tool=DESCRIBE, reader=EXPAND
         )
 
     async def _expand(self, arguments: Mapping[str, Any]) -> str:
         limit = min(arguments["limit"], self._most - FRAME_CHARS)
-        return passage_text(
+        return format_passage(
             await self._graph.expand(
                 arguments["id"], offset=arguments["offset"], limit=limit
             ),
@@ -308,7 +308,11 @@ def node_text(node: Node) -> str:
         if len(node.sources) > MAX_SHOWN_SOURCES
         else ""
     )
-    times = f", {moment(node.since)} to {moment(node.until)}" if node.until else ""
+    times = (
+        f", {format_utc_time(node.since)} to {format_utc_time(node.until)}"
+        if node.until
+        else ""
+    )
     makeshift = (
         " (makeshift: to be written again when a model is there)"
         if node.degraded

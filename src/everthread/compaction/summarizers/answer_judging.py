@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everthread.compaction.summarizers.conversation_record import OPEN, Count
 from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     CLASSIC,
     HANDOFF,
     Sections,

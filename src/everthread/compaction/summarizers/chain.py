@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from everthread.compaction.drafts import empty_draft
+from everthread.compaction.draft_requests import empty_draft
 from everthread.compaction.engine import Events, silent
 from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import (
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
 from everthread.core.economics import Rates
 from everthread.core.prices import prices_for
 from everthread.core.secrets.redaction import redact

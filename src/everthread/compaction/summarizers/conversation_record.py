@@ -27,7 +27,7 @@ from everthread.core.messages import (
     strip_injected,
 )
 from everthread.core.secrets.redaction import redact
-from everthread.core.transcript import spans
+from everthread.core.transcript import split_into_spans
 
 OPEN = "⟦"
 CLOSE = "⟧"
@@ -70,7 +70,7 @@ def record(messages: Messages) -> list[list[RecordEntry]]:
             for index in range(span.start, span.end)
             for entry in _entries(index + 1, messages[index], names)
         ]
-        for span in spans(messages)
+        for span in split_into_spans(messages)
     ]
 
 

@@ -39,10 +39,9 @@ from everthread.compaction.summarizers.prompts import (
     instructions,
     task,
 )
-from everthread.compaction.summary import (
+from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.sections import (
     Sections,
-    SummaryDraft,
-    SummaryRequest,
     TemplateName,
     render_sections,
 )

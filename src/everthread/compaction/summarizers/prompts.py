@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from everthread.compaction.summarizers.conversation_record import Count, as_inert_text
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     CLASSIC,
     DONE,
     HANDOFF,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.cutting.cut_plan import CutPlan
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.state_sections import blocked_text, files_text
-from everthread.compaction.summary import (
+from everthread.compaction.summarizers.summarizer import (
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+)
+from everthread.compaction.summary.sections import (
     ANSWERED,
     BLOCKED,
     CRITICAL,
@@ -17,17 +22,14 @@ from everthread.compaction.summary import (
     GOAL,
     PENDING_ASKS,
     RULES,
-    SummaryDraft,
-    SummaryRequest,
-    Verification,
 )
-from everthread.compaction.summary_message import (
+from everthread.compaction.summary.state_sections import blocked_text, files_text
+from everthread.compaction.summary.summary_message import (
     fit_sections,
     section_tokens,
     without_pins,
 )
-from everthread.compaction.thread_facts import ThreadState
-from everthread.compaction.user_quotes import Count, newest_lines
+from everthread.compaction.summary.user_quotes import Count, newest_lines
 from everthread.compaction.verification.unsupported_lines import (
     is_refused,
     mark_sections,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from everthread.compaction.summary import Sections
+from everthread.compaction.summary.sections import Sections
 from everthread.compaction.verification.checkable_names import (
     ERROR,
     HASH,

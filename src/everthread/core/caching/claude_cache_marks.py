@@ -186,10 +186,10 @@ def cache_route(
     return "OpenRouter" if name.startswith("anthropic/") else None
 
 
-def caching_line(
+def caching_notice(
     model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m"
 ) -> str | None:
-    """Return the line that the command line prints at its start; None if nothing is marked."""
+    """Return the notice that `chat` prints at its start; None if the route takes no marks."""
     route = cache_route(model, provider, base_url)
     return (
         f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
@@ -222,11 +222,11 @@ class _MarkRules:
         if find_markable_block(_as_blocks(message.get("content"))) is None:
             return False
         return role != "tool" or (
-            self.mark_tool_results and self._ends_wordless_calls(messages, index)
+            self.mark_tool_results and self._ends_calls_without_text(messages, index)
         )
 
-    def _ends_wordless_calls(self, messages: Sequence[Any], index: int) -> bool:
-        """Return whether it is the last result of calls that came without text."""
+    def _ends_calls_without_text(self, messages: Sequence[Any], index: int) -> bool:
+        """Return whether the message is the last result of calls whose message has no text."""
         if index + 1 < len(messages) and _role_of(messages[index + 1]) == "tool":
             return False
         caller_index = index - 1
@@ -292,7 +292,7 @@ def _count_blocks(message: Any) -> int:
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
-    """Return the content as blocks with a mark on the last possible one; None if none is."""
+    """Return the content as blocks with a mark on the last block that may carry one; None if none may."""
     blocks = _as_blocks(content)
     index = find_markable_block(blocks)
     if index is None:

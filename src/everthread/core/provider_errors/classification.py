@@ -125,7 +125,7 @@ def classify_error(
     if isinstance(body, str | bytes) and not body and _ended_without_event(evidence):
         reason = "The stream ended without an event, as a local server's does when the prompt is too long."
         return ErrorVerdict("prompt_too_long", reason)
-    if _is_wordless_refusal(evidence, near_limit=near_limit):
+    if _is_refusal_without_message(evidence, near_limit=near_limit):
         reason = (
             "A request that may have filled the window was refused without a message."
         )
@@ -150,7 +150,7 @@ def _ended_without_event(evidence: Evidence) -> bool:
     return not (evidence.texts or evidence.codes) and _is_success(evidence.status)
 
 
-def _is_wordless_refusal(evidence: Evidence, *, near_limit: bool | None) -> bool:
+def _is_refusal_without_message(evidence: Evidence, *, near_limit: bool | None) -> bool:
     """Return whether a 400 without a message can mean that the prompt was too long."""
     is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
     return (

@@ -20,7 +20,7 @@ _WEEKDAYS = (
     "saturday",
     "sunday",
 )
-_NUMBERS = {
+_NUMBER_BY_WORD = {
     "a": 1,
     "an": 1,
     "one": 1,
@@ -41,7 +41,7 @@ _NUMBERS = {
     "eleven": 11,
     "twelve": 12,
 }
-_NAMED = {
+_DAYS_BY_PHRASE = {
     "today": (0, 1),
     "tonight": (0, 1),
     "yesterday": (1, 1),
@@ -60,63 +60,70 @@ _NAMED = {
     "last year": (730, 730),
     "past year": (730, 730),
 }
-"""How many days ago a span begins, and how many it has: generous, as people are with such words."""
-_UNITS = {"day": 1, "weekend": 7, "week": 7, "month": 30, "year": 365}
-_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
-"""The month with which it begins, in the north."""
+"""How many days ago each span begins, and its length in days; generous, because people use such words loosely."""
+_DAYS_BY_UNIT = {"day": 1, "weekend": 7, "week": 7, "month": 30, "year": 365}
+_FIRST_MONTH_BY_SEASON = {
+    "spring": 3,
+    "summer": 6,
+    "autumn": 9,
+    "fall": 9,
+    "winter": 12,
+}
+"""First month of each season, in the northern hemisphere."""
 _SEASON_DAYS = 93
 
 
-def _one_of(words: Iterable[str]) -> str:
+def _any_of(words: Iterable[str]) -> str:
     return "|".join(sorted(words, key=len, reverse=True))
 
 
-_RELATIVE = re.compile(
-    rf"\b(?:(?P<name>{_one_of(_NAMED)})|(?:last|on|this|past) (?P<weekday>{_one_of(_WEEKDAYS)})|"
-    rf"(?P<count>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<unit>{_one_of(_UNITS)})s? (?:ago|back|earlier)|"
-    rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<units>{_one_of(_UNITS)})s)\b"
+_RELATIVE_DATE = re.compile(
+    rf"\b(?:(?P<name>{_any_of(_DAYS_BY_PHRASE)})|(?:last|on|this|past) (?P<weekday>{_any_of(_WEEKDAYS)})|"
+    rf"(?P<count>\d{{1,3}}|{_any_of(_NUMBER_BY_WORD)}) (?P<unit>{_any_of(_DAYS_BY_UNIT)})s? (?:ago|back|earlier)|"
+    rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_any_of(_NUMBER_BY_WORD)}) (?P<units>{_any_of(_DAYS_BY_UNIT)})s)\b"
 )
-_SEASON = re.compile(
-    rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_one_of(_SEASONS)})(?: of)?(?: (?P<year>\d{{4}}))?\b"
+_SEASON_PHRASE = re.compile(
+    rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_any_of(_FIRST_MONTH_BY_SEASON)})"
+    r"(?: of)?(?: (?P<year>\d{4}))?\b"
 )
 DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
-"""Words of a date that a text about that day may hold as well."""
-YEARS_BACK = 4
-"""Years before this one that a date without a year may mean."""
+"""Words of a date that a text about that day may contain too."""
+MAX_YEARS_BACK = 4
+"""How many years back a date without a year is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateSpan:
-    """A period in seconds since 1970, the end exclusive, and its place in the text."""
+    """A period in seconds since 1970, the end exclusive, and its start and end position in the text."""
 
     start: float
     end: float
-    at: tuple[int, int]
+    position: tuple[int, int]
 
     def __contains__(self, moment: float) -> bool:
         return self.start <= moment < self.end
 
 
-def named_spans(text: str, now: float) -> list[DateSpan]:
-    """Return the dates in a text as spans, wide ones: the time zone is unknown, and events are reported later."""
+def find_dates(text: str, now: float) -> list[DateSpan]:
+    """Return the dates in a text as generous spans: the time zone is unknown, and events are reported later."""
     text = text.casefold()
     moment = datetime.fromtimestamp(now, UTC)
-    seasons = list(_seasons(text, moment))
-    season_positions = {index for span in seasons for index in range(*span.at)}
+    seasons = list(_find_seasons(text, moment))
+    season_positions = {index for span in seasons for index in range(*span.position)}
     return [
         *(
             span
-            for span in _absolute(text, moment)
-            if span.at[0] not in season_positions
+            for span in _find_absolute_dates(text, moment)
+            if span.position[0] not in season_positions
         ),
         *seasons,
-        *_relative(text, moment),
+        *_find_relative_dates(text, moment),
     ]
 
 
-def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
+def _find_absolute_dates(text: str, now: datetime) -> Iterator[DateSpan]:
     months = language_data()["months"]
-    for match in _pattern().finditer(text):
+    for match in _date_pattern().finditer(text):
         fields = {
             key.rstrip("0123456789"): value
             for key, value in match.groupdict().items()
@@ -124,73 +131,94 @@ def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
         }
         month = months.get(fields.get("name", "")) or int(fields.get("month", 0))
         day = int(fields.get("day", 0))
-        other = int(fields.get("either", 0))
+        second_number = int(fields.get("either", 0))
         # Read 3/4/2026 both ways.
-        readings = {(day, other), (other, day)} if other else {(month, day)}
+        month_day_pairs = (
+            {(day, second_number), (second_number, day)}
+            if second_number
+            else {(month, day)}
+        )
         years = (
             [int(fields["year"])]
             if "year" in fields
-            else range(now.year - YEARS_BACK, now.year + 1)
+            else range(now.year - MAX_YEARS_BACK, now.year + 1)
         )
         for year in years:
-            for reading in sorted(readings):
-                yield from _days(year, *reading, match)
+            for month_and_day in sorted(month_day_pairs):
+                yield from _find_calendar_span(year, *month_and_day, match)
 
 
-def _days(year: int, month: int, day: int, match: re.Match[str]) -> Iterator[DateSpan]:
-    """Return a day, a month or a year; None if the calendar has no such day."""
+def _find_calendar_span(
+    year: int, month: int, day: int, match: re.Match[str]
+) -> Iterator[DateSpan]:
+    """Yield the span of a day, a month or a year; nothing if the calendar has no such day."""
     try:
         start = datetime(year, month or 1, day or 1, tzinfo=UTC)
     except ValueError:
         return
-    length = timedelta(days=1 if day else 37 if month else 366)
-    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), match)
+    duration = timedelta(days=1 if day else 37 if month else 366)
+    yield _make_span(
+        start - _DAY, start + duration + (_DAY if day else timedelta(0)), match
+    )
 
 
-def _seasons(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _SEASON.finditer(text):
+def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
+    for match in _SEASON_PHRASE.finditer(text):
         years = (
             [int(match["year"])]
             if match["year"]
-            else range(now.year - YEARS_BACK, now.year + 1)
+            else range(now.year - MAX_YEARS_BACK, now.year + 1)
         )
         for year in years:
             if MINYEAR < year < MAXYEAR:
-                start = datetime(year, _SEASONS[match["season"]], 1, tzinfo=UTC)
-                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), match)
+                start = datetime(
+                    year, _FIRST_MONTH_BY_SEASON[match["season"]], 1, tzinfo=UTC
+                )
+                yield _make_span(
+                    start - _DAY, start + timedelta(days=_SEASON_DAYS), match
+                )
 
 
-def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _RELATIVE.finditer(text):
+def _find_relative_dates(text: str, now: datetime) -> Iterator[DateSpan]:
+    for match in _RELATIVE_DATE.finditer(text):
         if match["name"]:
-            back, days = _NAMED[match["name"]]
-            first = back + 1.0
-            last = float(back - days)
+            days_ago, day_count = _DAYS_BY_PHRASE[match["name"]]
+            start_days_ago = days_ago + 1.0
+            end_days_ago = float(days_ago - day_count)
         elif match["weekday"]:
-            back = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
-            first = back + 1.0
-            last = back - 1.0
+            days_ago = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
+            start_days_ago = days_ago + 1.0
+            end_days_ago = days_ago - 1.0
         elif match["many"]:
-            back = (_NUMBERS.get(match["many"]) or int(match["many"])) * _UNITS[
-                match["units"]
-            ]
-            first = back + 1.0
-            last = -1.0
+            days_ago = (
+                _NUMBER_BY_WORD.get(match["many"]) or int(match["many"])
+            ) * _DAYS_BY_UNIT[match["units"]]
+            start_days_ago = days_ago + 1.0
+            end_days_ago = -1.0
         else:
-            unit = _UNITS[match["unit"]]
-            back = (_NUMBERS.get(match["count"]) or int(match["count"])) * unit
-            first = back + max(unit / 2, 1.0)
-            last = back - max(unit / 2, 1.0)
-        yield _span(now - timedelta(days=first), now - timedelta(days=last), match)
+            unit_days = _DAYS_BY_UNIT[match["unit"]]
+            days_ago = (
+                _NUMBER_BY_WORD.get(match["count"]) or int(match["count"])
+            ) * unit_days
+            start_days_ago = days_ago + max(unit_days / 2, 1.0)
+            end_days_ago = days_ago - max(unit_days / 2, 1.0)
+        yield _make_span(
+            now - timedelta(days=start_days_ago),
+            now - timedelta(days=end_days_ago),
+            match,
+        )
 
 
-def _span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:
+def _make_span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:
     return DateSpan(start.timestamp(), end.timestamp(), match.span())
 
 
 @functools.cache
-def _pattern() -> re.Pattern[str]:
-    """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
+def _date_pattern() -> re.Pattern[str]:
+    """Return the pattern of dates.
+
+    A date without a year needs a day or a preposition: a month's name alone is too often another word ("may").
+    """
     month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
     of_word = r"(?:de |of )?"
     ordinal = r"(?:st|nd|rd|th|\.)?"

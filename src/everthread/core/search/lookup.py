@@ -16,7 +16,7 @@ SearchScope = Literal["thread", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """How the message before or after a place begins: one line, redacted."""
+    """The beginning of the message before or after an excerpt: one line, redacted."""
 
     message: int
     role: str
@@ -28,22 +28,22 @@ class Neighbour:
 
     @property
     def speaker(self) -> str:
-        """Who said it, and of which tool a result is; a call names its tool itself."""
+        """The role; for a tool result with the tool's name, which the text of a call already contains."""
         return (
             f"{self.role} ({self.tool[:60]})"
             if self.tool and self.role != "assistant"
             else self.role
         )
 
-    def as_line(self, found: Collection[int | None]) -> str:
-        """For a person. `found`: the messages of the page; one of those is named only, as its text is shown there."""
-        text = " (also a match)" if self.message in found else f": {self.text}"
+    def as_line(self, shown_messages: Collection[int | None]) -> str:
+        """Return a line for people, without the text if this message is one of the `shown_messages`."""
+        text = " (also a match)" if self.message in shown_messages else f": {self.text}"
         return f"#{self.message} {self.speaker}{text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """An exact excerpt, redacted: its author, its time, and the id under which all of it can be read."""
+    """A redacted excerpt of an original, with its author, its time, and the id by which the whole can be read."""
 
     id: str
     """`message:12` or `output:0123456789abcdef`."""
@@ -65,9 +65,9 @@ class SearchPage:
 
     excerpts: tuple[Excerpt, ...]
     next: int | None
-    """The offset of the next page; None: that was all."""
+    """The offset of the next page; None if this is the last."""
     near: bool = False
-    """No text holds all the words; these are the closest."""
+    """Whether no text contains all the words and these are the closest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class Lookup(Protocol):
         limit: int = 8,
         offset: int = 0,
     ) -> SearchPage:
-        """Return places that hold the words, else those closest to them; or that match the pattern.
+        """Return excerpts that contain all the words, else the closest ones; in mode `regex`, those that match.
 
         `path`: only calls that name it, and their results. Raise `InputError` for a pattern that cannot be used.
         """
         ...
 
     async def read(
-        self, wanted: str, *, offset: int = 0, limit: int = 8_000
+        self, item_id: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
         """Return a part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
         ...
@@ -119,26 +119,26 @@ class Lookup(Protocol):
 
 
 SHOWN_QUERY_CHARS = 40
-"""Characters of a query in the first line: with the ids of a page it fits into what stays."""
+"""Characters of a query in the first line, so that the ids of the page survive when an old answer is shortened."""
 
 
-def page_text(  # noqa: PLR0913 - what the page is of, each by its name
+def format_page(  # noqa: PLR0913 - what the page is of, each by its name
     page: SearchPage,
     query: str,
     *,
     tool: str,
-    where: str,
+    searched_place: str,
     offset: int = 0,
-    threads: bool = False,
-    unsearched: str = "",
+    show_threads: bool = False,
+    unsearched_texts: str = "",
 ) -> str:
-    """Return a page as text. A page without results says where it looked, so that the search is not repeated.
+    """Return a page as text. An empty page states what was searched, so that the model does not search again.
 
-    `threads`: name the threads. `unsearched`: which other texts exist that were not searched.
+    `show_threads`: name the threads. `unsearched_texts`: other texts that exist but were not searched.
     """
     search = f"{tool} {query[:SHOWN_QUERY_CHARS]!r}"
     if not page.excerpts and page.next is None:
-        return _nothing_found(search, where, offset, unsearched)
+        return _format_empty_page(search, searched_place, offset, unsearched_texts)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
     kind = "found" if not page.near else "close, none with all these words"
     blocks = [
@@ -146,12 +146,13 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
         if ids
         else f"{search}: nothing found so far"
     ]
-    # Between the messages before and after it: an answer is read with its question.
+    # Show the messages before and after it too: an answer is read with its question.
     for excerpt in page.excerpts:
         line_before = f"(before, {excerpt.before})\n" if excerpt.before else ""
         line_after = f"\n(after, {excerpt.after})" if excerpt.after else ""
         blocks.append(
-            f"{heading(excerpt, threads=threads)}:\n{line_before}{quote_excerpt(excerpt.text)}{line_after}"
+            f"{format_heading(excerpt, show_threads=show_threads)}:\n"
+            f"{line_before}{quote_excerpt(excerpt.text)}{line_after}"
         )
     if page.next is None:
         blocks.append("[That was all.]")
@@ -162,12 +163,12 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
 
 
 def quote_excerpt(text: str) -> str:
-    """Return the excerpt, in which no line can be taken for the heading of another: a tool's text is not the user's."""
+    """Escape lines that look like the heading of another excerpt, so that a tool's text cannot pose as the user's."""
     return _HEADING.sub(r"\\[", text)
 
 
-def passage_text(passage: Passage, *, tool: str) -> str:
-    """Return a part of an original, and the offset of the rest."""
+def format_passage(passage: Passage, *, tool: str) -> str:
+    """Return a part of an original as text, with the offset of the rest."""
     if passage.start >= passage.size:
         return (
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "
@@ -184,20 +185,20 @@ def passage_text(passage: Passage, *, tool: str) -> str:
     return f"{tool} {passage.id}: {source}{span}\n\n{passage.text}\n\n[{remainder}]"
 
 
-def about_text(passage: Passage, *, tool: str, reader: str) -> str:
-    """How large an original is, whose, and how it begins. `reader`: the tool that reads it."""
+def describe_passage(passage: Passage, *, tool: str, reader: str) -> str:
+    """Return the size, the author and the beginning of an original. `reader`: the tool that reads it."""
     size = f"{passage.size:,} characters of {_describe_source(passage) or 'a tool'}; {reader} reads them."
     return f"{tool} {passage.id}: {size}\nIt begins:\n{passage.text}"
 
 
-def heading(excerpt: Excerpt, *, threads: bool = False) -> str:
-    """`[message:12] user, turn 3, 2026-01-31 09:30 UTC`."""
-    thread = f", thread {excerpt.thread}" if threads else ""
+def format_heading(excerpt: Excerpt, *, show_threads: bool = False) -> str:
+    """Return the heading of an excerpt, such as `[message:12] user, turn 3, 2026-01-31 09:30 UTC`."""
+    thread = f", thread {excerpt.thread}" if show_threads else ""
     return f"[{excerpt.id}] {_describe_source(excerpt)}{thread}"
 
 
-def moment(seconds: float) -> str:
-    """Return a time in UTC, to the minute: a gateway's readers live in many places."""
+def format_utc_time(seconds: float) -> str:
+    """Return a time in UTC, to the minute: readers of a gateway may be in any time zone."""
     return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -208,15 +209,17 @@ def _describe_source(source: Excerpt | Passage) -> str:
     else:
         author = f"{source.role} ({tool})" if tool else source.role
     turn = "" if source.turn is None else f", turn {source.turn}"
-    time = "" if source.created is None else f", {moment(source.created)}"
+    time = "" if source.created is None else f", {format_utc_time(source.created)}"
     return f"{author}{turn}{time}"
 
 
-def _nothing_found(search: str, where: str, offset: int, unsearched: str) -> str:
+def _format_empty_page(
+    search: str, searched_place: str, offset: int, unsearched_texts: str
+) -> str:
     if offset:
         return f"{search}: nothing more beyond offset {offset}. That was all; do not search for it again."
-    other = f" Not searched: {unsearched}." if unsearched else ""
+    other = f" Not searched: {unsearched_texts}." if unsearched_texts else ""
     return (
-        f"{search}: nothing was found. Searched: all messages and stored outputs of {where}.{other} "
+        f"{search}: nothing was found. Searched: all messages and stored outputs of {searched_place}.{other} "
         "Do not repeat this search."
     )

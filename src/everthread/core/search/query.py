@@ -1,11 +1,11 @@
-"""Read a message as a question to earlier messages: its words and its dates."""
+"""Read the words and dates of a message, to search earlier messages for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everthread.core.search.dates import DAY_NAMES, DateSpan, named_spans
+from everthread.core.search.dates import DAY_NAMES, DateSpan, find_dates
 from everthread.core.search.terms import (
     forms,
     identifier_terms,
@@ -16,13 +16,13 @@ from everthread.core.search.terms import (
 )
 
 MAX_SEARCH_WORDS = 24
-"""Most words of a question: identifiers first, then the longest words, which are rare."""
+"""Maximum words of a question: identifiers first, then the longest words, which are rare."""
 MAX_PHRASE_TERMS = 8
-"""Most terms of a question that is also searched for as typed."""
-NUMBER_REACH = 3
-"""Terms before a number among which are the words that it belongs to."""
-MAX_CHARS = 4_000
-"""Characters read of a message; of a longer one the beginning and the end."""
+"""Maximum terms of a question that is also searched for as typed."""
+MAX_TERMS_BEFORE_NUMBER = 3
+"""How many terms before a number may belong to it ("rule number 3")."""
+MAX_QUESTION_CHARS = 4_000
+"""Maximum characters read of a message; of a longer one the beginning and the end are read."""
 IDENTIFIER_WEIGHT = 2.0
 """Weight of an identifier as typed, relative to an equally rare word."""
 
@@ -34,15 +34,15 @@ class SearchWord:
     forms: tuple[str, ...]
     weight: float = 1.0
     is_counted: bool = True
-    """Whether a text without it answers less of the question; False for the words of a date."""
+    """Whether a text without this word answers less of the question; False for the words of a date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    sought: tuple[SearchWord, ...]
-    spans: tuple[DateSpan, ...] = ()
+    search_words: tuple[SearchWord, ...]
+    date_spans: tuple[DateSpan, ...] = ()
     phrases: tuple[tuple[str, ...], ...] = ()
-    """Terms in a row that a text may hold as typed, the longest first."""
+    """Consecutive terms that a text may contain as typed, the longest first."""
 
 
 def read_question(text: str, now: float, *, common_words: bool = False) -> Question:
@@ -50,36 +50,36 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
 
     `common_words`: look for stop words if the question has no other words.
     """
-    if len(text) > MAX_CHARS:
-        text = f"{text[: MAX_CHARS // 2]}\n{text[-MAX_CHARS // 2 :]}"
-    spans = named_spans(text, now)
+    if len(text) > MAX_QUESTION_CHARS:
+        text = f"{text[: MAX_QUESTION_CHARS // 2]}\n{text[-MAX_QUESTION_CHARS // 2 :]}"
+    spans = find_dates(text, now)
     undated_text, date_words = _split_dates(text, spans)
     search_words = [
         SearchWord((name,), IDENTIFIER_WEIGHT)
         for name in identifier_terms(undated_text)
     ]
-    subjects = list(_subjects(undated_text))
-    if common_words and not (subjects or search_words):
-        subjects = [(word,) for word in query_terms(undated_text)]
+    content_words = list(_list_content_words(undated_text))
+    if common_words and not (content_words or search_words):
+        content_words = [(word,) for word in query_terms(undated_text)]
     search_words += (
         SearchWord(variants)
-        for variants in sorted(subjects, key=lambda variants: -len(variants[0]))
+        for variants in sorted(content_words, key=lambda variants: -len(variants[0]))
     )
     search_words = sorted(
         search_words[:MAX_SEARCH_WORDS], key=lambda item: -item.weight
     )
     search_words += (SearchWord((word,), is_counted=False) for word in date_words)
-    return Question(tuple(search_words), tuple(spans), _phrases(undated_text))
+    return Question(tuple(search_words), tuple(spans), _list_phrases(undated_text))
 
 
-def _subjects(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words that say something, each once whatever its form."""
+def _list_content_words(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words that are not fillers, each once, with all its forms."""
     words = query_terms(text)
-    fillers = stop_words(phrase_terms(text))
+    filler_words = stop_words(phrase_terms(text))
     yielded_forms: set[str] = set()
     for word in words:
         if (
-            word not in fillers
+            word not in filler_words
             and word not in yielded_forms
             and (len(word) > 1 or not word.isascii())
         ):
@@ -87,22 +87,24 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
             yielded_forms.update(forms(word))
 
 
-def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the whole question if it is short, and each number or letter with its words ("rule 3").
+def _list_phrases(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the whole question if it is short, and each number or letter with the words before it ("rule 3").
 
-    Words between a number and what it counts may be left out: "rule number 3" and "rule no. 3" also ask for "rule 3".
+    Words between a number and its noun may be left out: "rule number 3" and "rule no. 3" also ask for "rule 3".
     """
-    run = phrase_terms(text)
-    fillers = stop_words(run)
-    phrases = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
-    for index, term in enumerate(run):
-        if not _is_number(term) or term in fillers:
+    phrase = phrase_terms(text)
+    filler_words = stop_words(phrase)
+    phrases = [tuple(phrase)] if 1 < len(phrase) <= MAX_PHRASE_TERMS else []
+    for index, term in enumerate(phrase):
+        if not _is_number(term) or term in filler_words:
             continue
-        nearby = range(index - 1, max(index - 1 - NUMBER_REACH, -1), -1)
-        positions = [position for position in nearby if run[position] not in fillers]
+        nearby = range(index - 1, max(index - 1 - MAX_TERMS_BEFORE_NUMBER, -1), -1)
+        positions = [
+            position for position in nearby if phrase[position] not in filler_words
+        ]
         if positions[:2] == [index - 1, index - 2]:
-            phrases.append(tuple(run[index - 2 : index + 1]))
-        phrases += ((run[position], term) for position in positions)
+            phrases.append(tuple(phrase[index - 2 : index + 1]))
+        phrases += ((phrase[position], term) for position in positions)
     return tuple(sorted(dict.fromkeys(phrases), key=len, reverse=True))
 
 
@@ -112,10 +114,10 @@ def _is_number(term: str) -> bool:
 
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
-    """Return the text without its dates, and the words of these."""
+    """Return the text without its dates, and the words of the dates."""
     undated_text = text if len(text.casefold()) == len(text) else text.casefold()
-    dates = " ".join(undated_text[slice(*span.at)] for span in spans)
-    for start, end in sorted((span.at for span in spans), reverse=True):
+    dates = " ".join(undated_text[slice(*span.position)] for span in spans)
+    for start, end in sorted((span.position for span in spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
     names = DAY_NAMES.union(language_data()["months"])
     return undated_text, [

@@ -1,4 +1,7 @@
-"""How well a text answers a question: rare words count more, long texts less, neighbours help."""
+"""Rate how well a text answers a question: rare words count more, long texts less, neighbours help.
+
+A sitting is a run of messages without a long pause between them.
+"""
 
 from __future__ import annotations
 
@@ -7,82 +10,87 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 TYPICAL_CHARS = 150
-"""Characters. A word in a longer text says less."""
+"""Typical length of a text in characters; a word in a longer text counts less."""
 NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
 answer follows its question."""
 SITTING_SHARE = 0.75
-"""Share of its sitting's best scores that each message of the sitting gets."""
-SITTING_BEST = 2
-"""How many messages say how well their sitting answers the question."""
+"""Share of a sitting's best scores that is added to each of its messages."""
+SITTING_BEST_COUNT = 2
+"""How many of the best messages rate their sitting."""
 SPEAKER_BONUS = 0.2
 """How much more a text counts if the question names its speaker."""
-MIN_TEXTS = 100
-FEW_TEXTS = 8
+MIN_TEXTS_FOR_RARITY = 100
+MIN_TEXTS_FOR_DISTINCTION = 8
 DAY_SCORE = 3.0
 """Score for matching a named day: about that of a word found in every twentieth message."""
-MAX_COUNTED = 6
-"""A text with this many of a long question's rarest words answers it whole."""
+MAX_COUNTED_WORDS = 6
+"""A text with this many of a long question's rarest words counts as a full answer."""
 
 
-def rarity(holding: int, total: int) -> float:
-    """Return the BM25 weight of a word found in `holding` of `total` texts. Few texts cannot show rarity."""
+def rarity(holding_count: int, total_count: int) -> float:
+    """Return the BM25 weight of a word found in `holding_count` of all texts. Few texts cannot show rarity."""
     return math.log(
-        1 + (max(total, holding, MIN_TEXTS) - holding + 0.5) / (holding + 0.5)
+        1
+        + (max(total_count, holding_count, MIN_TEXTS_FOR_RARITY) - holding_count + 0.5)
+        / (holding_count + 0.5)
     )
 
 
-def is_telling(holding: int, total: int) -> bool:
+def is_distinctive(holding_count: int, total_count: int) -> bool:
     """Return whether a word is rare enough to describe a text. A handful of texts cannot show that."""
-    return total < FEW_TEXTS or holding <= total / 4
+    return total_count < MIN_TEXTS_FOR_DISTINCTION or holding_count <= total_count / 4
 
 
-def dilution(length: int) -> float:
+def length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
 
 
-def share_words(
-    held: Sequence[Mapping[int, float]], sittings: Sequence[int]
+def borrow_words(
+    words_by_message: Sequence[Mapping[int, float]], sittings: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return the words that messages in a row get from their neighbours of the same sitting, with their scores.
+    """Return the words that each message borrows from its neighbours in the same sitting, with their scores.
 
-    `held`: the numbers of each message's words, with their scores. A word that several neighbours have counts once, at
-    its best.
+    `words_by_message`: the scores of each message's words, by the word's number. A word that several neighbours have
+    counts once, with its best score.
     """
-    borrowed: list[dict[int, float]] = [{} for _ in held]
-    for index, words in enumerate(held):
+    borrowed_words: list[dict[int, float]] = [{} for _ in words_by_message]
+    for index, words in enumerate(words_by_message):
         if not words:
             continue
         for step, share in NEIGHBOUR_SHARES.items():
             neighbour = index - step
-            if not 0 <= neighbour < len(held) or sittings[neighbour] != sittings[index]:
+            if (
+                not 0 <= neighbour < len(words_by_message)
+                or sittings[neighbour] != sittings[index]
+            ):
                 continue
-            neighbour_words = borrowed[neighbour]
+            neighbour_words = borrowed_words[neighbour]
             for word, score in words.items():
                 if share * score > neighbour_words.get(word, 0.0):
                     neighbour_words[word] = share * score
-    return borrowed
+    return borrowed_words
 
 
 def rate_sittings(scores: Sequence[float], sittings: Sequence[int]) -> dict[int, float]:
-    """Return what each sitting adds to its messages: a share of the mean of their best scores."""
+    """Return the score that each sitting adds to its messages: a share of the mean of their best scores."""
     by_sitting: defaultdict[int, list[float]] = defaultdict(list)
     for score, sitting in zip(scores, sittings, strict=True):
         by_sitting[sitting].append(score)
     return {
         sitting: SITTING_SHARE
-        * sum(sorted(some, reverse=True)[:SITTING_BEST])
-        / SITTING_BEST
-        for sitting, some in by_sitting.items()
+        * sum(sorted(sitting_scores, reverse=True)[:SITTING_BEST_COUNT])
+        / SITTING_BEST_COUNT
+        for sitting, sitting_scores in by_sitting.items()
     }
 
 
 def weigh_question(weights: Sequence[float]) -> float:
-    """Return the weight of a text that answers a question whole, from the weights of the question's words."""
-    return sum(sorted(weights, reverse=True)[:MAX_COUNTED])
+    """Return the weight of a full answer to a question, from the weights of the question's words."""
+    return sum(sorted(weights, reverse=True)[:MAX_COUNTED_WORDS])
 
 
-def closeness(present: float, whole: float) -> float:
-    """Return the share of a question that a text holds, 0 to 1: the weight of its words by that of the question."""
-    return min(1.0, present / whole) if whole else 0.0
+def closeness(text_weight: float, question_weight: float) -> float:
+    """Return the share of a question that a text answers, 0 to 1: its weight divided by the question's."""
+    return min(1.0, text_weight / question_weight) if question_weight else 0.0

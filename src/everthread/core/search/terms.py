@@ -14,7 +14,8 @@ for ranking and for finding an identifier by its parts.
 Words are NFKC-normalised and case-folded. Leading and trailing punctuation is not part of a term: `--flag-name` is
 `flag-name`, `/etc/hosts` is `etc/hosts`.
 
-Below them: the other forms of an English word (`forms`) and the words that say nothing (`stop_words`), for queries.
+For queries there are also the other forms of an English word (`forms`) and the filler words of a language
+(`stop_words`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
-MAX_TERM = 128
+MAX_TERM_CHARS = 128
 """A longer word is cut into pieces of this many characters, in texts and queries alike; a longer compound (base64,
 minified code) is indexed by its words only. Fits a SHA-512."""
 
@@ -84,24 +85,24 @@ _JOINABLE_CHARACTER = re.compile(
 
 def terms(text: str) -> list[str]:
     """Return every term of the text: the reading run, then the extra run; repetitions are kept."""
-    patterns = _unicode()
+    patterns = _script_patterns()
     text = _normalize(text)
     tokens: list[str] = patterns.reading.findall(text.casefold())
     for token in patterns.extra.findall(text):
-        tokens += _list_pairs(token) or _parts(token)
+        tokens += _list_pairs(token) or _list_compound_parts(token)
     return tokens
 
 
 def index_terms(text: str) -> str:
     """Return the encoded terms of the text, separated by spaces, as both databases index them.
 
-    The same as `encode_term` for each of `terms`, but several times as fast: no term reaches over white space, so the
-    terms of what is between are cached, and most of it is read as ASCII words and single characters.
+    The same as `encode_term` for each of `terms`, but several times as fast: no term contains white space, so the terms
+    of each chunk between white space are cached, and most chunks are read as ASCII words and single characters.
     """
-    chunk_terms = list(map(_CHUNKS.__getitem__, text.split()))
-    run = [words for words, _ in chunk_terms if words]
-    run += [parts for _, parts in chunk_terms if parts]
-    return " ".join(run)
+    chunk_terms = list(map(_TERMS_BY_CHUNK.__getitem__, text.split()))
+    run_texts = [words for words, _ in chunk_terms if words]
+    run_texts += [parts for _, parts in chunk_terms if parts]
+    return " ".join(run_texts)
 
 
 MAX_CACHED_CHARS = 64
@@ -114,18 +115,18 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 def _chunk_terms(chunk: str) -> tuple[str, str]:
     """Return the terms that a text without white space adds to the reading run and to the extra run, encoded."""
     word = chunk.strip(_PUNCTUATION)
-    if word.isascii() and word.isalnum() and len(word) <= MAX_TERM:
+    if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
         if is_plain:  # most chunks: a word without parts
             return word.lower(), ""
     simple_text = _simplify(chunk)
     if simple_text is None:
-        patterns = _unicode()
+        patterns = _script_patterns()
         chunk = _normalize(chunk)
         words = patterns.reading.findall(chunk.casefold())
         parts: list[str] = []
         for token in patterns.extra.findall(chunk):
-            parts += _list_pairs(token) or _parts(token)
+            parts += _list_pairs(token) or _list_compound_parts(token)
         return _join_encoded(words), _join_encoded(parts)
     token_terms = [
         _cached_token_terms(token)
@@ -151,7 +152,7 @@ class _ChunkTerms(dict[str, tuple[str, str]]):
         return terms_of_chunk
 
 
-_CHUNKS = _ChunkTerms()
+_TERMS_BY_CHUNK = _ChunkTerms()
 
 
 def _simplify(text: str) -> str | None:
@@ -175,11 +176,11 @@ def _token_terms(token: str) -> tuple[str, str]:
             return " ".join(token), " ".join(pairs)
         return _join_encoded(token), _join_encoded(pairs)
     words = [
-        word[start : start + MAX_TERM]
+        word[start : start + MAX_TERM_CHARS]
         for word in _ATOM.split(token.lower())
-        for start in range(0, len(word), MAX_TERM)
+        for start in range(0, len(word), MAX_TERM_CHARS)
     ]
-    parts = _parts(token) if _HAS_PARTS.match(token) else ()
+    parts = _list_compound_parts(token) if _HAS_PARTS.match(token) else ()
     return " ".join(words), _join_encoded(parts)
 
 
@@ -192,7 +193,7 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 def _list_pairs(token: str) -> list[str]:
     """Return the pairs of neighbours in a run of single characters; none for other tokens."""
-    return [] if token[0].isascii() else _unicode().pairs.findall(token)
+    return [] if token[0].isascii() else _script_patterns().pairs.findall(token)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -203,7 +204,7 @@ def _simplify_char(char: str) -> str | None:
     normal_form = unicodedata.normalize("NFKC", char)
     if normal_form.isascii():
         return normal_form
-    if _unicode().single.fullmatch(char):
+    if _script_patterns().single.fullmatch(char):
         return (
             char
             if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char)
@@ -226,25 +227,27 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     """
     text = _normalize(text)
     if loose:
-        text = _unicode().compound.sub(lambda match: _spread(match[0]), text)
+        text = _script_patterns().compound.sub(
+            lambda match: _separate_humps(match[0]), text
+        )
     tokens: list[str] = []
-    for token in _unicode().query.findall(text.casefold()):
-        tokens += _unicode().pairs.findall(token) or [token]
+    for token in _script_patterns().query.findall(text.casefold()):
+        tokens += _script_patterns().pairs.findall(token) or [token]
     return list(dict.fromkeys(tokens))
 
 
 def phrase_terms(text: str) -> list[str]:
     """Return the reading run: these terms are consecutive in every text that contains the query as typed."""
-    return _unicode().reading.findall(_normalize(text).casefold())
+    return _script_patterns().reading.findall(_normalize(text).casefold())
 
 
 def identifier_terms(text: str) -> list[str]:
-    """Identifiers in a query as typed. A text that holds one as a whole should rank above one with its words."""
-    tokens = _unicode().compound.findall(_normalize(text))
+    """Return the identifiers of a query as typed. A text with a whole one should rank above one with its words."""
+    tokens = _script_patterns().compound.findall(_normalize(text))
     identifiers = (
         token.casefold()
         for token in tokens
-        if len(token) <= MAX_TERM and _ATOM.search(token)
+        if len(token) <= MAX_TERM_CHARS and _ATOM.search(token)
     )
     return list(dict.fromkeys(identifiers))
 
@@ -262,11 +265,11 @@ def encode_term(term: str) -> str:
     )
 
 
-def _parts(token: str) -> tuple[str, ...]:
-    """Yield the extra terms of a compound: itself, its segments, their dotted pieces, humps."""
+def _list_compound_parts(token: str) -> tuple[str, ...]:
+    """Return the extra terms of a compound: itself, its segments, their dotted pieces, humps."""
     atoms = _ATOM.split(token)
     parts: list[str] = []
-    if len(atoms) > 1 and len(token) <= MAX_TERM:
+    if len(atoms) > 1 and len(token) <= MAX_TERM_CHARS:
         parts.append(token)
         for segment in _SEGMENT.split(token):
             parts += (segment, *segment.split("."))
@@ -287,14 +290,14 @@ def _camel_case_parts(atom: str) -> list[str]:
     return humps if len(humps) > 1 and 3 * len(humps) <= len(atom) + 3 else []
 
 
-def _spread(token: str) -> str:
-    """Return the token with its humps apart."""
+def _separate_humps(token: str) -> str:
+    """Return the token with spaces between its humps."""
     return " ".join(
         " ".join(_camel_case_parts(atom)) or atom for atom in _ATOM.split(token)
     )
 
 
-class _Patterns:
+class _ScriptPatterns:
     """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
 
     def __init__(self) -> None:
@@ -306,7 +309,7 @@ class _Patterns:
         )
         marks = re.sub(f"[{single}]", "", every_mark)
         letter = rf"[^\W_{single}]"
-        term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM}}}+"
+        term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM_CHARS}}}+"
         word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
         self.single = re.compile(f"[{single}]")
         """One character that is a term of its own."""
@@ -326,8 +329,8 @@ class _Patterns:
 
 
 @functools.cache
-def _unicode() -> _Patterns:
-    return _Patterns()
+def _script_patterns() -> _ScriptPatterns:
+    return _ScriptPatterns()
 
 
 class _Escapes(dict[int, str]):
@@ -350,7 +353,7 @@ _ESCAPES = _Escapes()
 
 
 MIN_STEM_LETTERS = 3
-"""Letters a word has without its ending."""
+"""Minimum letters of a word without its ending."""
 _VOWELS = frozenset("aeiouy")
 _NOUN_ENDINGS = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
 _ENDINGS_BEFORE_ES = ("s", "x", "z", "ch", "sh", "o")
@@ -381,31 +384,31 @@ _INFLECTED_ENDINGS = (
 def forms(word: str) -> tuple[str, ...]:
     """Return the word, then its other forms. A word that is not English by its letters has only one."""
     if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
-        return tuple(dict.fromkeys((word, *_irregular().get(word, ()))))
+        return tuple(dict.fromkeys((word, *_irregular_forms().get(word, ()))))
     variants = {word: None}
-    for base in _bases(word):
+    for base in _list_base_forms(word):
         variants |= dict.fromkeys(_inflect(base))
-        variants |= dict.fromkeys(_irregular().get(base, ()))
+        variants |= dict.fromkeys(_irregular_forms().get(base, ()))
     return tuple(variants)
 
 
 def stop_words(words: Sequence[str]) -> frozenset[str]:
     """Return the stop words of the language most of these are in; English if none is recognised."""
-    lists = _stop_lists()
-    best = max(
-        lists,
+    words_by_language = _stop_lists()
+    best_language = max(
+        words_by_language,
         key=lambda language: (
-            sum(word in lists[language] for word in words),
+            sum(word in words_by_language[language] for word in words),
             language == "en",
         ),
     )
-    return lists[best]
+    return words_by_language[best_language]
 
 
-def _bases(word: str) -> dict[str, None]:
+def _list_base_forms(word: str) -> dict[str, None]:
     """Return the base forms of the word, itself included."""
     bases = {word: None}
-    bases |= dict.fromkeys(base for base in _irregular().get(word, ())[:1])
+    bases |= dict.fromkeys(base for base in _irregular_forms().get(word, ())[:1])
     bases |= dict.fromkeys(
         base for base in _strip_endings(word) if len(base) >= MIN_STEM_LETTERS
     )
@@ -416,14 +419,14 @@ def _bases(word: str) -> dict[str, None]:
 
 def _other_spellings(base: str) -> Iterator[str]:
     for pair in _SPELLINGS:
-        for ending, other in (pair, pair[::-1]):
+        for ending, other_ending in (pair, pair[::-1]):
             stem = base.removesuffix(ending)
             if (
                 stem != base
                 and len(stem) >= MIN_STEM_LETTERS
-                and not (other.endswith(ending) and base.endswith(other))
+                and not (other_ending.endswith(ending) and base.endswith(other_ending))
             ):
-                yield stem + other
+                yield stem + other_ending
 
 
 def _strip_endings(word: str) -> Iterator[str]:
@@ -462,7 +465,11 @@ def _inflect(base: str) -> Iterator[str]:
     if base.endswith(_INFLECTED_ENDINGS) or (base[-1] == "s" and base[-2] != "s"):
         return
     stem = (
-        base[:-1] if base.endswith("e") else base + base[-1] if _doubles(base) else base
+        base[:-1]
+        if base.endswith("e")
+        else base + base[-1]
+        if _doubles_last_consonant(base)
+        else base
     )
     yield from (stem + ending for ending in ("ing", "ed"))
     if base.endswith("er"):
@@ -476,7 +483,7 @@ def _inflect(base: str) -> Iterator[str]:
             yield stem + "ion"
 
 
-def _doubles(base: str) -> bool:
+def _doubles_last_consonant(base: str) -> bool:
     """Return whether the last consonant is written twice before an ending: plan, planned; not so cook, visit."""
     vowels = [char in _VOWELS for char in base]
     return (
@@ -487,7 +494,7 @@ def _doubles(base: str) -> bool:
 
 
 @functools.cache
-def _irregular() -> dict[str, tuple[str, ...]]:
+def _irregular_forms() -> dict[str, tuple[str, ...]]:
     """Map every irregular form to all forms of its word, the plain one first."""
     rows = (tuple(row.split()) for row in language_data()["irregular"])
     return {form: row for row in rows for form in row}

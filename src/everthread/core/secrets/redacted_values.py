@@ -6,13 +6,17 @@ import re
 from typing import Any
 
 from everthread.core.secrets.redaction import MARK, redact
-from everthread.core.secrets.secret_rules import hint_of_name, is_issued, is_passphrase
+from everthread.core.secrets.secret_rules import (
+    find_name_hint,
+    is_passphrase,
+    is_secret_value,
+)
 
 
 def redact_value(value: Any) -> Any:
-    """Return a JSON-like value with every string in it redacted, of any depth; the same object if it has no secret.
+    """Return a JSON-like value of any depth with every string redacted; the same object if it has no secret.
 
-    A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
+    A field's name counts as in text: `{"password": "…"}`. Names themselves are kept.
     """
     results: dict[int, Any] = {}
     entered_ids: set[int] = set()
@@ -20,7 +24,7 @@ def redact_value(value: Any) -> Any:
     while stack:
         node = stack[-1]
         children = (
-            [child for child in _items(node) if id(child) not in results]
+            [child for child in _inner_containers(node) if id(child) not in results]
             if id(node) not in entered_ids
             else []
         )
@@ -31,22 +35,22 @@ def redact_value(value: Any) -> Any:
     return results[id(value)]
 
 
-def _items(node: Any) -> list[Any]:
-    """Return the containers directly inside one."""
-    inside = (
+def _inner_containers(node: Any) -> list[Any]:
+    """Return the containers directly inside a container."""
+    children = (
         node.values()
         if isinstance(node, dict)
         else node
         if isinstance(node, list | tuple)
         else ()
     )
-    return [item for item in inside if isinstance(item, dict | list | tuple)]
+    return [item for item in children if isinstance(item, dict | list | tuple)]
 
 
 def _rebuild(node: Any, results: dict[int, Any]) -> Any:
     if isinstance(node, dict):
         fields = {
-            name: _field(name, results.get(id(item), item))
+            name: _redact_field(name, results.get(id(item), item))
             for name, item in node.items()
         }
         return (
@@ -55,25 +59,29 @@ def _rebuild(node: Any, results: dict[int, Any]) -> Any:
             else node
         )
     if isinstance(node, list | tuple):
-        items = [_field("", results.get(id(item), item)) for item in node]
+        items = [_redact_field("", results.get(id(item), item)) for item in node]
         is_unchanged = all(a is b for a, b in zip(items, node, strict=True))
         return (
             node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
         )
-    return _field("", node)
+    return _redact_field("", node)
 
 
-def _field(name: Any, value: Any) -> Any:
-    text = redact(value) if isinstance(value, str) else value
-    if text is not value or not isinstance(value, str) or not isinstance(name, str):
-        return text
-    level = hint_of_name(name[-100:])
-    issued = (
-        is_passphrase(value, level)
+def _redact_field(name: Any, value: Any) -> Any:
+    redacted_value = redact(value) if isinstance(value, str) else value
+    if (
+        redacted_value is not value
+        or not isinstance(value, str)
+        or not isinstance(name, str)
+    ):
+        return redacted_value
+    hint = find_name_hint(name[-100:])
+    is_secret = (
+        is_passphrase(value, hint)
         if _SPACE.search(value)
-        else is_issued(value, level, quoted=True)
+        else is_secret_value(value, hint, is_quoted=True)
     )
-    return MARK if issued else value
+    return MARK if is_secret else value
 
 
 _SPACE = re.compile(r"\s")

@@ -4,7 +4,7 @@ A secret is recognised by its own form (`secret_search`: a documented prefix, a 
 (`secret_places`: the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to, or the
 provider named beside it (`secret_names`: `API_KEY=`, `"password": `, `--token `). Form and place suffice; after a name
 the value must also look generated rather than written. Placeholders, references to variables, hashes, UUIDs and ids
-are kept unless a name says that they are secret. The module `credentials` classifies values.
+are kept unless a name says that they are secret. The module `secret_rules` classifies values.
 
 Every pattern is bounded or possessive, so a scan is linear in the text.
 """
@@ -40,8 +40,8 @@ from everthread.core.secrets.secret_search import (
 MARK = "[REDACTED]"
 
 _MAX_PASSES = 8
-"""The most passes. A cut changes the context of its neighbours, so passes follow until nothing more is found; the
-bound, beyond any real run of secrets without a space, keeps hostile text linear."""
+"""Maximum passes. A replacement changes the context of its neighbours, so the text is searched until nothing more is
+found; the bound, beyond any real run of secrets without a space, keeps hostile text linear."""
 
 
 def redact(text: str) -> str:
@@ -55,31 +55,31 @@ def redact(text: str) -> str:
 
 
 class LineRedactor:
-    """Redacts a growing text. Of the lines already seen, only those before a new line are read again."""
+    """Redact a growing text. Of the lines already redacted, only those before a new line are read again."""
 
     def __init__(self) -> None:
-        self._clean: frozenset[str] = frozenset()
+        self._clean_lines: frozenset[str] = frozenset()
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced by `[REDACTED]`."""
         lines = text.split("\n")
-        is_new = [line not in self._clean for line in lines]
-        following = [*is_new[1:], False]
+        is_new = [line not in self._clean_lines for line in lines]
+        is_next_new = [*is_new[1:], False]
         if find_secrets(
             "\n".join(
                 line
-                for line, *new in zip(lines, is_new, following, strict=True)
+                for line, *new in zip(lines, is_new, is_next_new, strict=True)
                 if any(new)
             )
         ):
             text = redact(text)
             lines = text.split("\n")
-        self._clean = frozenset(lines)
+        self._clean_lines = frozenset(lines)
         return text
 
 
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
-    """Return a part of a text without secrets. Also reads its surroundings, since a secret may begin or end there."""
+    """Return a part of a text without secrets. Read `margin` characters around it: a secret may begin or end there."""
     window_start = max(0, start - margin)
     window = text[window_start : end + margin]
     part_start = start - window_start
@@ -100,19 +100,19 @@ _MARGIN_CHARS = 512
 """Characters read after a cut; a secret that begins before the cut ends within them."""
 
 
-def clip_words(text: str, room: int) -> str:
-    """Return the first words of a text in at most `room` characters.
+def clip_words(text: str, max_chars: int) -> str:
+    """Return the first words of a text in at most `max_chars` characters.
 
     No secret is cut in two: half of one would not be recognised. A word is cut only if it fills most of the room, and
     after the text was redacted.
     """
-    if len(text) <= room or room < 2:  # nothing is cut, or all of it
-        return clip(text, room)
-    text = text[: room + _MARGIN_CHARS]
-    if _cuts_phrase(text, room):
+    if len(text) <= max_chars or max_chars < 2:  # nothing is cut, or all of it
+        return clip(text, max_chars)
+    text = text[: max_chars + _MARGIN_CHARS]
+    if _cuts_phrase(text, max_chars):
         text = redact(text)
-    words = text[:room].rpartition(" ")[0].rstrip(" ,;")
-    return f"{words}…" if 2 * len(words) >= room else clip(redact(text), room)
+    words = text[:max_chars].rpartition(" ")[0].rstrip(" ,;")
+    return f"{words}…" if 2 * len(words) >= max_chars else clip(redact(text), max_chars)
 
 
 def _cuts_phrase(text: str, position: int) -> bool:
@@ -162,7 +162,7 @@ _FINDERS_BY_LITERAL: tuple[tuple[str, Callable[[str, str], Iterator[Secret]]], .
 
 
 def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
-    """Merge overlapping finds. In a URL the end of a password is certain: no find in it reaches the host."""
+    """Merge overlapping secrets. The end of a password in a URL is certain: no overlap extends it to the host."""
     secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
     merged = secrets[:1]
     for secret in secrets[1:]:

@@ -1,7 +1,6 @@
 """Find secrets by their place: URLs, headers, cookies, command lines, password files, manifests, traces of a shell.
 
-Every pattern is bounded or possessive, so that a scan
-is linear in the text.
+Every pattern is bounded or possessive, so that a scan is linear in the text.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from everthread.core.randomness import is_random
 from everthread.core.secrets.secret_rules import (
     NameHint,
     Secret,
-    hint_of_name,
-    is_issued,
+    find_name_hint,
     is_passphrase,
     is_placeholder,
+    is_secret_value,
 )
 
 MAX_HEADER_CHARS = 2_000
@@ -26,9 +25,9 @@ _AUTHORIZATION = re.compile(
 _CREDENTIAL = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
 
 
-def find_header_credentials(text: str, lowered: str) -> Iterator[Secret]:
+def find_header_credentials(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
-    for match in _AUTHORIZATION.finditer(lowered):
+    for match in _AUTHORIZATION.finditer(lower_text):
         char_before = text[match.start() - 1 : match.start()]
         end = _header_end(
             text,
@@ -72,12 +71,14 @@ def find_password_file_entries(text: str) -> Iterator[Secret]:
             text.rfind("\n", max(0, port.start() - MAX_HOST_CHARS), port.start()) + 1
         )
         entry = _PGPASS.match(text, line_start)
-        if entry is not None and is_issued(entry[1], NameHint.PASSWORD, quoted=False):
+        if entry is not None and is_secret_value(
+            entry[1], NameHint.PASSWORD, is_quoted=False
+        ):
             yield Secret(entry.start(1), entry.end(1), "password-file")
     for entry in (
         _NETRC.finditer(text) if "login" in text and "password" in text else ()
     ):
-        if is_issued(entry[1], NameHint.PASSWORD, quoted=False):
+        if is_secret_value(entry[1], NameHint.PASSWORD, is_quoted=False):
             yield Secret(entry.start(1), entry.end(1), "password-file")
 
 
@@ -96,22 +97,24 @@ _YAML_VALUE = re.compile(
 )
 
 
-def find_manifest_values(text: str, lowered: str) -> Iterator[Secret]:
+def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the values of `data` and `stringData` in Kubernetes manifests of the kind `Secret`, as YAML or JSON."""
     manifest_end = 0
-    for kind in _SECRET_KIND.finditer(lowered):
-        if kind.start() < manifest_end:
+    for kind_match in _SECRET_KIND.finditer(lower_text):
+        if kind_match.start() < manifest_end:
             continue
         start = max(
-            lowered.rfind("\n---", manifest_end, kind.start()) + 1,
-            kind.start() - MAX_MANIFEST_CHARS,
+            lower_text.rfind("\n---", manifest_end, kind_match.start()) + 1,
+            kind_match.start() - MAX_MANIFEST_CHARS,
             0,
         )
-        following = lowered.find("\n---", kind.end(), kind.end() + MAX_MANIFEST_CHARS)
+        next_manifest = lower_text.find(
+            "\n---", kind_match.end(), kind_match.end() + MAX_MANIFEST_CHARS
+        )
         manifest_end = (
-            following
-            if following >= 0
-            else min(len(text), kind.end() + MAX_MANIFEST_CHARS)
+            next_manifest
+            if next_manifest >= 0
+            else min(len(text), kind_match.end() + MAX_MANIFEST_CHARS)
         )
         yield from _manifest_values(text, start, manifest_end)
 
@@ -131,7 +134,7 @@ def _manifest_values(text: str, start: int, end: int) -> Iterator[Secret]:
                     )
 
 
-_TRACES = (
+_TRACE_PREFIXES = (
     "+ '",
     "+ export '",
     "+ readonly '",
@@ -155,11 +158,11 @@ MAX_PIPE_CHARS = 600
 
 def find_traced_values(text: str) -> Iterator[Secret]:
     """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
-    if "+ " in text and any(sign in text for sign in _TRACES):
+    if "+ " in text and any(prefix in text for prefix in _TRACE_PREFIXES):
         for match in _TRACED_ASSIGNMENT.finditer(text):
-            level = hint_of_name(match[1])
-            if is_passphrase(match[2], level) or is_issued(
-                match[2], level, quoted=True
+            hint = find_name_hint(match[1])
+            if is_passphrase(match[2], hint) or is_secret_value(
+                match[2], hint, is_quoted=True
             ):
                 yield Secret(match.start(2), match.end(2), "trace")
     for login in (
@@ -180,15 +183,15 @@ _USERINFO = re.compile(
 _SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
 
 
-def find_url_secrets(text: str, lowered: str) -> Iterator[Secret]:
+def find_url_secrets(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
     for match in _USERINFO.finditer(text):
         group = 1 if match[1] else 2
         if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
             yield Secret(match.start(group), match.end(group), "url")
     for match in (
-        _SIGNATURE.finditer(lowered)
-        if "sig=" in lowered or "signature=" in lowered
+        _SIGNATURE.finditer(lower_text)
+        if "sig=" in lower_text or "signature=" in lower_text
         else ()
     ):
         if text[match.start()] in "?&" and is_random(match[1]):
@@ -206,29 +209,31 @@ _HEADER = re.compile(
 )
 
 
-def find_bearer_tokens(text: str, lowered: str) -> Iterator[Secret]:
-    """What follows the scheme in an `Authorization` header, and what follows `Bearer` anywhere."""
-    if "authorization" not in lowered and "bearer" not in lowered:
+def find_bearer_tokens(text: str, lower_text: str) -> Iterator[Secret]:
+    """Yield the token after the scheme of an `Authorization` header, and after `Bearer` anywhere."""
+    if "authorization" not in lower_text and "bearer" not in lower_text:
         return
-    for match in _HEADER.finditer(lowered):
+    for match in _HEADER.finditer(lower_text):
         value = text[match.start(2) : match.end(2)]
-        issued = is_random(value) or (match[1] == "basic" and not value.islower())
-        if issued and not is_placeholder(value):
+        is_generated = is_random(value) or (match[1] == "basic" and not value.islower())
+        if is_generated and not is_placeholder(value):
             yield Secret(match.start(2), match.end(2), "header")
 
 
 _COOKIE = re.compile(
     r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+"
 )
-_CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
+_COOKIE_VALUE = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 
-def find_cookies(text: str, lowered: str) -> Iterator[Secret]:
+def find_cookies(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the random values in a `Cookie` or `Set-Cookie` header."""
-    for line in _COOKIE.finditer(lowered):
-        for crumb in _CRUMB.finditer(text, line.start(), line.end()):
-            if is_random(crumb[1]):
-                yield Secret(crumb.start(1), crumb.end(1), "cookie")
+    for header_match in _COOKIE.finditer(lower_text):
+        for value_match in _COOKIE_VALUE.finditer(
+            text, header_match.start(), header_match.end()
+        ):
+            if is_random(value_match[1]):
+                yield Secret(value_match.start(1), value_match.end(1), "cookie")
 
 
 _CURL_USER = re.compile(
@@ -239,14 +244,16 @@ _CURL_USER = re.compile(
 )
 
 
-def find_curl_passwords(text: str, lowered: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
+def find_curl_passwords(text: str, lower_text: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
     """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
     for match in _CURL_USER.finditer(text):
-        group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
-        user = next(g for g in (1, 3, 5) if match[g] is not None)
+        password_group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)
+        user_group = next(g for g in (1, 3, 5) if match[g] is not None)
         if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
             continue
-        if len(match[group]) >= 3 and not is_placeholder(match[group]):
-            yield Secret(match.start(group), match.end(group), "curl")
-        elif not match[group] and is_random(match[user]):
-            yield Secret(match.start(user), match.end(user), "curl")
+        if len(match[password_group]) >= 3 and not is_placeholder(
+            match[password_group]
+        ):
+            yield Secret(match.start(password_group), match.end(password_group), "curl")
+        elif not match[password_group] and is_random(match[user_group]):
+            yield Secret(match.start(user_group), match.end(user_group), "curl")

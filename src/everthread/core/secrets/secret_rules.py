@@ -33,9 +33,9 @@ class Secret:
     kind: str
 
 
-def match_end(match: re.Match[str] | None, at: int) -> int:
-    """Return the end of a match that began at `at`; `at` itself if there is none."""
-    return match.end() if match else at
+def match_end(match: re.Match[str] | None, start: int) -> int:
+    """Return the end of a match that began at `start`; `start` itself if nothing matched."""
+    return match.end() if match else start
 
 
 class NameHint(IntEnum):
@@ -52,7 +52,7 @@ class NameHint(IntEnum):
 
 @dataclass(frozen=True)
 class CredentialForm:
-    """A credential with a form of its own. Its patterns are compiled when they are first needed: few ever are."""
+    """A credential with a form of its own. Its patterns are compiled on first use: few are ever used."""
 
     kind: str
     expression: str
@@ -67,16 +67,16 @@ class CredentialForm:
         return re.compile(self.expression, re.A)
 
     @cached_property
-    def before(self) -> re.Pattern[str]:
-        """Must match the text before it, read backwards."""
+    def before_pattern(self) -> re.Pattern[str]:
+        """Pattern that the reversed text before the credential must match."""
         return re.compile(self.before_expression, re.A)
 
-    def accepts(self, rest: str) -> bool:
+    def accepts(self, matched_text: str) -> bool:
         """Return whether the matched text looks as the form requires."""
         return self.looks == "any" or (
-            is_random(rest)
+            is_random(matched_text)
             if self.looks == "random"
-            else shannon_entropy(rest[:MAX_JUDGED_CHARS]) >= 2.0
+            else shannon_entropy(matched_text[:MAX_JUDGED_CHARS]) >= 2.0
         )
 
 
@@ -88,47 +88,52 @@ class Rules:
         data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
         self._read_forms(data)
         self._read_names(data["names"])
-        self.published = frozenset(data["published"])
+        self.published_key_hashes = frozenset(data["published"])
         providers = data["providers"]
         self._provider_names: list[str] = providers["names"]
-        self.uuids = frozenset(providers["uuid"])
-        self.digits: dict[str, int] = providers["digits"]
+        self.uuid_key_providers = frozenset(providers["uuid"])
+        self.key_digits_by_provider: dict[str, int] = providers["digits"]
         placeholders = data["placeholders"]
         parts = "|".join(map(re.escape, placeholders["parts"]))
-        self.placeholder = re.compile(parts, re.I)
+        self.placeholder_pattern = re.compile(parts, re.I)
         self.plain_words = frozenset(placeholders["words"])
         self.sentence_words = frozenset(placeholders["sentence"])
 
     @cached_property
-    def providers(self) -> re.Pattern[str]:
-        """The names of providers. Compiled when it is first needed: few texts have a value that could be a key."""
-        return re.compile(trie(self._provider_names))
+    def provider_pattern(self) -> re.Pattern[str]:
+        """Pattern of the providers' names. Compiled on first use: few texts have a value that could be a key."""
+        return re.compile(trie_pattern(self._provider_names))
 
     def _read_forms(self, data: Mapping[str, Any]) -> None:
         """Read the credentials with a form of their own."""
         forms = [
             (
                 start,
-                _form(row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"),
+                _make_form(
+                    row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"
+                ),
             )
             for row in data["token"]
             for start in row["starts"]
         ]
-        self.tokens = _group_by_head(forms)
+        self.forms_by_head = _group_by_head(forms)
         """The possible starts and forms by the head of a token, the shortest start first."""
-        self.heads = _head_pattern(self.tokens)
-        """Finds how any of the tokens may begin (group 1), which some character must precede."""
-        self.patterns = [
-            _form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
+        self.head_pattern = _head_pattern(self.forms_by_head)
+        """Match the head of any token (group 1) after a non-word character."""
+        self.literal_forms = [
+            _make_form(row, re.escape(row["has"]) + row["after"])
+            for row in data["pattern"]
         ]
         """Forms whose patterns begin with a literal."""
 
     def _read_names(self, names: Mapping[str, Sequence[str]]) -> None:
         """Read the names that announce a secret."""
-        self.foreign = dict.fromkeys(names["foreign"], NameHint.PASSWORD)
-        """Names in other languages, and their strength."""
-        self.foreign |= dict.fromkeys(names["foreign_secret"], NameHint.SECRET)
-        self.stems = (
+        self.hint_by_foreign_name = dict.fromkeys(names["foreign"], NameHint.PASSWORD)
+        """How strongly a name in another language suggests a secret."""
+        self.hint_by_foreign_name |= dict.fromkeys(
+            names["foreign_secret"], NameHint.SECRET
+        )
+        self.name_stems = (
             "key",
             "pass",
             "pwd",
@@ -136,16 +141,18 @@ class Rules:
             "token",
             "auth",
             "cred",
-            *filter(str.isascii, self.foreign),
+            *filter(str.isascii, self.hint_by_foreign_name),
         )
         """Parts of names that announce a secret, in lower case."""
-        self.foreign_stems = tuple(stem for stem in self.foreign if not stem.isascii())
+        self.foreign_stems = tuple(
+            stem for stem in self.hint_by_foreign_name if not stem.isascii()
+        )
         self.foreign_letters = frozenset(
             letter
             for stem in self.foreign_stems
             for letter in _first_non_ascii_letter(stem)
         )
-        """A letter of each of these that ASCII does not have, in both cases."""
+        """The first non-ASCII letter of each foreign stem, in both cases."""
 
         alternatives = {key: "|".join(words) for key, words in names.items()}
         trailing = rf"(?:_(?:\d+|{alternatives['trailing']}))*$"
@@ -185,7 +192,7 @@ def _first_non_ascii_letter(stem: str) -> str:
     return letter + letter.upper()
 
 
-MIN_TOKEN = 12
+MIN_TOKEN_CHARS = 12
 """Minimum length of a token, its prefix included."""
 
 
@@ -196,16 +203,17 @@ HEAD_CHARS = 3
 def _head_pattern(heads: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern for any of these heads (group 1) after a non-word character.
 
-    At least `MIN_TOKEN` characters of a token must be there. The pattern begins with a set of few characters, to which
-    a scan skips; the heads themselves are compared last, as few positions get that far.
+    At least `MIN_TOKEN_CHARS` characters of a token must follow. The cheap conditions come first; the heads themselves
+    are compared last, as few positions get that far.
     """
     part = r"[\w.~$/+=-]"
     return re.compile(
-        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN}}})({trie(heads)}))", re.A
+        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN_CHARS}}})({trie_pattern(heads)}))",
+        re.A,
     )
 
 
-def _form(row: dict[str, Any], pattern: str) -> CredentialForm:
+def _make_form(row: dict[str, Any], pattern: str) -> CredentialForm:
     return CredentialForm(
         row["kind"],
         pattern,
@@ -215,8 +223,8 @@ def _form(row: dict[str, Any], pattern: str) -> CredentialForm:
     )
 
 
-def trie(words: Iterable[str]) -> str:
-    """Return one pattern for many literals that looks at each character once, and takes the longest."""
+def trie_pattern(words: Iterable[str]) -> str:
+    """Return a pattern that matches the longest of many literals and looks at each character once."""
     tree: dict[str, Any] = {}
     for word in words:
         node = tree
@@ -239,7 +247,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @lru_cache(4096)
-def hint_of_name(name: str) -> NameHint:
+def find_name_hint(name: str) -> NameHint:
     """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
     words = "_".join(_WORD.findall(name)).lower()
     if rules().harmless_name.search(words):
@@ -262,20 +270,20 @@ _REFERENCE = re.compile(
     """,
     re.X | re.S | re.I,
 )
-_NO_LETTERS = re.compile(r"[^A-Za-z]+")
+_NON_LETTERS = re.compile(r"[^A-Za-z]+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _ID = re.compile(
     r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]"
 )
 _HASH = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-_MARKED = re.compile(r"[@!][A-Za-z_.-]+")
+_DECORATOR_OR_TAG = re.compile(r"[@!][A-Za-z_.-]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
-_MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
+_MIXED_CHARACTERS = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
 _LISTED_WORD = re.compile(r"[a-z]{3,10}")
-"""A word as lists for passphrases have it."""
-_BESIDE_FIGURES = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
-_STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
+"""A word as in word lists for passphrases."""
+_WORD_OR_NUMBER = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
+_STRONG_PASSWORD = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
 @lru_cache(1024)
@@ -286,26 +294,27 @@ def is_placeholder(value: str) -> bool:
         _REFERENCE.match(value) is not None
         or shannon_entropy(value) < 1.5
         or is_sequence(value)
-        or rules().placeholder.search(value) is not None
-        or _NO_LETTERS.sub("", value).lower() in rules().plain_words
+        or rules().placeholder_pattern.search(value) is not None
+        or _NON_LETTERS.sub("", value).lower() in rules().plain_words
     )
 
 
 def is_published(token: str) -> bool:
     """Return whether the key is a published example."""
     return (
-        sha256(token.encode("utf-8", "replace")).hexdigest()[:16] in rules().published
+        sha256(token.encode("utf-8", "replace")).hexdigest()[:16]
+        in rules().published_key_hashes
     )
 
 
-def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
-    """Return whether a value is a secret, given its name's strength. Unquoted values may be code."""
+def is_secret_value(value: str, hint: NameHint, *, is_quoted: bool) -> bool:
+    """Return whether a value is a secret, given the hint of its name. Unquoted values may be code."""
     value = value[:MAX_JUDGED_CHARS]
-    if level is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
+    if hint is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
         return False
-    if not quoted and _is_code(value):
+    if not is_quoted and _is_code(value):
         return False
-    if level is NameHint.KEY:
+    if hint is NameHint.KEY:
         part = max(ALPHANUMERIC.findall(value), key=len, default="")
         return (
             len(part) >= 20
@@ -313,12 +322,16 @@ def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
             and not _HASH.fullmatch(part)
             and not _ID.match(value)
         )
-    if level is NameHint.SECRET or is_random(value):
+    if hint is NameHint.SECRET or is_random(value):
         return is_random(value)
-    return len(value) >= 6 and value.isascii() and _STRONG.match(value) is not None
+    return (
+        len(value) >= 6
+        and value.isascii()
+        and _STRONG_PASSWORD.match(value) is not None
+    )
 
 
-def is_passphrase(value: str, level: NameHint) -> bool:
+def is_passphrase(value: str, hint: NameHint) -> bool:
     """Return whether quoted words after a password's name are a passphrase.
 
     They are if one of them mixes letters with digits or signs, or if four or more of them contain no word of ordinary
@@ -326,12 +339,12 @@ def is_passphrase(value: str, level: NameHint) -> bool:
     """
     words = value.split()
     if (
-        level is not NameHint.PASSWORD
+        hint is not NameHint.PASSWORD
         or not 2 <= len(words) <= 12
         or is_placeholder(value)
     ):
         return False
-    letters = [_NO_LETTERS.sub("", word).lower() for word in words]
+    letters = [_NON_LETTERS.sub("", word).lower() for word in words]
     if not rules().plain_words.isdisjoint(letters):
         return False
     unusual_words = [
@@ -340,13 +353,13 @@ def is_passphrase(value: str, level: NameHint) -> bool:
         if letters_of_word not in rules().sentence_words
     ]
     if any(
-        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED.match(word) is not None
+        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED_CHARACTERS.match(word) is not None
         for word in unusual_words
     ):
         return True
     if len(unusual_words) < len(words) or len(words) < 4:
         return False
-    form = _LISTED_WORD if all(letters) else _BESIDE_FIGURES
+    form = _LISTED_WORD if all(letters) else _WORD_OR_NUMBER
     return all(form.fullmatch(word) for word in words)
 
 
@@ -355,7 +368,7 @@ def _is_code(value: str) -> bool:
     if _DOTTED.fullmatch(value):
         part = max(value.split("."), key=len)
         return len(part) < 16 or not is_random(part)
-    return _MARKED.fullmatch(value) is not None
+    return _DECORATOR_OR_TAG.fullmatch(value) is not None
 
 
 def is_provider_key(value: str, provider: str) -> bool:
@@ -363,7 +376,7 @@ def is_provider_key(value: str, provider: str) -> bool:
     if is_placeholder(value) or _ID.match(value):
         return False
     if _UUID.fullmatch(value):
-        return provider in rules().uuids
+        return provider in rules().uuid_key_providers
     return is_random(value) or (
-        value.isdigit() and rules().digits.get(provider) == len(value)
+        value.isdigit() and rules().key_digits_by_provider.get(provider) == len(value)
     )

@@ -8,14 +8,14 @@ from itertools import zip_longest
 
 from everthread.core.randomness import shannon_entropy
 from everthread.core.secrets.secret_rules import (
-    MIN_TOKEN,
+    MIN_TOKEN_CHARS,
     Secret,
     is_published,
     match_end,
     rules,
 )
 
-_TOKEN_SIGNS = bytes(
+_TOKEN_BYTE_TABLE = bytes(
     code
     if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128)
     else ord(" ")
@@ -23,27 +23,27 @@ _TOKEN_SIGNS = bytes(
 )
 
 
-def find_tokens(plain: str) -> Iterator[Secret]:
-    """Tokens with the prefix and the form of a provider's tokens."""
-    # Each long run of signs that tokens have is looked at once: only a text with a token among them is read in order.
+def find_tokens(ascii_text: str) -> Iterator[Secret]:
+    """Yield tokens with the prefix and the form of a provider's tokens."""
+    # Look at each distinct long run of token characters once; read the text in order only if one holds a token.
     runs = {
         run
-        for run in plain.encode().translate(_TOKEN_SIGNS).split()
-        if len(run) >= MIN_TOKEN
+        for run in ascii_text.encode().translate(_TOKEN_BYTE_TABLE).split()
+        if len(run) >= MIN_TOKEN_CHARS
     }
     if any(_match_tokens(b" ".join(runs).decode())):
-        yield from _match_tokens(plain)
+        yield from _match_tokens(ascii_text)
 
 
 def _match_tokens(text: str) -> Iterator[Secret]:
     claimed_end = 0
-    for head in rules().heads.finditer(f" {text}"):
-        position = head.start(1) - 1
+    for head_match in rules().head_pattern.finditer(f" {text}"):
+        position = head_match.start(1) - 1
         if position < claimed_end:
             continue
         forms = [
             (start, form)
-            for start, form in rules().tokens[head[1]]
+            for start, form in rules().forms_by_head[head_match[1]]
             if text.startswith(start, position)
         ]
         for _, form in forms:
@@ -58,20 +58,20 @@ def _match_tokens(text: str) -> Iterator[Secret]:
                 yield Secret(match.start(), match.end(), form.kind)
 
 
-def find_patterns(plain: str) -> Iterator[Secret]:
-    """Secrets that are recognised by a literal in or around them, with which their pattern begins."""
-    for form in rules().patterns:
-        if form.literal not in plain:
+def find_patterns(ascii_text: str) -> Iterator[Secret]:
+    """Yield secrets that are recognised by a literal in or around them; their pattern begins with the literal."""
+    for form in rules().literal_forms:
+        if form.literal not in ascii_text:
             continue
-        for match in form.pattern.finditer(plain):
-            match_before = form.before.match(
-                plain[max(0, match.start() - 64) : match.start()][::-1]
+        for match in form.pattern.finditer(ascii_text):
+            match_before = form.before_pattern.match(
+                ascii_text[max(0, match.start() - 64) : match.start()][::-1]
             )
             if match_before:
                 group = form.pattern.groups
                 start = match.start(group) - match_before.end()
                 end = match.end(group)
-                if form.accepts(plain[start:end]):
+                if form.accepts(ascii_text[start:end]):
                     yield Secret(start, end, form.kind)
 
 
@@ -83,15 +83,15 @@ _KEY_LINES = re.compile(r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+")
 _BLANK = re.compile(r"(?:\s|\\[nr])*+")
 
 
-def find_private_keys(text: str, lowered: str) -> Iterator[Secret]:
-    """Find the text between the BEGIN and END lines; if END is cut off, as far as there are lines of key."""
-    edges = list(_KEY_EDGE.finditer(lowered))
-    for edge, following in zip_longest(edges, edges[1:]):
+def find_private_keys(text: str, lower_text: str) -> Iterator[Secret]:
+    """Yield the text between the BEGIN and END lines; if END is missing, the lines that look like a key."""
+    edges = list(_KEY_EDGE.finditer(lower_text))
+    for edge, next_edge in zip_longest(edges, edges[1:]):
         if edge[2]:
             start = match_end(_BLANK.match(text, edge.end()), edge.end())
             body = (
-                text[start : following.start()]
-                if following and not following[1]
+                text[start : next_edge.start()]
+                if next_edge and not next_edge[1]
                 else ""
             )
             words = body.split()

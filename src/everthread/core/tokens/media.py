@@ -169,7 +169,7 @@ def _estimate_seconds(payload: str) -> float:
     return _decoded_size(payload) / (rate or _SOUND_BYTES_PER_SECOND)
 
 
-def _count_by_area(edge: int, max_tokens: int) -> Callable[[Size, str], int]:
+def _make_area_rule(edge: int, max_tokens: int) -> Callable[[Size, str], int]:
     """Return Claude's rule: shrink to a maximum edge, then one token per 750 pixels up to a maximum."""
 
     def count_tokens(size: Size, _detail: str) -> int:
@@ -179,7 +179,7 @@ def _count_by_area(edge: int, max_tokens: int) -> Callable[[Size, str], int]:
     return count_tokens
 
 
-def _count_tiles(base: int, tile: int) -> Callable[[Size, str], int]:
+def _make_tile_rule(base: int, tile: int) -> Callable[[Size, str], int]:
     """Return OpenAI's older rule: fit into 2048 × 2048, the shorter side to 768, then count squares of 512."""
 
     def count_tokens(size: Size, detail: str) -> int:
@@ -194,8 +194,8 @@ def _count_tiles(base: int, tile: int) -> Callable[[Size, str], int]:
     return count_tokens
 
 
-def _count_patches(
-    factor: float, max_squares: int = 1536, **budgets: Bounds
+def _make_patch_rule(
+    factor: float, max_squares: int = 1536, **bounds_by_detail: Bounds
 ) -> Callable[[Size, str], int]:
     """Return OpenAI's newer rule: squares of 32 pixels times a factor, limited by the requested detail."""
 
@@ -207,7 +207,7 @@ def _count_patches(
     bounds: dict[str, Bounds] = {
         "auto": (2048, max_squares),
         "low": (512, max_squares),
-        **budgets,
+        **bounds_by_detail,
     }
     return count_tokens
 
@@ -242,24 +242,24 @@ def _find_rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
 
 # The first pattern found in the model's name decides.
 _IMAGE_RULES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
-    (NEWER_CLAUDE, _count_by_area(2576, 4784)),
-    (r"claude", _count_by_area(1568, 1600)),
+    (NEWER_CLAUDE, _make_area_rule(2576, 4784)),
+    (r"claude", _make_area_rule(1568, 1600)),
     (r"gemini|gemma", _count_gemini_tiles),
-    (r"gpt-4o-mini", _count_tiles(2833, 5667)),
-    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _count_patches(1.62)),
-    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _count_patches(2.46)),
-    (r"o4-mini", _count_patches(1.72)),
-    (r"gpt-5\.[23]|codex", _count_patches(1.2)),
-    (r"gpt-5\.4", _count_patches(1.2, 2500, original=(6000, 10_000))),
-    (r"gpt-5\.5", _count_patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
+    (r"gpt-4o-mini", _make_tile_rule(2833, 5667)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _make_patch_rule(1.62)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _make_patch_rule(2.46)),
+    (r"o4-mini", _make_patch_rule(1.72)),
+    (r"gpt-5\.[23]|codex", _make_patch_rule(1.2)),
+    (r"gpt-5\.4", _make_patch_rule(1.2, 2500, original=(6000, 10_000))),
+    (r"gpt-5\.5", _make_patch_rule(1.2, auto=(6000, 10_000), high=(2048, 2500))),
     (
         r"gpt-5\.[6-9]|gpt-[6-9]",
-        _count_patches(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
+        _make_patch_rule(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
     ),
-    (r"gpt-5", _count_tiles(70, 140)),
-    (r"(?<![a-z\d])o[1-9]", _count_tiles(75, 150)),
-    (r"computer-use", _count_tiles(65, 129)),
-    (r"", _count_tiles(85, 170)),
+    (r"gpt-5", _make_tile_rule(70, 140)),
+    (r"(?<![a-z\d])o[1-9]", _make_tile_rule(75, 150)),
+    (r"computer-use", _make_tile_rule(65, 129)),
+    (r"", _make_tile_rule(85, 170)),
 )
 _SOUND_RATES = ((r"gemini|gemma", 32), (r"", 10))
 _PAGE_RATES = ((r"claude", 3000), (r"gemini|gemma", 258), (r"", 1500))

@@ -15,30 +15,34 @@ from dataclasses import dataclass
 _PIECE_CHARS = 256
 
 
-def sample(text: str, size: int) -> str:
-    """Evenly spaced pieces of a longer text, together of that size."""
+def sample_text(text: str, size: int) -> str:
+    """Return evenly spaced pieces of a longer text, `size` characters in total."""
     count = size // _PIECE_CHARS
     starts = (len(text) * index // count for index in range(count))
     return "".join(text[start : start + _PIECE_CHARS] for start in starts)
 
 
-def foreign_letters(text: str) -> int:
+def count_foreign_letters(text: str) -> int:
     """Return how many letters of other scripts than Latin the text has: vocabularies differ most in these."""
     if text.isascii():
         return 0
     return len(
-        text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _NOT_FOREIGN)
+        text.encode("utf-16-le", "surrogatepass")[1::2].translate(
+            None, _OTHER_HIGH_BYTES
+        )
     )
 
 
-_FOREIGN = frozenset(
+_FOREIGN_HIGH_BYTES = frozenset(
     [*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)]
 )
-_NOT_FOREIGN = bytes(code for code in range(256) if code not in _FOREIGN)
-"""By the upper byte of a UTF-16 unit, which names the script a character belongs to."""
+_OTHER_HIGH_BYTES = bytes(
+    code for code in range(256) if code not in _FOREIGN_HIGH_BYTES
+)
+"""Upper bytes of UTF-16 units, which show the script of a character."""
 REFERENCE_VOCABULARY = "o200k_base"
 _CHUNK_CHARS = 32_768
-_SAMPLE_ABOVE = 1_000_000
+_MAX_COUNTED_CHARS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Tokenizer:
             # Empty lines count half: a run of line breaks is about one token.
             total += self.per_line * (text.count("\n") - text.count("\n\n"))
         if self.per_letter:
-            total += self.per_letter * foreign_letters(text)
+            total += self.per_letter * count_foreign_letters(text)
         return max(total, 0.0)
 
 
@@ -78,7 +82,7 @@ NEWER_CLAUDE = (
 # Claude before and after its change of tokenizer: the new one splits Latin words further and nothing else.
 _CLAUDE = Tokenizer(per_token=1.10, per_line=1.15, per_letter=0.25)
 _CLAUDE_NEW = Tokenizer(per_token=1.48, per_line=1.15)
-_UNKNOWN = Tokenizer(per_token=1.1)
+_UNKNOWN_MODEL = Tokenizer(per_token=1.1)
 
 _TOKENIZERS: tuple[tuple[str, Tokenizer], ...] = (
     (NEWER_CLAUDE, _CLAUDE_NEW),
@@ -118,7 +122,7 @@ def tokenizer_for(model: str | None) -> Tokenizer:
     name = bare_name(model)
     return next(
         (tokenizer for pattern, tokenizer in _TOKENIZERS if re.search(pattern, name)),
-        _UNKNOWN,
+        _UNKNOWN_MODEL,
     )
 
 
@@ -130,15 +134,17 @@ def load_tokenizer(model: str | None) -> None:
 def _count(text: str, vocabulary: str) -> float:
     encode = _encoder(vocabulary)
     if len(text) <= _CHUNK_CHARS:
-        return len(encode(_encodable(text)))
+        return len(encode(_replace_surrogates(text)))
     scale = 1.0
-    if len(text) > _SAMPLE_ABOVE:
-        scale = len(text) / _SAMPLE_ABOVE
-        text = sample(text, _SAMPLE_ABOVE)
-    return scale * sum(len(encode(_encodable(chunk))) for chunk in _chunks(text))
+    if len(text) > _MAX_COUNTED_CHARS:
+        scale = len(text) / _MAX_COUNTED_CHARS
+        text = sample_text(text, _MAX_COUNTED_CHARS)
+    return scale * sum(
+        len(encode(_replace_surrogates(chunk))) for chunk in _split_into_chunks(text)
+    )
 
 
-def _chunks(text: str) -> Iterator[str]:
+def _split_into_chunks(text: str) -> Iterator[str]:
     """Yield pieces of bounded length, cut after a nearby line break if there is one."""
     start = 0
     while start < len(text):
@@ -150,7 +156,7 @@ def _chunks(text: str) -> Iterator[str]:
         start = end
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return the text with lone surrogates replaced."""
     try:
         text.encode("utf-8")
@@ -161,6 +167,6 @@ def _encodable(text: str) -> str:
 
 @functools.cache
 def _encoder(vocabulary: str) -> Callable[[str], list[int]]:
-    from splintr import Tokenizer as Vocabulary  # noqa: PLC0415  loads megabytes; only for who counts exactly
+    from splintr import Tokenizer as Vocabulary  # noqa: PLC0415  loads megabytes; needed for exact counts only
 
     return Vocabulary.from_pretrained(vocabulary).encode_ordinary

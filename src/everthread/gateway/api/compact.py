@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from everthread.compaction.thread_facts import ThreadState, state_of
+from everthread.compaction.history.thread_facts import ThreadState, state_of
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact

@@ -14,7 +14,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
 from everthread.gateway.contracts import (
     Incoming,

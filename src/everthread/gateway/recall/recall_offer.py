@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.tools.conversation_tools import RECALL_SCHEMA, answer_recall
-from everthread.compaction.summary_message import reading_tools
+from everthread.compaction.summary.summary_message import reading_tools
 from everthread.core.messages import Call, Message, calls_of, tool_names
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact

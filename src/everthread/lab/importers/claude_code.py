@@ -137,8 +137,8 @@ class _Boundary:
     """A compaction whose new context is still being read."""
 
     value: Mapping[str, Any]
-    before: int
-    """Number of messages before it."""
+    message_count_before: int
+    """Number of messages before the compaction."""
     preserved: list[str]
     summary: str | None = None
     restored: list[str] = field(default_factory=list)
@@ -211,7 +211,7 @@ class _SessionReader:
         figures = object_in(boundary.value, "compactMetadata")
         self.compactions.append(
             ClientCompaction(
-                boundary.before,
+                boundary.message_count_before,
                 boundary.summary,
                 "\n".join([*boundary.preserved, *boundary.restored]),
                 timestamp=parse_time(boundary.value.get("timestamp")),

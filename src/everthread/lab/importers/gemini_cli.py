@@ -169,7 +169,7 @@ def read(lines: NumberedLines, source: str, warnings: list[str]) -> Log:
 
 
 def _list_records(value: Any) -> list[Mapping[str, Any]]:
-    """Return the messages of a person or of the model in a list."""
+    """Return the messages of the user and of the model in a list."""
     items = value if isinstance(value, list) else []
     return [
         record

@@ -45,7 +45,7 @@ class LoggedMessage:
 class ClientCompaction:
     """A compaction that the client made itself."""
 
-    before: int
+    next_entry_index: int
     """Index of the first entry after it."""
     summary: str | None
     """The summary in the log; None if it cannot be read, for example because it is encrypted."""
@@ -114,7 +114,7 @@ _MIN_MILLISECONDS = 1e11
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
-    """Return a text of a log; empty if there is none."""
+    """Return a text field of a log; empty if it is not a text."""
     text = value.get(key)
     return text if isinstance(text, str) else ""
 
@@ -197,7 +197,7 @@ def without_reasoning(messages: Iterable[Message]) -> list[Message]:
 
 
 def count_in(value: Mapping[str, Any], key: str) -> int | None:
-    """Return a count of a log; None if it is not a positive whole number."""
+    """Return a count that a log states; None if it is not a positive whole number."""
     number = value.get(key)
     return (
         number

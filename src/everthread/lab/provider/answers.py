@@ -37,7 +37,7 @@ from everthread.wire import openai_responses
 from everthread.wire.sse import SseEvent, encode_event
 
 SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "session_id")
-"""Headers by which clients name a session; the first that is there counts."""
+"""Headers in which clients name a session; the first one present is used."""
 
 
 @dataclass(slots=True)
@@ -225,9 +225,9 @@ _FRAME_EVENTS = (
     "response.in_progress",
 )
 _MIN_PIECE_CHARS = 24
-"""Characters of a piece of a stream, at least."""
+"""Minimum characters of a piece of a stream."""
 _MAX_PIECES = 40
-"""Pieces of one text."""
+"""Maximum pieces of one text."""
 
 
 def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
@@ -416,7 +416,7 @@ class ProviderLogic:
         )
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
-        """Return the next reply and its fault. A planned fault that leaves no answer uses none of the script's."""
+        """Return the next reply and its fault. A planned fault without an answer consumes no answer of the script."""
         fault = self._plan.next() if self._plan else None
         if fault and fault.kind not in ANSWERED_FAULTS:
             return UNFINISHED_ANSWER, fault

@@ -67,7 +67,7 @@ class Prompt:
     tokens: int
     """Tokens of the whole request, with those that open the reply."""
     has_explicit_cache: bool = False
-    """The request sets all breakpoints itself."""
+    """Whether the request sets all breakpoints itself."""
     lifetime: float = AUTOMATIC_CACHE_SECONDS
     """How long OpenAI keeps its prefixes, in seconds."""
 
@@ -417,7 +417,7 @@ MIN_CACHED_TOKENS = 1024
 CACHE_STEP_TOKENS = 128
 PREFIX_SECONDS = 600.0
 _PIECE_CHARS = 256
-"""Characters compared at once inside a block: two prompts may part in the middle of a message."""
+"""Characters compared at once inside a block: two prompts may start to differ in the middle of a message."""
 
 
 def find_prefix_seconds(model: str) -> float:

@@ -67,7 +67,7 @@ class Fault:
     retry_after: float | None = None
     """Seconds in the error's `retry-after` header."""
     message: str = ""
-    """Other words for the error."""
+    """Another text for the error."""
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_KINDS:
@@ -83,7 +83,7 @@ class FaultPlan:
     rates: Mapping[FaultKind, float]
     seed: int = 0
     seconds: float = 0.05
-    """For how long a fault of the plan hangs or delays."""
+    """Seconds that a fault of the plan hangs or delays."""
     _random: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ OverflowKind = Literal["prompt_too_long", "output_too_large", "cap_too_large"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as it goes to the client."""
+    """An error as the client receives it."""
 
     status: int
     body: dict[str, Any]

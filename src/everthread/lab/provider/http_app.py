@@ -48,7 +48,7 @@ Connections = dict[Any, asyncio.Transport]
 
 GEMINI_METHODS = ("generateContent", "streamGenerateContent")
 _MAX_BODY_BYTES = 1 << 30
-"""Largest compressed body, once decoded."""
+"""Maximum decoded size of a compressed body."""
 
 
 def track_connections(connections: Connections) -> type[H11Protocol]:
@@ -353,7 +353,7 @@ class Provider:
         return record
 
     def report(self, record: Record) -> None:
-        """Call the listener: the answer was sent."""
+        """Notify the listener that the answer was sent."""
         if self._listen:
             self._listen(record)
 

@@ -157,17 +157,17 @@ class ServedModel:
     dialect: str | None = None
     """Whose error bodies it answers with (a key of `DIALECTS`); None: those of the protocol's own provider."""
     max_output: int | None = None
-    """The most a request may ask for; None: whatever the window leaves."""
+    """Maximum output tokens that a request may ask for; None means all that the window leaves."""
     shows: WindowField | None = None
     """Whether, and where, `GET /v1/models` states the window."""
     cache_minimum: int | None = None
     """The shortest prefix that Claude's cache takes; None: as documented for the model's name."""
     errors_in_stream: bool = False
-    """A streamed request that does not fit gets its error in a stream with status 200."""
+    """Whether a streamed request that does not fit gets its error in a stream with status 200."""
     compacts: bool = True
     """Whether it answers `compaction_trigger` and `/v1/responses/compact` with an item or refuses them."""
     max_images: int | None = None
-    """The most images and documents a request may hold; None: any number."""
+    """Maximum images and documents in a request; None means any number."""
     tokenizer: str | None = None
     """Name of the model whose tokenizer counts its tokens; None: the one for its own name."""
 

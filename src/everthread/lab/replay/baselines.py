@@ -37,7 +37,7 @@ from everthread.lab.replay.result import PlayedCall, StrategyResult
 from everthread.testing import SteppedClock
 
 
-class PromptSizer:
+class PromptBlockReader:
     """Reads requests of any models into blocks; a message object is read once."""
 
     def __init__(self) -> None:
@@ -308,7 +308,7 @@ class ReplayInputs:
     started_at: float
     system: System
     tools: list[dict[str, Any]]
-    prompts: PromptSizer
+    prompts: PromptBlockReader
     step: Callable[[], None]
     recording: Recording | None = None
     """None if the log states no usage: then the cache is simulated by the clock."""

@@ -23,13 +23,13 @@ from everthread.lab.replay.result import Agreement, PlayedCall
 MAX_FIXED_TOKENS = 40_000
 """The largest share of the first prompt that is taken for system prompt and tools; the rest is earlier conversation."""
 MIN_SHARED_REST = 0.1
-"""A first prompt of which less than this was new continued a session: its cache is not that of the system prompt."""
+"""If less than this share of the first prompt was new, it continued a session: its cache is not the system prompt's."""
 LASTING_SHARE = 0.4
-"""Part of system prompt and tools that outlasts a change of the conversation, if the first call does not show it."""
+"""Share of system prompt and tools that stays cached when the conversation changes, unless the first call shows it."""
 MISSED_SHARE = 0.5
 """A call missed the cache if it read less than this share of the readable prompt."""
 PARTLY_MISSED_SHARE = 0.95
-"""A call missed an automatic cache in part if it read less than this part."""
+"""A call missed an automatic cache in part if it read less than this share of the readable prompt."""
 EARLIER_MESSAGE_TOKENS = 4_000
 """Size of each message that represents earlier conversation."""
 FILLER_START = "[Part of the prompt that the log does not hold.]"
@@ -140,7 +140,7 @@ def find_first_call_after(
         (
             number
             for number, call in enumerate(calls)
-            if call.entry >= compaction.before
+            if call.entry >= compaction.next_entry_index
         ),
         len(calls),
     )

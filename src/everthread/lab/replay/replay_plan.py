@@ -25,7 +25,7 @@ STEP_SECONDS = 15.0
 EXPIRED_PAUSE_FACTOR = 1.2
 """A pause after which the cache had expired is assumed to be this many times its lifetime."""
 MAX_WARM_PAUSE_FACTOR = 0.8
-"""A pause after which it had not is assumed to be at most this part of its lifetime."""
+"""A pause after which the cache had not expired is assumed to be at most this share of its lifetime."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def render_report(
     date: str = "",
     uncached: bool = False,
 ) -> str:
-    """Render one HTML page. `verdicts`: sentences for each replay. `uncached`: also the way without any caching."""
+    """Render one HTML page. `verdicts`: sentences for each replay. `uncached`: include the strategy without caching."""
     static = files("everthread.gateway.dashboard") / "static"
     return (
         _load_pages()

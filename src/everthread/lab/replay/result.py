@@ -66,7 +66,7 @@ class Agreement:
 
     @property
     def input_error(self) -> float | None:
-        """Return the same for the dollars of the prompts."""
+        """Return the share by which the predicted dollars of the prompts are too many or, if negative, too few."""
         if self.input_predicted is None or not self.input_recorded:
             return None
         return self.input_predicted / self.input_recorded - 1

@@ -13,7 +13,7 @@ from everthread.lab.importers.claude_code import (
     LARGE_CLAUDE_WINDOW,
 )
 from everthread.lab.importers.log import Log
-from everthread.lab.replay.baselines import PromptSizer, ReplayInputs
+from everthread.lab.replay.baselines import PromptBlockReader, ReplayInputs
 from everthread.lab.replay.recording import (
     add_hidden_reasoning,
     complete_prompt,
@@ -37,7 +37,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     step: Callable[[], None],
 ) -> ReplayInputs:
     """Prepare a replay of a log. `model` None: the log's, call by call, with the facts that its usage gives."""
-    prompts = PromptSizer()
+    prompts = PromptBlockReader()
     default_model = model or log.model or DEFAULT_MODEL
     calls = [
         _complete_call(call, model or call.model or default_model, prompts)
@@ -86,7 +86,9 @@ def _find_window(log: Log, model: str, largest: int) -> int:
     return size
 
 
-def _complete_call(call: PlannedCall, model: str, prompts: PromptSizer) -> PlannedCall:
+def _complete_call(
+    call: PlannedCall, model: str, prompts: PromptBlockReader
+) -> PlannedCall:
     """Return the call with its model, the tokens of its answer, and the reasoning that later prompts contain."""
     counter = prompts.counter(model)
     answer_tokens = counter.message(call.answer)

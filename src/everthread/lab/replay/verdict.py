@@ -13,7 +13,7 @@ from everthread.lab.replay.baselines import CACHED_STRATEGY, RECORDED_STRATEGY
 from everthread.lab.replay.result import Replay, StrategyResult
 
 MAX_PROMPT_ERROR = 0.25
-"""A prediction that is larger by more than this was not of the same prompts."""
+"""A prediction that is too large by more than this share was made for other prompts."""
 MIN_MISSED_SHARE = 0.5
 """A call that read less than this part of the previous prompt missed the cache."""
 

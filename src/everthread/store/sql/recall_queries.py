@@ -33,14 +33,14 @@ def recall_passages(
     within = SearchQuery(
         "", tenant=query.tenant, thread=query.thread, family=query.family
     )
-    scope = search_scope(tx, within) if question.sought else None
+    scope = search_scope(tx, within) if question.search_words else None
     if scope is None or query.limit <= 0:
         return []
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
         scope = replace(scope, names=scope.names[1:])
     counted_thread = None if query.family else query.thread
     words = look_up_words(
-        tx, scope, question.sought, counted_thread, by_role=query.as_page
+        tx, scope, question.search_words, counted_thread, by_role=query.as_page
     )
     ranking = rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, ranking, words, query)
@@ -244,7 +244,7 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
 
 def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
     """The words of a text, those of the question aside."""
-    forms = {form for word in words for form in word.sought.forms}
+    forms = {form for word in words for form in word.search_words.forms}
     return frozenset(_WORD.findall(text.casefold())) - forms
 
 
@@ -272,7 +272,7 @@ def _excerpt_span(
     if len(text) <= chars * 5 // 4:
         return 0, len(text)
     position = find_richest_position(
-        text, [word.sought.forms for word in words], chars * 3 // 4
+        text, [word.search_words.forms for word in words], chars * 3 // 4
     )
     start = sentence_start(text, max(0, min(position - chars // 4, len(text) - chars)))
     is_cut = len(text) - start > chars * 5 // 4

@@ -15,10 +15,10 @@ from everthread.core.search.relevance import (
     DAY_SCORE,
     NEIGHBOUR_SHARES,
     SPEAKER_BONUS,
+    borrow_words,
     closeness,
-    dilution,
+    length_penalty,
     rate_sittings,
-    share_words,
     weigh_question,
 )
 from everthread.core.search.terms import query_terms
@@ -154,18 +154,18 @@ def rank_by_words(
 def _find_pieces_of_day(
     pieces: Sequence[Piece | RoughPiece], question: Question
 ) -> set[int]:
-    if not question.spans:
+    if not question.date_spans:
         return set()
     return {
         piece.id
         for piece in pieces
-        if any(piece.created in span for span in question.spans)
+        if any(piece.created in span for span in question.date_spans)
     }
 
 
 def _find_named(speakers: Mapping[int, str], words: Sequence[RecallWord]) -> list[int]:
     """The pieces whose speakers the question names."""
-    question_words = {word.sought.forms[0] for word in words}
+    question_words = {word.search_words.forms[0] for word in words}
     return [
         piece
         for piece, speaker in speakers.items()
@@ -182,7 +182,13 @@ def _load_candidates(
 ) -> _Candidates:
     weighed_words = discount_parts(words)
     weights = weigh_pieces(weighed_words, ROUGH_CANDIDATES)
-    best = _vary_pieces(_leave_out_weak(weights), words, ROUGH_CANDIDATES)
+    # A piece said on a named day is good though it holds few of the words.
+    strong = (
+        _best_pieces(weights, len(weights))
+        if question.spans
+        else _leave_out_weak(weights)
+    )
+    best = _vary_pieces(strong, words, ROUGH_CANDIDATES)
     rare_ids: set[int] = set()
     phrase_lengths: dict[int, int] = {}
     of_users: list[int] = []
@@ -232,7 +238,7 @@ def _measure_closeness(
     for word in counted_words:
         # A piece said on a named day need not mention the day.
         holding_pieces = (
-            word.pieces if word.sought.is_counted else word.pieces.union(of_day)
+            word.pieces if word.search_words.is_counted else word.pieces.union(of_day)
         )
         for piece_id in holding_pieces & held_weights.keys():
             held_weights[piece_id] += word.weight
@@ -306,7 +312,7 @@ def _rarest_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
         for word in words
         if word.telling
         and 0 < len(word.pieces) <= MAX_RARE
-        and not word.sought.forms[0].isalpha()
+        and not word.search_words.forms[0].isalpha()
     ]
     return min(piece_sets, key=len, default=frozenset())
 
@@ -380,7 +386,7 @@ def _keep_best(
     ordered_pieces = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
     sittings = list(_number_conversations(ordered_pieces))
     own_scores = [
-        weights[piece.id] / dilution(piece.length) for piece in ordered_pieces
+        weights[piece.id] / length_penalty(piece.length) for piece in ordered_pieces
     ]
     rankings = [own_scores]
     if query.as_page:
@@ -475,7 +481,7 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
 
 def _score_words(piece: Piece, words: Sequence[RecallWord]) -> WordScores:
     """The score of each word in a piece. A piece that has only a phrase of the question counts a little."""
-    diluted = dilution(piece.length)
+    diluted = length_penalty(piece.length)
     scores = {
         number: word.weight / diluted
         for number, word in enumerate(words)
@@ -504,7 +510,7 @@ def _share_scores(
     """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
     text_scores = [_best_scores(text, word_scores) for text in texts]
-    neighbour_scores = share_words(text_scores, sittings)
+    neighbour_scores = borrow_words(text_scores, sittings)
     sitting_scores = rate_sittings(
         [_sum_scores(scores) for scores in text_scores], sittings
     )

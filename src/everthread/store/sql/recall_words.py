@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from everthread.core.search.query import SearchWord
-from everthread.core.search.relevance import is_telling, rarity
+from everthread.core.search.relevance import is_distinctive, rarity
 from everthread.core.search.terms import encode_term, query_terms
 from everthread.store.database import Tx, placeholders
 from everthread.store.index_pieces import filter_name
@@ -26,7 +26,7 @@ COMMON_COUNT = 64
 class RecallWord:
     """A word of the question, its weight, and the pieces that hold it."""
 
-    sought: SearchWord
+    search_words: SearchWord
     weight: float
     pieces: frozenset[int]
     telling: bool
@@ -57,7 +57,7 @@ def look_up_words(
         holding = len(newest_pieces)
         if thread is None and holding == MAX_POSTINGS:
             holding = _estimate_holding(newest_pieces, total)
-        word_is_telling = item.is_counted and is_telling(holding, total)
+        word_is_telling = item.is_counted and is_distinctive(holding, total)
         index_query = replace(
             index_query, names=(*index_query.names, (filter_name("role", "user"),))
         )
@@ -97,7 +97,7 @@ def _complete_postings(
         term
         for word in words
         if 0 < len(word.pieces) < MAX_POSTINGS
-        for term in _encode_forms(word.sought)
+        for term in _encode_forms(word.search_words)
     )
     more_pieces: dict[int, set[int]] = {id(word): set() for word in frequent_words}
 
@@ -105,7 +105,8 @@ def _complete_postings(
         required: Sequence[RecallWord], *others: tuple[str, ...]
     ) -> None:
         index_query = replace(
-            scope, one_of=(*(_encode_forms(word.sought) for word in required), *others)
+            scope,
+            one_of=(*(_encode_forms(word.search_words) for word in required), *others),
         )
         pieces = tx.match_ids(index_query, MAX_POSTINGS)
         for word in required:
@@ -127,10 +128,10 @@ def _complete_postings(
 
 def discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
     """Reduce an identifier's weight by that of its parts, which occur wherever it does."""
-    weights = {word.sought.forms[0]: word.weight for word in words}
+    weights = {word.search_words.forms[0]: word.weight for word in words}
     reduced = []
     for word in words:
-        name = word.sought.forms[0]
+        name = word.search_words.forms[0]
         parts = sum(
             weights.get(part, 0.0) for part in query_terms(name) if part != name
         )

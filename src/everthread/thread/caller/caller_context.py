@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary import Compaction
-from everthread.compaction.summary_message import tools_key
+from everthread.compaction.summary.summary_message import tools_key
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict

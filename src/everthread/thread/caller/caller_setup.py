@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.summary import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.types import Api
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message

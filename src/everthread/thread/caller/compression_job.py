@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.engine import ContextEngine
-from everthread.compaction.planning import CompactionInput, RefitInput
-from everthread.compaction.summary import Compaction, CompactionLevel
+from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (

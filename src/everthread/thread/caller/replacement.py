@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from everthread.compaction.summary_message import reading_tools
+from everthread.compaction.summary.summary_message import reading_tools
 from everthread.core.messages import Message, kind_of
 from everthread.core.outputs import OPENING_TAG, replace_reader_name
 from everthread.core.types import Api

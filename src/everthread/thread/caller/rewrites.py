@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget

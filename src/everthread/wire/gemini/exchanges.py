@@ -159,10 +159,7 @@ def decode_reply(
     `model` is the requested name.
     """
     if isinstance(body, list):
-        decoder = GeminiStreamDecoder(model=model)
-        for chunk in body:
-            decoder.feed(require_object(chunk, "a chunk of the reply"))
-        return decoder.reply()
+        return _decode_chunks(body, model)
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("candidates"):
         raise WireError(
@@ -213,6 +210,13 @@ def decode_reply(
         id=fields.get("responseId", ""),
         raw={**raw, **private_fields},
     )
+
+
+def _decode_chunks(chunks: list[Any], model: str | None) -> Reply:
+    decoder = GeminiStreamDecoder(model=model)
+    for chunk in chunks:
+        decoder.feed(require_object(chunk, "a chunk of the reply"))
+    return decoder.reply()
 
 
 def _decode_stop(

@@ -6,24 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from everthread.compaction.boundaries import Cut, Fit, Fitter, Room, sum_sizes
-from everthread.compaction.earlier_summary import Earlier
+from everthread.compaction.compaction_result import Compaction, CompactionLevel, Phase
+from everthread.compaction.cutting.boundaries import Cut, Fit, Fitter, Room, sum_sizes
+from everthread.compaction.cutting.permanent_messages import (
+    PermanentMessages,
+    find_permanent,
+)
+from everthread.compaction.cutting.pruning import Pruner, redact_message
 from everthread.compaction.engine import Services
-from everthread.compaction.history import (
+from everthread.compaction.history.compaction_history import (
     CompactionHistory,
     Memory,
     MessageFacts,
     redact_words,
 )
-from everthread.compaction.permanent_messages import PermanentMessages, find_permanent
-from everthread.compaction.planning import CompactionInput
-from everthread.compaction.pruning import Pruner, redact_message
-from everthread.compaction.summary import (
-    Compaction,
-    CompactionLevel,
-    Phase,
-)
-from everthread.compaction.user_quotes import (
+from everthread.compaction.planning_engine import CompactionInput
+from everthread.compaction.summary.earlier_summary import Earlier
+from everthread.compaction.summary.user_quotes import (
     UserMessage,
     entry_tokens,
     user_message,

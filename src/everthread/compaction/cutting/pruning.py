@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from everthread.compaction.history import CompactionHistory
-from everthread.compaction.tool_calls import (
+from everthread.compaction.history.compaction_history import CompactionHistory
+from everthread.compaction.history.tool_calls import (
     CUT_MARK,
     MAX_LINE_CHARS,
     PATCHED_FILE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.compaction.cut_plan import CutPlan
-from everthread.compaction.history import MessageFacts
-from everthread.compaction.summary import NONE
+from everthread.compaction.cutting.cut_plan import CutPlan
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.summary.sections import NONE
 from everthread.core.messages import (
     clip,
     one_line,

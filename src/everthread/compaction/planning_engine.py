@@ -15,17 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from everthread.compaction.drafts import ask_drafts
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.draft_requests import ask_drafts
 from everthread.compaction.engine import ContextEngine, Original, Services
+from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.summary import (
-    Compaction,
-    CompactionLevel,
+from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,
 )
-from everthread.compaction.thread_facts import ThreadState
 from everthread.core.messages import Messages
 from everthread.core.types import Node, System
 

@@ -13,10 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.names_in_use import NamesInUse
-from everthread.compaction.outcomes import count_tests, find_failure
-from everthread.compaction.tool_calls import (
+from everthread.compaction.history.compaction_history import MessageFacts, number_turns
+from everthread.compaction.history.tool_calls import (
     EDIT_MARK,
     RUNNING,
     STAGES,
@@ -27,6 +25,8 @@ from everthread.compaction.tool_calls import (
     is_test_command,
     read_edits,
 )
+from everthread.compaction.history.tool_outcomes import count_tests, find_failure
+from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.core.messages import Call, Messages, one_line, text_of
 from everthread.core.secrets.redaction import clip_words
 

@@ -16,7 +16,7 @@ from itertools import dropwhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from everthread.compaction.outcomes import (
+from everthread.compaction.history.tool_outcomes import (
     UnwrappedOutput,
     count_tests,
     error_line,

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from everthread.compaction.tool_calls import (
+from everthread.compaction.history.tool_calls import (
     MAX_LINE_CHARS,
     CallFacts,
     Effect,
     NamedFiles,
     named_files,
 )
-from everthread.compaction.user_quotes import UserMessage, entry_tokens, user_message
+from everthread.compaction.summary.user_quotes import (
+    UserMessage,
+    entry_tokens,
+    user_message,
+)
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
@@ -46,7 +50,7 @@ from everthread.wire.definitions import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal.steps import Step
-    from everthread.compaction.names_in_use import MessageNames
+    from everthread.compaction.names.names_in_use import MessageNames
 
 
 Output = tuple[str, bool]

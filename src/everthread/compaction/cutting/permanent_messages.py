@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from everthread.compaction.history import CompactionHistory, MessageFacts
+from everthread.compaction.history.compaction_history import (
+    CompactionHistory,
+    MessageFacts,
+)
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.transcript import Span
 from everthread.wire.definitions import (

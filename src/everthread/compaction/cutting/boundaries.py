@@ -11,17 +11,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.history import CompactionHistory
-from everthread.compaction.permanent_messages import PermanentMessages
-from everthread.compaction.pruning import Pruner, prune
-from everthread.compaction.shortening import (
+from everthread.compaction.compaction_result import CompactionLevel
+from everthread.compaction.cutting.permanent_messages import PermanentMessages
+from everthread.compaction.cutting.pruning import Pruner, prune
+from everthread.compaction.cutting.shortening import (
     MIN_RESULT_TOKENS,
     Shortened,
     cut_results,
     cut_text,
     equal_share,
 )
-from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.history.compaction_history import CompactionHistory
 from everthread.core.message_repair import STUB_RESULT
 from everthread.core.messages import (
     RESULT_BLOCKS,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from everthread.compaction.history.thread_facts import (
+    ThreadState,
+    error_key,
+)
+from everthread.compaction.history.tool_calls import Effect
 from everthread.compaction.journal.one_line_text import clip_line
 from everthread.compaction.journal.steps import MAX_COMMAND_CHARS
-from everthread.compaction.summary import (
+from everthread.compaction.summary.sections import (
     BLOCKED,
     FILES,
     PROGRESS,
@@ -14,12 +19,7 @@ from everthread.compaction.summary import (
     STATE,
     Sections,
 )
-from everthread.compaction.thread_facts import (
-    ThreadState,
-    error_key,
-)
-from everthread.compaction.tool_calls import Effect
-from everthread.compaction.user_quotes import Count, newest_lines
+from everthread.compaction.summary.user_quotes import Count, newest_lines
 from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import redact
 

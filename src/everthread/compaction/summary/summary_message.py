@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.engine import Services
-from everthread.compaction.names_in_use import read_shown
-from everthread.compaction.names_section import NamesSection
-from everthread.compaction.summary import Sections
-from everthread.compaction.user_quotes import Count
+from everthread.compaction.names.names_in_use import read_shown
+from everthread.compaction.names.names_section import NamesSection
+from everthread.compaction.summary.sections import Sections
+from everthread.compaction.summary.user_quotes import Count
 from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import (

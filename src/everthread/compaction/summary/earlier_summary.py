@@ -7,27 +7,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from everthread.compaction.history.thread_facts import (
+    CHANGED,
+    READ,
+    CommandState,
+    FileState,
+    OpenError,
+    ThreadState,
+)
 from everthread.compaction.journal.journal import (
     INTRO,
     Journal,
     background_entry,
     parse_journal,
 )
-from everthread.compaction.names_in_use import NamesInUse
-from everthread.compaction.names_section import is_names_line, parse_names
-from everthread.compaction.state_sections import (
-    BRANCH,
-    CHANGED_FILES,
-    DIRECTORY,
-    READ_FILES,
-    ROOT,
-    RUNNING,
-    TEST,
-    failure_key,
-    read_code,
-    read_list,
-)
-from everthread.compaction.summary import (
+from everthread.compaction.names.names_in_use import NamesInUse
+from everthread.compaction.names.names_section import is_names_line, parse_names
+from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
     FILES,
@@ -40,15 +36,19 @@ from everthread.compaction.summary import (
     parse_sections,
     without_node_lines,
 )
-from everthread.compaction.thread_facts import (
-    CHANGED,
-    READ,
-    CommandState,
-    FileState,
-    OpenError,
-    ThreadState,
+from everthread.compaction.summary.state_sections import (
+    BRANCH,
+    CHANGED_FILES,
+    DIRECTORY,
+    READ_FILES,
+    ROOT,
+    RUNNING,
+    TEST,
+    failure_key,
+    read_code,
+    read_list,
 )
-from everthread.compaction.user_quotes import (
+from everthread.compaction.summary.user_quotes import (
     UserMessage,
     parse_words,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.compaction.cut_plan import CutPlan
-from everthread.compaction.summary_message import text_file
+from everthread.compaction.cutting.cut_plan import CutPlan
+from everthread.compaction.summary.summary_message import text_file
 from everthread.core.message_repair import repair
 from everthread.core.messages import (
     SYSTEM_ROLES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everthread.compaction.summary import Compaction
+from everthread.compaction.compaction_result import Compaction
 from everthread.core.messages import Messages
 
 

@@ -15,15 +15,15 @@ from functools import lru_cache
 from operator import mul
 from typing import Any, NamedTuple
 
-from everthread.compaction.history import MessageFacts
-from everthread.compaction.name_shapes import (
+from everthread.compaction.history.compaction_history import MessageFacts
+from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.names.name_shapes import (
     file_name_of,
     is_file,
     is_path,
     is_short_lived,
     read_names,
 )
-from everthread.compaction.tool_calls import Effect
 from everthread.core.messages import (
     Message,
     calls_of,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from everthread.compaction.name_shapes import file_name_of, is_path, read_names
-from everthread.compaction.names_in_use import NamesInUse
+from everthread.compaction.names.name_shapes import file_name_of, is_path, read_names
+from everthread.compaction.names.names_in_use import NamesInUse
 
 Count = Callable[[str], int]
 

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.summary import (
-    NAMES,
-    TASK,
-    USER_WORDS,
+from everthread.compaction.summarizers.summarizer import (
     RefusedDraft,
-    Sections,
     Summarizer,
     SummaryDraft,
     SummaryRequest,
+)
+from everthread.compaction.summary.sections import (
+    NAMES,
+    TASK,
+    USER_WORDS,
+    Sections,
     parse_sections,
     section_name,
 )

@@ -1,0 +1,70 @@
+"""The result of a compaction: the new messages, the summary, and how they came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from everthread.compaction.summarizers.summarizer import Verification
+from everthread.core.messages import Message
+from everthread.core.types import Node
+
+
+class CompactionLevel(IntEnum):
+    """The strength of a compaction: after an overflow each attempt is stronger than the one before."""
+
+    NORMAL = 0
+    HALF_TAIL = 1
+    LATEST_GROUP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a compaction: tokens before and after, and a note."""
+
+    name: str
+    before: int
+    after: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The result of compacting a list of messages. `changed` is False when nothing could be made smaller."""
+
+    messages: list[Message]
+    summary: str
+    """The whole summary message's text; empty when nothing changed."""
+    tokens_before: int
+    tokens_after: int
+    covered: tuple[int, ...] = ()
+    """Indices of the input's messages that the summary covers."""
+    kept: tuple[int | None, ...] = ()
+    """The input index of each message of the result; None for a new one."""
+    changed: bool = True
+    reason: str = ""
+    """The reason why nothing changed, or the trigger of the compaction."""
+    author: str = ""
+    phases: tuple[Phase, ...] = ()
+    verification: Verification = field(default_factory=Verification)
+    to_store: tuple[Any, ...] = ()
+    """Outputs the result cites (`outputs.OutputToStore`): to be stored before the result is used."""
+    boundaries: tuple[str, ...] = ()
+    """The end of the head and the start of the tail, with reasons."""
+    steps: tuple[str, ...] = ()
+    """The reductions needed for the tail to fit."""
+    warnings: tuple[str, ...] = ()
+    system_note: str = ""
+    """A block to add to the system prompt at a thread's first compaction."""
+    usage: tuple[Mapping[str, Any], ...] = ()
+    duration: float = 0.0
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's state once this is committed."""
+    nodes: tuple[Node, ...] = ()
+    """Summaries of a graph that the result cites: stored with it, in one transaction."""
+
+    def __repr__(self) -> str:
+        figures = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        return f"<Compaction: {figures}{'' if self.changed else ', unchanged'}>"

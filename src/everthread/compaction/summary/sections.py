@@ -1,0 +1,173 @@
+"""The sections of a summary: their names, how they are written, and how they are read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from everthread.core.transcript import SUMMARY_END
+
+TemplateName = Literal["handoff", "classic"]
+NONE = "None."
+
+TASK = "Active Task"
+USER_WORDS = "What the User Said"
+GOAL = "Goal"
+RULES = "Constraints & Preferences"
+DONE = "Completed Actions"
+STATE = "Active State"
+PROGRESS = "In Progress"
+BLOCKED = "Blocked"
+DECISIONS = "Key Decisions"
+ANSWERED = "Resolved Questions"
+PENDING_ASKS = "Pending User Asks"
+FILES = "Relevant Files"
+NAMES = "Names in Use"
+REMAINING = "Remaining Work"
+CRITICAL = "Critical Context"
+
+HANDOFF = (
+    TASK,
+    USER_WORDS,
+    GOAL,
+    RULES,
+    DONE,
+    STATE,
+    PROGRESS,
+    BLOCKED,
+    DECISIONS,
+    ANSWERED,
+    PENDING_ASKS,
+    FILES,
+    NAMES,
+    REMAINING,
+    CRITICAL,
+)
+"""Every section a summary has, in order. The classic layout shows the same content under fewer headings."""
+
+CLASSIC = (
+    (USER_WORDS, (USER_WORDS,)),
+    (GOAL, (TASK, GOAL)),
+    (RULES, (RULES,)),
+    ("Progress", (DONE, STATE, PROGRESS, BLOCKED)),
+    (DECISIONS, (DECISIONS, ANSWERED)),
+    (FILES, (FILES, NAMES)),
+    ("Next Steps", (PENDING_ASKS, REMAINING)),
+    (CRITICAL, (CRITICAL,)),
+)
+_CLASSIC_NAMES = {
+    DONE: "Done",
+    PROGRESS: "In Progress",
+    BLOCKED: "Blocked",
+    STATE: "State",
+}
+_KNOWN = {name.casefold(): name for name in HANDOFF} | {
+    "done": DONE,
+    "state": STATE,
+    "progress": PROGRESS,
+    "next steps": REMAINING,
+    "constraints": RULES,
+}
+
+Sections = dict[str, str]
+"""Section name -> its text. If empty or missing, `None.` in a model's summary and left out of a journal."""
+
+
+def render_sections(
+    sections: Mapping[str, str],
+    *,
+    template: TemplateName = "handoff",
+    brief: bool = False,
+) -> str:
+    """Render the sections as Markdown, headings in English. `brief` leaves out empty ones."""
+    if template == "classic":
+        return _render_classic(sections, brief=brief)
+    blocks = []
+    for name in HANDOFF:
+        text = sections.get(name, "").strip()
+        if text or not (brief or name in (USER_WORDS, NAMES)):
+            blocks.append(f"## {name}\n{text or NONE}")
+    return "\n\n".join(blocks)
+
+
+def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
+    blocks = []
+    for heading, names in CLASSIC:
+        filled = [
+            (name, text) for name in names if (text := sections.get(name, "").strip())
+        ]
+        if heading == "Progress":
+            body = "\n\n".join(
+                f"### {_CLASSIC_NAMES[name]}\n{text}" for name, text in filled
+            )
+        else:
+            body = "\n\n".join(text for _, text in filled)
+        if body or not (brief or heading == USER_WORDS):
+            blocks.append(f"## {heading}\n{body or NONE}")
+    return "\n\n".join(blocks)
+
+
+_HEADING = re.compile(
+    r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$",
+    re.MULTILINE,
+)
+
+
+def section_name(line: str) -> str | None:
+    """Return the section that this heading line begins, or None."""
+    heading = _HEADING.match(line)
+    return _KNOWN.get(heading[1].strip().rstrip(":").casefold()) if heading else None
+
+
+def parse_sections(text: str) -> Sections:
+    """Parse the sections of a summary, in either layout. Unknown headings are part of the section around them."""
+    body, _, last_line = text.rstrip().rpartition("\n")
+    text = body if last_line.startswith(SUMMARY_END) else text
+    sections: Sections = {}
+    section: str | None = None
+    position = 0
+    for match in _HEADING.finditer(text):
+        name = _KNOWN.get(match[1].strip().rstrip(":").casefold())
+        if name is None:
+            continue
+        if section is not None:
+            _add(sections, section, text[position : match.start()])
+        section = name
+        position = match.end()
+    if section is not None:
+        _add(sections, section, text[position:])
+    return sections
+
+
+_NODE = re.compile(
+    r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
+)
+_END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
+
+
+def nodes_end(summary: str) -> int:
+    """Return the end of the graph's nodes in a summary, after the line that marks it; 0 if it has none.
+
+    They come before every section; similar lines further down are quoted words.
+    """
+    first_node = _NODE.search(summary)
+    heading = _HEADING.search(summary)
+    if first_node is None or (
+        heading is not None and heading.start() < first_node.start()
+    ):
+        return 0
+    end = _END_OF_NODES.search(summary)
+    return end.end() if end else len(summary)
+
+
+def without_node_lines(summary: str) -> str:
+    """Return the summary without the lines around the nodes of a graph: sections alone."""
+    end = nodes_end(summary)
+    return _NODE.sub("", summary[:end]) + summary[end:]
+
+
+def _add(sections: Sections, name: str, text: str) -> None:
+    text = text.strip()
+    if text and text.rstrip(".").casefold() not in ("none", "n/a", "(none)"):
+        sections[name] = f"{sections[name]}\n{text}" if name in sections else text
