@@ -185,7 +185,7 @@ def _load_candidates(
     # A piece said on a named day is good though it holds few of the words.
     strong = (
         _best_pieces(weights, len(weights))
-        if question.spans
+        if question.date_spans
         else _leave_out_weak(weights)
     )
     best = _vary_pieces(strong, words, ROUGH_CANDIDATES)
