@@ -78,47 +78,61 @@ def run() -> list[Row]:
     return rows
 
 
-def _config(upstream: str, store: str = "") -> str:
+def _config(upstream: str, store: str = "", mode: str = "managed") -> str:
     store_line = f"store: {{url: '{store}'}}\n" if store else ""
-    return f"{store_line}gateway: {{native: {{enabled: false}}, upstreams: [{{name: direct, url: '{upstream}'}}]}}\n"
+    upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
+    return (
+        f"{store_line}gateway: {{native: {{enabled: false}}, upstreams: {upstreams}}}\n"
+    )
 
 
 def _measure_workers(folder: Path) -> list[Row]:
-    """Return the requests a second of one and two workers on SQLite, in turns."""
-    rates: dict[int, list[float]] = {1: [], 2: []}
+    """Return the requests a second of one and two workers on SQLite, managed and off, in turns.
+
+    Off shows what the machine allows: its cores also serve the load and the upstream.
+    """
+    setups = list(itertools.product(("off", "managed"), (1, 2)))
+    rates: dict[tuple[str, int], list[float]] = {setup: [] for setup in setups}
     with ExitStack() as stack:
         upstream = stack.enter_context(serve_at_once())
         servers = {
-            count: stack.enter_context(
+            (mode, count): stack.enter_context(
                 serve_command(
-                    folder / f"workers-{count}",
-                    _config(upstream.url),
+                    folder / f"{mode}-{count}",
+                    _config(upstream.url, mode=mode),
                     "--workers",
                     str(count),
                 )
             )
-            for count in rates
+            for mode, count in setups
         }
         for number in range(ROUNDS):
-            for count, server in servers.items():
-                rates[count].append(_worker_rate(server, f"{count} {number}"))
+            for setup, server in servers.items():
+                rates[setup].append(_worker_rate(server, f"{setup} {number}"))
     rows = [
         Row(
-            f"requests a second, {count} worker{'s' if count > 1 else ''} on SQLite",
-            f"{min(worker_rates):,.0f}–{max(worker_rates):,.0f} / s",
+            f"requests a second, {count} worker{'s' if count > 1 else ''} on SQLite, {mode}",
+            f"{min(found):,.0f}–{max(found):,.0f} / s",
         )
-        for count, worker_rates in rates.items()
+        for (mode, count), found in rates.items()
     ]
-    times = statistics.median(
-        double_rate / single_rate
-        for single_rate, double_rate in zip(rates[1], rates[2], strict=True)
-    )
+    times = {
+        mode: statistics.median(
+            double_rate / single_rate
+            for single_rate, double_rate in zip(
+                rates[mode, 1], rates[mode, 2], strict=True
+            )
+        )
+        for mode in ("off", "managed")
+    }
+    name = f"two workers / one, {CONNECTIONS} connections from {describe_load()}"
+    rows.append(Row(f"  {name}, off", f"{times['off']:.2f} ×"))
     rows.append(
         Row(
-            f"  two workers / one, {CONNECTIONS} connections from {describe_load()}",
-            f"{times:.2f} ×",
+            f"  {name}, managed",
+            f"{times['managed']:.2f} ×",
             f"≥ {WORKERS_TIMES:g} ×",
-            times >= WORKERS_TIMES,
+            times["managed"] >= WORKERS_TIMES,
         )
     )
     return rows

@@ -96,9 +96,10 @@ async def acompress(
         else _configured_settings(config, model, template)
     )
     budget = settings.budget(window, fixed_tokens)
-    total_tokens = fixed_tokens + counter.messages(messages)
-    if total_tokens < budget.threshold and not (force or preview):
-        return _make_unchanged(messages, total_tokens, budget)
+    if not (force or preview):
+        total_tokens = fixed_tokens + counter.messages(messages)
+        if total_tokens < budget.threshold:
+            return _make_unchanged(messages, total_tokens, budget)
     summary_key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
     async with AsyncExitStack() as stack:

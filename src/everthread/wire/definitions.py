@@ -57,6 +57,8 @@ class PermanentPart:
 def find_permanent_parts(message: Message) -> list[PermanentPart]:
     """Return the parts of a message that are not conversation; for a tool result, the result itself."""
     role = message.get("role")
+    if role in ("user", "assistant") and _is_plain(message):
+        return []
     item = native_value(message, openai_responses.API)
     if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_ITEMS):
         keys = _loaded_tool_keys(message)
@@ -75,6 +77,11 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
         for position, part in enumerate(parts)
         if _is_permanent(role, part)
     ]
+
+
+def _is_plain(message: Message) -> bool:
+    """Return whether a message is text and calls alone, as in a list of chat messages."""
+    return "_native" not in message and not isinstance(message.get("content"), list)
 
 
 def loads_tools(message: Message) -> bool:

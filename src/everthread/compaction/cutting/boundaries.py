@@ -347,7 +347,7 @@ class Fitter:
             if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
                 break
             indices = range(piece.start, piece.end)
-            size = sum(self._size_in_tail(index) for index in indices)
+            size = sum(map(self._size_in_tail, indices)) if is_recent else 0
             is_recent = is_recent and tail.used + size <= room.tail // RECENT_SHARE
             if not is_recent:
                 size = sum(map(self._pruned_size, indices))

@@ -549,9 +549,11 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
 
     A run that names fewer files is another one. A folder that is not named may be any.
     """
+    if effect.kind != "ran":
+        return False
     command, _, folder = key.partition(_FOLDER_SEPARATOR)
     failed_command, _, failed_folder = failure.partition(_FOLDER_SEPARATOR)
-    if effect.kind != "ran" or (folder and failed_folder and folder != failed_folder):
+    if folder and failed_folder and folder != failed_folder:
         return False
     if _reaches_same_end(command, failed_command):
         return True

@@ -46,11 +46,27 @@ def read_names(text: str, *, is_line: bool = False) -> list[str]:
 
     `is_line`: it is a command or one word that was typed, so hyphens join names, not words of a sentence.
     """
-    if "\\" in text and ":\\" not in text:
-        text = _ESCAPE.sub(" ", text)
-    runs = dict.fromkeys(_RUN.findall(text))
+    runs = dict.fromkeys(_RUN.findall(_without_escapes(text)))
     names = map(_read_run_of_line, runs) if is_line else map(_read_run_of_text, runs)
     return list(dict.fromkeys(chain.from_iterable(names)))
+
+
+def read_names_by_line(text: str) -> set[str]:
+    """Return the names in a text, read as typed. Lines are remembered: most lines of a summary were in the last one."""
+    lines = _without_escapes(text).split("\n")
+    return set(chain.from_iterable(map(_read_typed_line, lines)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _read_typed_line(line: str) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(map(_read_run_of_line, _RUN.findall(line))))
+
+
+def _without_escapes(text: str) -> str:
+    """Return a text without escaped white space, unless it has a path of Windows."""
+    if "\\" in text and ":\\" not in text:
+        return _ESCAPE.sub(" ", text)
+    return text
 
 
 def is_path(name: str) -> bool:

@@ -10,7 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from everthread.compaction.names.name_shapes import file_name_of, is_path, read_names
+from everthread.compaction.names.name_shapes import (
+    file_name_of,
+    is_path,
+    read_names_by_line,
+)
 from everthread.compaction.names.names_in_use import NamesInUse
 
 Count = Callable[[str], int]
@@ -46,7 +50,7 @@ class NamesSection:
 
     def text(self, summary_text: str, shown_names: Set[str], count: Count) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
-        visible = shown_names | set(read_names(summary_text, is_line=True))
+        visible = shown_names | read_names_by_line(summary_text)
         listing = _Listing()
         remaining = self.room
         too_long = 0

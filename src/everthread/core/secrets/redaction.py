@@ -65,13 +65,14 @@ class LineRedactor:
         lines = text.split("\n")
         is_new = [line not in self._clean_lines for line in lines]
         is_next_new = [*is_new[1:], False]
-        if find_secrets(
-            "\n".join(
-                line
-                for line, *new in zip(lines, is_new, is_next_new, strict=True)
-                if any(new)
+        lines_to_read = [
+            line
+            for line, is_line_new, is_following_new in zip(
+                lines, is_new, is_next_new, strict=True
             )
-        ):
+            if is_line_new or is_following_new
+        ]
+        if find_secrets("\n".join(lines_to_read)):
             text = redact(text)
             lines = text.split("\n")
         self._clean_lines = frozenset(lines)

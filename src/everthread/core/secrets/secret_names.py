@@ -211,7 +211,10 @@ def _find_provider_names(ascii_text: str, lower_text: str) -> Iterator[re.Match[
     """Find provider names before a value that could be a key: such values are rare, names are many."""
     search_start = 0
     for value in _POSSIBLE_KEY.finditer(ascii_text):
-        yield from rules().provider_pattern.finditer(
-            lower_text, max(search_start, value.start() - 100), value.start()
-        )
+        start = max(search_start, value.start() - 100)
+        text_before = lower_text[start : value.start()]
+        if any(name in text_before for name in rules().provider_names):
+            yield from rules().provider_pattern.finditer(
+                lower_text, start, value.start()
+            )
         search_start = value.start()

@@ -90,7 +90,7 @@ class Rules:
         self._read_names(data["names"])
         self.published_key_hashes = frozenset(data["published"])
         providers = data["providers"]
-        self._provider_names: list[str] = providers["names"]
+        self.provider_names: list[str] = providers["names"]
         self.uuid_key_providers = frozenset(providers["uuid"])
         self.key_digits_by_provider: dict[str, int] = providers["digits"]
         placeholders = data["placeholders"]
@@ -101,8 +101,8 @@ class Rules:
 
     @cached_property
     def provider_pattern(self) -> re.Pattern[str]:
-        """Pattern of the providers' names. Compiled on first use: few texts have a value that could be a key."""
-        return re.compile(trie_pattern(self._provider_names))
+        """Pattern of the providers' names. Compiled on first use: few texts have one before a possible key."""
+        return re.compile(trie_pattern(self.provider_names))
 
     def _read_forms(self, data: Mapping[str, Any]) -> None:
         """Read the credentials with a form of their own."""
