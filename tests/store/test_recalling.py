@@ -7,7 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
+from everthread.store.sql import recall_words
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock
@@ -421,6 +424,20 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
         as_page=True,
     )
     assert any("not balanced" in passage.text for passage in await store.recall(query))
+
+
+async def test_a_word_in_nearly_every_text_of_a_large_store_says_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall_words, "MAX_POSTINGS", 10)
+    await new_thread(
+        store,
+        user_message("The zebra is striped."),
+        *(user_message(f"We deploy step {number}.") for number in range(60)),
+    )
+    best, *_ = await store.recall(RecallQuery("deploy the zebra", "default"))
+    assert "zebra" in best.text
+    assert best.closeness == 1.0, "deploy is in all other texts, more than are read"
 
 
 async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(

@@ -45,9 +45,11 @@ ROUGH_CANDIDATES = 600
 """How many pieces with the most words are compared by a few columns."""
 ROUGH_OF_USERS = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
-RECALL_CANDIDATES = 80
+RECALL_CANDIDATES = 40
 """How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
 come first by words and roles."""
+MIN_SHARE_OF_BEST = 0.2
+"""The least share of the best piece's weight that a piece compared with it must have: others never come first."""
 BEST_PLACES = 10
 """How many of the best candidates may hold less of the question than others must."""
 MIN_WEIGHT = 0.01
@@ -180,7 +182,13 @@ def _load_candidates(
 ) -> _Candidates:
     weighed_words = discount_parts(words)
     weights = weigh_pieces(weighed_words, ROUGH_CANDIDATES)
-    best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
+    # A piece said on a named day is good though it holds few of the words.
+    strong = (
+        _best_pieces(weights, len(weights))
+        if question.date_spans
+        else _leave_out_weak(weights)
+    )
+    best = _vary_pieces(strong, words, ROUGH_CANDIDATES)
     rare_ids: set[int] = set()
     phrase_lengths: dict[int, int] = {}
     of_users: list[int] = []
@@ -315,6 +323,13 @@ def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(newest_first, key=weights.__getitem__, reverse=True)[:most]
 
 
+def _leave_out_weak(weights: Mapping[int, float]) -> list[int]:
+    """The pieces with at least a share of the most weight, the best first."""
+    least = MIN_SHARE_OF_BEST * max(weights.values(), default=0.0)
+    strong = {piece: weight for piece, weight in weights.items() if weight >= least}
+    return _best_pieces(strong, len(strong))
+
+
 def _vary_pieces(
     ordered: Iterable[int], words: Sequence[RecallWord], most: int
 ) -> list[int]:
@@ -387,9 +402,7 @@ def _keep_best(
         for piece_id in _find_pieces_of_day(ordered_pieces, question):
             final_scores[piece_id] += DAY_SCORE
         kept_ids.update(
-            _vary_pieces(
-                _best_pieces(final_scores, len(final_scores)), words, RECALL_CANDIDATES
-            )
+            _vary_pieces(_leave_out_weak(final_scores), words, RECALL_CANDIDATES)
         )
     return [piece for piece in ordered_pieces if piece.id in kept_ids]
 

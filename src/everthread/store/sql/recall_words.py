@@ -53,8 +53,11 @@ def look_up_words(
     words = []
     for item in chosen_words:
         index_query = replace(scope, one_of=(_encode_forms(item),))
-        pieces = frozenset(tx.match_ids(index_query, MAX_POSTINGS))
-        word_is_telling = item.is_counted and is_distinctive(len(pieces), total)
+        newest_pieces = tx.match_ids(index_query, MAX_POSTINGS)
+        holding = len(newest_pieces)
+        if thread is None and holding == MAX_POSTINGS:
+            holding = _estimate_holding(newest_pieces, total)
+        word_is_telling = item.is_counted and is_distinctive(holding, total)
         index_query = replace(
             index_query, names=(*index_query.names, (filter_name("role", "user"),))
         )
@@ -62,8 +65,8 @@ def look_up_words(
         words.append(
             RecallWord(
                 item,
-                item.weight * rarity(len(pieces), total),
-                pieces,
+                item.weight * rarity(holding, total),
+                frozenset(newest_pieces),
                 word_is_telling,
                 of_users,
             )
@@ -74,6 +77,12 @@ def look_up_words(
         RecallWord(item, item.weight * max_rarity, frozenset(), item.is_counted)
         for item in absent_words
     ]
+
+
+def _estimate_holding(newest_pieces: Sequence[int], total: int) -> int:
+    """Return about how many of all pieces hold a word, given the newest that do: it is as frequent in older ones."""
+    span = total - min(newest_pieces) + 1
+    return max(len(newest_pieces), round(len(newest_pieces) * total / span))
 
 
 def _complete_postings(
