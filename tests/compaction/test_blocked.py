@@ -1,4 +1,4 @@
-"""What Blocked lists, and which run is the last test run."""
+"""The section Blocked, and the choice of the last test run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_run_that_failed_just_now_is_listed(
         ),
     ],
 )
-def test_help_texts_listings_and_reviews_are_no_problem(
+def test_help_texts_listings_and_reviews_are_not_problems(
     command: str, output: str
 ) -> None:
     assert blocked(turn("Go.", run(command, output))) == ""
@@ -122,7 +122,7 @@ def test_an_old_problem_is_listed_only_if_it_came_repeatedly() -> None:
     )
 
 
-def test_a_deliberate_failure_that_later_passed_is_no_problem() -> None:
+def test_a_deliberate_failure_that_later_passed_is_not_listed() -> None:
     """A mutation makes one test fail; the whole run passes after it was taken back, under another command."""
     mutation = run(
         "go test ./rates -run TestRates",
@@ -144,7 +144,7 @@ def test_a_deliberate_failure_that_later_passed_is_no_problem() -> None:
     )
 
 
-def test_a_call_that_the_agent_went_on_from_is_no_problem() -> None:
+def test_a_failed_call_that_the_agent_moved_on_from_is_not_listed() -> None:
     """A button of a page that is gone never passes; the agent clicked others since."""
 
     def click(ref: str, answer: str) -> list[Message]:
@@ -191,8 +191,8 @@ def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
     assert "2 failures" in blocked(failing)
 
 
-async def test_how_things_stand_counts_the_tail_too() -> None:
-    """The newest test run and a pass that answers an error stand in the tail."""
+async def test_the_state_counts_the_tail_too() -> None:
+    """The newest test run and a pass that resolves an error are in the tail."""
     talk = [
         user_message("Begin."),
         assistant_message("Yes."),

@@ -1,4 +1,4 @@
-"""Any history, any window from 2K up, any script, compacted one to twenty times: what holds every time."""
+"""Properties of any history, window from 2K up, and script, compacted one to twenty times."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ TRAPS = (
 
 @dataclass
 class Talk:
-    """A conversation that goes on, in one script or several, drawn from a seed."""
+    """A growing conversation in one script or several, drawn from a seed."""
 
     seed: int
     messages: list[Message] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    """What the user said, from the first message on."""
+    """The user's messages from the first one on."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311 - no secret
@@ -140,7 +140,7 @@ class Talk:
         self.messages.append({"role": "assistant", "content": self.words(60)})
 
     def grow(self, tokens: int) -> None:
-        """Go on until the next prompt has so many tokens, and ask once more."""
+        """Add turns until the next prompt has this many tokens, then ask once more."""
         while COUNTER.messages(self.messages) < tokens:
             self.speak()
             self.work()
@@ -172,7 +172,7 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
 
 
 def shown_words(result: list[Message]) -> list[UserMessage]:
-    """What the summary gives of the user's words."""
+    """Return the user's messages as the summary shows them."""
     return [
         said
         for message in result
@@ -195,7 +195,7 @@ def expect_result(messages: list[Message], result: Compaction, window: int) -> N
 
 
 def expect_words(talk: Talk, result: list[Message], window: int) -> None:
-    """The user's messages stand in order and unaltered; where there is no room for all, each one has its number."""
+    """Check that the user's messages are in order and unaltered; if there is no room, each one has its number."""
     entries = shown_words(result)
     numbers = [said.number for said in entries if not said.last]
     assert numbers == sorted(set(numbers)), "in order, each once"

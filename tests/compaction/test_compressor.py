@@ -1,4 +1,4 @@
-"""The compressor: what is kept, what is replaced, and the failures of others that must not happen here."""
+"""The compressor: kept and replaced messages, and known failures of other compressors."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class TestShape:
         for api in ("openai", "anthropic"):
             assert validate_messages(result.messages, api=api) == []
 
-    async def test_results_behind_a_summary_become_lines_where_all_of_it_fits_then(
+    async def test_results_after_a_summary_become_lines_if_everything_fits_then(
         self,
     ) -> None:
-        """A long turn of calls alone: nothing is left to summarise, and the summary stays as it was."""
+        """A long turn of calls alone: nothing is left to summarise, and the summary is unchanged."""
         first = await make_engine(64_000).compress(
             [*TIDY[:2], *tool_turns(0, 90), *TIDY[-1:]]
         )
@@ -178,7 +178,7 @@ class TestShape:
         assert result.messages == talk
         assert result.reason
 
-    async def test_the_first_compaction_adds_a_note_behind_the_system_text(
+    async def test_the_first_compaction_adds_a_note_to_the_system_text(
         self,
     ) -> None:
         system: Message = {"role": "system", "content": "You are careful."}
@@ -204,7 +204,7 @@ class TestShape:
         assert result.tokens_after < result.tokens_before
         assert result.steps
 
-    async def test_preview_announces_what_happens(self) -> None:
+    async def test_a_preview_equals_the_compaction(self) -> None:
         """Only a model's own words can differ from the journal's."""
         for window in (8_000, 32_000, 64_000):
             shown = await make_engine(window, JournalWriter(COUNTER)).compress(
@@ -234,7 +234,7 @@ class TestShape:
 
 
 class TestLatestRequest:
-    """The latest request ends up only in the summary, or a finished one is taken up again."""
+    """The latest request must not end up only in the summary; a finished one must not be resumed."""
 
     async def test_it_is_kept_word_for_word(self) -> None:
         result = await make_engine(32_000).compress(LONG)
@@ -268,7 +268,7 @@ class TestLatestRequest:
         assert latest_user_index(result.messages) == 0
         assert result.tokens_after <= Budget.for_window(32_000).compacted_limit
 
-    async def test_a_finished_request_is_no_active_task(self) -> None:
+    async def test_a_finished_request_is_not_an_active_task(self) -> None:
         talk = [
             *LONG,
             assistant_message("All tests pass now."),
@@ -383,7 +383,7 @@ class TestRoles:
             [{"role": "system", "content": "s"}, *tool_turns(0, 90)],
         ],
     )
-    async def test_the_summary_stands_beside_no_message_of_its_role(
+    async def test_the_summary_is_not_next_to_a_message_of_its_role(
         self, talk: list[Message]
     ) -> None:
         result = await make_engine(16_000).compress(talk)
@@ -480,7 +480,7 @@ class TestReports:
 
 
 class TestUserWords:
-    """What the user said is never summarised."""
+    """The user's messages are never summarised."""
 
     async def test_it_survives_any_number_of_compactions_word_for_word(self) -> None:
         said = "Never touch the migrations folder. Also, antworte auf Deutsch."
@@ -524,7 +524,7 @@ class TestUserWords:
         result = await make_engine(32_000).compress([*talk, user_message("Go on.")])
         assert [one.text for one in parse_words(sections(result)[USER_WORDS])] == said
 
-    async def test_a_later_rule_stands_behind_the_earlier_and_both_are_there(
+    async def test_a_later_rule_follows_the_earlier_one_and_both_stay(
         self,
     ) -> None:
         talk = [
@@ -568,7 +568,7 @@ class TestUserWords:
             )[0]
         )
 
-    async def test_what_has_no_room_is_shortened_and_says_so(self) -> None:
+    async def test_messages_without_room_are_shortened_and_marked(self) -> None:
         many = "\n".join(
             f"Never use the function number_{i} in any module of the project."
             for i in range(400)
@@ -590,7 +590,7 @@ class TestUserWords:
 
 
 class TestVerification:
-    async def test_what_no_source_says_is_marked_once(self) -> None:
+    async def test_unsupported_statements_are_marked_once(self) -> None:
         writer = ScriptedSummarizer(
             {
                 DONE: "1. READ src/module_3.py — ok\n2. WROTE src/invented/nowhere.py and src/invented/other.py",
@@ -605,7 +605,7 @@ class TestVerification:
         assert sections(result)[GOAL] == "Tidy things up.", "prose is never marked"
         assert result.verification.unverified == 2
 
-    async def test_what_it_lacks_is_added(self) -> None:
+    async def test_missing_facts_are_added(self) -> None:
         error = "Traceback (most recent call last):\nsqlalchemy.exc.OperationalError: no such table: invoices_2024"
         failing = call_with_result(
             800, "terminal", '{"command": "pytest tests/test_invoices.py"}', error

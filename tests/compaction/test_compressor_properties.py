@@ -1,4 +1,4 @@
-"""What holds for every history, window and number of compactions."""
+"""Properties of every history, window and number of compactions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compressor(window: int) -> ContextCompressor:
 
 
 async def expect_compaction(window: int, messages: list[Message]) -> list[Message]:
-    """Compact once and check every promise; the compacted messages."""
+    """Compact once, check every promise, and return the compacted messages."""
     before = copy.deepcopy(messages)
     result = await compressor(window).compress(messages)
     assert messages == before, "the input is never changed"
@@ -61,11 +61,11 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
             problem.rule for problem in validate_messages(result.messages, api=api)
         }
         given = {problem.rule for problem in validate_messages(messages, api=api)}
-        # Open calls at the end stay open, and where nothing is summarised a list begins as it did.
+        # Open calls at the end stay open; if nothing is summarised, the list keeps its beginning.
         assert problems <= {"missing-result", "foreign-block"} | (
             given if not result.covered else set()
         )
-    # Where only results shrink, they stay.
+    # If only results shrink, the messages stay.
     summaries = sum(map(is_summary, messages)) if not result.covered else 1
     assert sum(map(is_summary, result.messages)) == summaries
     old = latest_user_index(messages)
@@ -76,7 +76,7 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
     assert not find_secrets(result.summary)
     covered = set(result.covered)
     for group in find_call_groups(messages):
-        # The latest user message stays, also where the user spoke beside a tool's result.
+        # The latest user message stays, even if it is next to a tool's result.
         results = [index for index in group.result_indexes if index != old]
         together = {
             group.assistant_index in covered,

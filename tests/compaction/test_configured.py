@@ -1,4 +1,4 @@
-"""`compress` with a configuration: its engine compacts, its auxiliary model writes, and what is missing is said."""
+"""`compress` with a configuration: its engine, its auxiliary model, and errors about missing parts."""
 
 from __future__ import annotations
 

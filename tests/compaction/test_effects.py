@@ -1,4 +1,4 @@
-"""What a call did is read from its shape: what it changed, how it went, and what a later pass answers."""
+"""Effects of a call, read from its shape: changes, outcome, and the failures a later pass resolves."""
 
 from __future__ import annotations
 
@@ -182,9 +182,6 @@ def test_the_files_of_a_long_patch_are_known_after_it_was_cut() -> None:
     assert prune(slim, protect_from=len(slim)) == slim
 
 
-# --- what a pass answers ----------------------------------------------------------------------------------------------
-
-
 def run(command: str, output: str, key: str, **more: Any) -> list[Message]:
     return call("Bash", {"command": command, **more}, output, key=key)
 
@@ -203,7 +200,7 @@ def run(command: str, output: str, key: str, **more: Any) -> list[Message]:
         ("make all", "make docs", False),
     ],
 )
-def test_a_pass_answers_the_failure_of_the_same_run_only(
+def test_a_pass_resolves_only_the_failure_of_the_same_run(
     failing: str, passing: str, is_fixed: bool
 ) -> None:
     history = [
@@ -255,7 +252,7 @@ def test_a_pass_that_states_errors_is_none() -> None:
         ("make 2>&1 | tail -3", "done"),
     ],
 )
-def test_what_is_no_failure_behind_a_pipe(command: str, output: str) -> None:
+def test_output_behind_a_pipe_that_is_not_a_failure(command: str, output: str) -> None:
     assert not effect("Bash", output, command=command).failed
 
 
@@ -284,9 +281,7 @@ def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
         ),
     ],
 )
-def test_what_did_not_come_to_its_end_answers_nothing(
-    output: str, more: dict[str, Any]
-) -> None:
+def test_an_unfinished_run_resolves_nothing(output: str, more: dict[str, Any]) -> None:
     failure = [
         user("Go."),
         *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a"),
@@ -409,12 +404,7 @@ def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_i
     assert not state_of(history).errors
 
 
-# --- what stands where ------------------------------------------------------------------------------------------------
-
-
-def test_what_a_short_answer_or_an_object_calls_the_thing_that_was_made_is_told() -> (
-    None
-):
+def test_the_name_of_a_created_object_is_read_from_the_answer() -> None:
     assert effect(
         "Bash",
         "[main 1a2b3c4] Fix the port\n 2 files changed",
@@ -438,7 +428,7 @@ def test_edits_written_into_an_answer_are_changes() -> None:
     assert "changed src/pay.py" in journal.text()
 
 
-def test_a_process_that_goes_on_is_told_until_it_ends() -> None:
+def test_a_running_process_is_listed_until_it_ends() -> None:
     head = "Chunk ID: 7a1\nWall time: 1 seconds\nProcess running with session ID 31\nOutput:\nready"
     history = [
         user("Serve."),
@@ -461,7 +451,7 @@ def test_a_process_that_goes_on_is_told_until_it_ends() -> None:
     )
 
 
-def test_a_note_may_stand_in_a_message_of_its_own() -> None:
+def test_a_note_may_be_a_message_of_its_own() -> None:
     history = [
         user("Go."),
         says("The port is taken."),
@@ -475,7 +465,7 @@ def test_a_note_may_stand_in_a_message_of_its_own() -> None:
     assert journal.text().count("Done.") == 1
 
 
-def test_a_removed_file_is_no_changed_one() -> None:
+def test_a_removed_file_is_not_listed_as_changed() -> None:
     history = [
         user("Go."),
         *call("Write", {"file_path": "/r/a.json", "content": "{}"}, "ok", key="a"),
@@ -494,7 +484,7 @@ def test_a_to_do_list_is_told_with_the_state() -> None:
     assert state.todo_items("in_progress") == ["Write docs"]
 
 
-def test_a_file_that_is_checked_out_is_no_branch() -> None:
+def test_a_checked_out_file_is_not_a_branch() -> None:
     assert effect("Bash", "", command="git checkout src/a.ts").branch == ""
     assert (
         effect("Bash", "", command="git checkout feature/port").branch == "feature/port"

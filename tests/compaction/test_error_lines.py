@@ -99,7 +99,7 @@ def test_letters_that_change_length_in_lower_case() -> None:
         ),
     ],
 )
-def test_a_failed_call_tells_why_in_its_last_words(text: str, line: str) -> None:
+def test_the_last_line_of_a_failed_call_is_its_reason(text: str, line: str) -> None:
     assert error_lines(text, failed=True)[0] == line
     assert line not in error_lines(text)
 
@@ -115,7 +115,7 @@ def test_lines_that_say_nothing() -> None:
     assert not says_nothing("ValueError: x")
 
 
-def test_a_line_that_tells_of_no_failure_is_no_error() -> None:
+def test_a_line_without_a_failure_is_not_an_error() -> None:
     listing = "total 8\ndrwxrwxr-x 2 ann ann 4096 Nov 17 src\ndrwxrwxr-x 2 ann ann 4096 Nov 17 docs"
     advice = (
         "12 mods/funs, found no issues.\n\nUse `mix credo explain` to explain issues, "

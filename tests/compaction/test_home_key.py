@@ -1,4 +1,4 @@
-"""The tag of a summary in a bare list is made with the key of the home, where there is one."""
+"""The tag of a summary in a bare list uses the key of the home if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several compacted lists put together: what each of their summaries tells is told on, in order."""
+"""Joined compacted lists: the content of each summary is kept, in order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def numbers(text: str) -> list[int]:
     ]
 
 
-async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
+async def test_user_messages_of_two_summaries_stay_in_order() -> None:
     first = await compacted("red")
     second = await compacted("blue")
     joined = recognize_summaries([*first.messages, *second.messages])
@@ -118,7 +118,7 @@ async def test_later_ones_count_on_where_the_summary_stands_before_words() -> No
     assert list(said.values()) == sorted(said.values())
 
 
-async def test_the_same_summary_twice_is_told_once() -> None:
+async def test_a_repeated_summary_is_used_once() -> None:
     (one,) = [
         message for message in (await compacted("red")).messages if is_summary(message)
     ]
@@ -146,7 +146,7 @@ async def test_one_without_a_tag_becomes_background_beside_another() -> None:
         assert "Rule red." in parse_sections(made.summary)[USER_WORDS]
 
 
-async def test_a_model_is_told_what_both_say() -> None:
+async def test_a_model_gets_both_summaries() -> None:
     talks = [
         (
             await make_engine(

@@ -1,4 +1,4 @@
-"""The summary without a model tells the work turn by turn, and shortens the oldest first."""
+"""The journal, a summary without a model: an entry for each turn, the oldest shortened first."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ WORK: list[Message] = [
 ]
 
 
-def test_an_entry_a_turn_with_what_was_done_and_how_it_ended() -> None:
+def test_each_turn_has_an_entry_with_actions_and_outcome() -> None:
     journal, state = journal_of(WORK)
     first, second = journal.entries
     assert (
@@ -101,7 +101,7 @@ def test_an_entry_a_turn_with_what_was_done_and_how_it_ended() -> None:
     assert "14 messages" in journal.intro()
 
 
-def test_it_is_read_back_and_goes_on() -> None:
+def test_a_journal_is_read_back_and_extended() -> None:
     journal, state = journal_of(WORK)
     again = parse_journal(journal.text())
     assert again == journal
@@ -270,7 +270,7 @@ def test_outcomes_are_read_by_shape_and_headers_are_no_facts(
         assert header not in journal.text()
 
 
-def test_no_secret_and_no_sign_of_ours_is_in_it() -> None:
+def test_secrets_and_markers_are_removed() -> None:
     key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"
     journal, _ = journal_of(
         [
@@ -515,7 +515,7 @@ def _build_parts(count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("budget", range(250, 1_500, 50))
-def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(
+def test_the_last_turn_keeps_its_details_while_older_ones_can_be_shortened(
     budget: int,
 ) -> None:
     release = [
@@ -713,7 +713,7 @@ def test_an_entry_that_loses_its_steps_keeps_its_best_note() -> None:
     assert "The cause is in `table_0.py`" in oldest
 
 
-def test_errors_that_differ_only_in_time_stand_once() -> None:
+def test_errors_that_differ_only_in_time_are_listed_once() -> None:
     runs = [
         message
         for number, seconds in enumerate(("6.88", "6.84", "7.08"))
@@ -743,6 +743,6 @@ def test_errors_that_differ_only_in_time_stand_once() -> None:
         "rm -rf test-output",
     ],
 )
-def test_a_command_that_only_names_files_of_tests_is_no_test_run(command: str) -> None:
+def test_a_command_that_only_names_test_files_is_not_a_test_run(command: str) -> None:
     state = state_of([user("Go."), *call("bash", {"command": command}, "1 passed")])
     assert state.last_test() is None

@@ -1,4 +1,4 @@
-"""Names in Use: what the work typed stands in the summary, whoever wrote it, and stays over compactions."""
+"""Names in Use: names typed during the work are in every summary and survive compactions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def edit(number: int, path: str, new: str) -> list[Message]:
 
 
 def a_session() -> list[Message]:
-    """Much reading at the end, so that what was typed before is covered."""
+    """Return a session that ends with much reading, so that earlier messages are covered."""
     return [
         user_message("Begin with the parser."),
         assistant_message("Yes."),
@@ -94,7 +94,7 @@ def names_in(result: Compaction) -> str:
 
 @pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
 @pytest.mark.parametrize("summarizer", [None, ScriptedSummarizer()])
-async def test_every_engine_and_summariser_lists_what_the_work_typed(
+async def test_every_engine_and_summariser_lists_typed_names(
     make: MakeEngine, summarizer: ScriptedSummarizer | None
 ) -> None:
     result = await make(services(summarizer)).compress(a_session())
@@ -110,7 +110,7 @@ async def test_every_engine_and_summariser_lists_what_the_work_typed(
         assert name in context
 
 
-async def test_a_name_that_stands_elsewhere_in_the_context_is_not_listed() -> None:
+async def test_a_name_found_elsewhere_in_the_context_is_not_listed() -> None:
     result = await ContextCompressor(services()).compress(a_session())
     sections = parse_sections(result.summary)
     listed = set(read_names(sections.pop(NAMES)))
@@ -338,7 +338,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
     assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
 
 
-def test_files_stand_with_their_last_folder_and_are_read_back() -> None:
+def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
     paths = [
         "/r/app/src/shop/cart.py",
         "/r/app/src/shop/order.py",
@@ -396,7 +396,7 @@ def test_files_folders_and_hosts_are_read_from_commands(
     assert read_names(typed, is_line=True) == names
 
 
-def test_what_only_looks_like_a_name_is_none() -> None:
+def test_text_that_only_looks_like_a_name_is_not_listed() -> None:
     escaped = 'printed "{\\"a\\": \\"x\\tnewHeadCommit\\nlastTestRun\\"}"'
     assert set(read_names(escaped)) == {"newHeadCommit", "lastTestRun"}
     assert read_names("see types.go:74 and rewind.go") == ["types.go", "rewind.go"]

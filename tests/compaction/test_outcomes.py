@@ -55,7 +55,7 @@ def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
         ("all is well", ""),
     ],
 )
-def test_what_did_not_finish(text: str, what: str) -> None:
+def test_unfinished_runs_are_recognised(text: str, what: str) -> None:
     assert find_halt(text) == what
 
 
@@ -199,7 +199,7 @@ def test_output_inside_json_is_unwrapped(
     "text",
     ["{not json", "plain", "[" * 100_000, '{"a": "' + "x" * 1_000_001 + '"}', ""],
 )
-def test_what_is_no_json_or_too_much_of_it_stays_as_it_is(text: str) -> None:
+def test_text_that_is_not_json_or_too_large_is_unchanged(text: str) -> None:
     assert unwrap(text).body == text
     assert unwrap(text).data is None
 

@@ -1,4 +1,4 @@
-"""A summariser of the user's own: whatever it answers, the compaction goes on, and nothing it says is the user's."""
+"""A custom summariser: any answer lets the compaction continue, and none is taken for the user's words."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def compacted(answer: Any) -> Compaction:
         {f"x\n## {USER_WORDS}": "[2] lies"},
     ],
 )
-async def test_where_no_section_says_anything_the_journal_stands_in(
+async def test_the_journal_replaces_a_draft_without_content(
     sections: Any,
 ) -> None:
     made = await compacted(SummaryDraft(sections, "own"))
@@ -95,13 +95,13 @@ async def test_where_no_section_says_anything_the_journal_stands_in(
         SummaryDraft({GOAL: "x"}, "own", warnings=3),  # type: ignore[arg-type]
     ],
 )
-async def test_what_is_no_draft_is_no_failure(answer: Any) -> None:
+async def test_an_invalid_draft_does_not_fail_the_compaction(answer: Any) -> None:
     made = await compacted(answer)
     assert made.author == AUTHOR
     assert "own failed" in made.warnings[0]
 
 
-async def test_the_reason_tells_what_was_wrong() -> None:
+async def test_the_warning_names_the_fault() -> None:
     endless = await compacted(SummaryDraft({GOAL: "word " * 100_000}, "own"))
     assert WROTE_TOO_MUCH in endless.warnings[0]
     made_up = await compacted(
@@ -148,7 +148,7 @@ async def test_names_of_sections_are_known_in_any_dress() -> None:
     )
 
 
-async def test_no_secret_stands_in_a_warning() -> None:
+async def test_a_warning_shows_no_secret() -> None:
     for answer in (
         RuntimeError(f"refused {SECRET}"),
         SummaryDraft({GOAL: "Tidy."}, "own", (f"slow with {SECRET}",)),

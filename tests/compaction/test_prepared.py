@@ -33,7 +33,7 @@ LIMIT = Budget.for_window(32_000).compacted_limit
 
 
 async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
-    """Prepare a summary of the talk, use it after these messages; the result, both summaries, and its size."""
+    """Prepare a summary and use it after these messages; return the result, both summaries, and its size."""
     writer = ScriptedSummarizer({GOAL: "Tidy modules."})
     made = make_engine(32_000, writer)
     prepared = await made.compress(TALK)
@@ -51,7 +51,7 @@ async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
     return refitted.messages, prepared.summary, refitted.summary, refitted.tokens_after
 
 
-async def test_what_fits_is_appended() -> None:
+async def test_new_messages_that_fit_are_appended() -> None:
     since = [assistant_message("All tidy."), user_message("Thanks!")]
     messages, before, after, _ = await prepare(since)
     assert messages[-2:] == since

@@ -1,4 +1,4 @@
-"""Old output, arguments and images give way to a few words; nothing is lengthened, split, mutated or lost."""
+"""Pruning: old output, arguments and images become a few words; nothing is lengthened, split, mutated or lost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_short_result_stays() -> None:
     assert pruned[1] is messages[1]
 
 
-def test_where_nothing_can_be_said_that_is_said() -> None:
+def test_a_result_without_facts_gets_a_plain_placeholder() -> None:
     assert whole(result()) == [result(content=CLEARED)]
 
 
@@ -346,7 +346,7 @@ def test_odd_contents_do_no_harm() -> None:
 
 
 def check(messages: list[Message], pruned: list[Message], start: int, end: int) -> None:
-    """What holds for every pruning of every history."""
+    """Check the properties of every pruning of every history."""
     assert len(pruned) == len(messages)
     assert find_call_groups(pruned) == find_call_groups(messages)
     assert split_into_spans(pruned) == split_into_spans(messages)

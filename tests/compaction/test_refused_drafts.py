@@ -1,4 +1,4 @@
-"""A model whose summaries cannot be used is asked twice; then the journal stands in and the model rests."""
+"""A model whose summaries are unusable is asked twice; then the journal is used and the model pauses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INVENTED = render_sections(
 
 
 class World:
-    """A model behind a chain, and a clock."""
+    """A chain with one model, and a clock."""
 
     def __init__(self, *texts: str) -> None:
         self.now = 1_000.0

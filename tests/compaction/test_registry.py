@@ -1,4 +1,4 @@
-"""A name means one engine, from a place that can be told; what cannot be used says why."""
+"""The registry: one engine for each name, from a known place; unusable engines say why."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plugin(
 
 
 def package(site: Path, distribution: str, **engines: str) -> None:
-    """What pip leaves of an installed package: its metadata, with entry points."""
+    """Write the metadata of an installed package, with entry points."""
     info = site / f"{distribution}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(
@@ -169,7 +169,7 @@ class TestPlaces:
             "x" * 101,
         ],
     )
-    def test_names_nobody_may_register(self, name: str) -> None:
+    def test_reserved_names_cannot_be_registered(self, name: str) -> None:
         with pytest.raises(EngineError, match="cannot be registered"):
             register_context_engine(name, create)
 
@@ -190,7 +190,7 @@ class TestBuiltIns:
         assert engine.name == "compressor"
         assert engine.get_tool_schemas() == []
 
-    def test_nobody_takes_its_name(self, home: Path, site: Path) -> None:
+    def test_a_built_in_name_cannot_be_taken(self, home: Path, site: Path) -> None:
         for name in ("compressor", "lossless", "lcm"):
             plugin(home / registry.PLUGINS, name, "raise SystemExit('never run')")
         package(site, "impostor", compressor="installed_impostor:create")
@@ -204,7 +204,7 @@ class TestBuiltIns:
         ]
 
     @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
-    def test_a_reserved_name_is_no_plugin_even_while_nothing_has_it(
+    def test_a_reserved_name_is_refused_even_if_unused(
         self, home: Path, name: str
     ) -> None:
         plugin(home / registry.PLUGINS, name)
@@ -219,7 +219,7 @@ class TestBuiltIns:
 
 
 class TestFailures:
-    def test_an_unknown_name_tells_every_place(self, home: Path) -> None:
+    def test_an_unknown_name_lists_every_place(self, home: Path) -> None:
         with pytest.raises(EngineError) as caught:
             find_engine("absent", home=home)
         lines = str(caught.value).split("\n  ")
@@ -228,7 +228,7 @@ class TestFailures:
             assert line.startswith(str(place))
 
     @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".", "..", "a\0b", "~"])
-    def test_a_name_is_no_path(self, home: Path, name: str) -> None:
+    def test_a_path_is_not_a_name(self, home: Path, name: str) -> None:
         with pytest.raises(EngineError, match="is no name"):
             find_engine(name, home=home)
 
@@ -261,7 +261,7 @@ class TestFailures:
             ("import everthread.errors as e\nraise e.EngineError('mine')", "mine"),
         ],
     )
-    def test_what_cannot_be_used_says_why_and_is_not_replaced(
+    def test_an_unusable_engine_says_why_and_is_not_replaced(
         self, home: Path, site: Path, code: str, words: str
     ) -> None:
         place = plugin(home / registry.PLUGINS, "broken", code)
@@ -273,7 +273,7 @@ class TestFailures:
             assert words in str(caught.value)
             assert str(place) in str(caught.value)
 
-    def test_the_line_at_fault_is_told(self, home: Path) -> None:
+    def test_the_error_names_the_faulty_line(self, home: Path) -> None:
         place = plugin(home / registry.PLUGINS, "broken", "import os\n\n1 / 0\n")
         with pytest.raises(EngineError) as caught:
             create_engine("broken", services(), home=home)
@@ -305,7 +305,7 @@ class TestFailures:
             ({"engine__toml": "= 3"}, "cannot be read"),
         ],
     )
-    def test_a_wrong_description_is_told_in_the_list_and_when_used(
+    def test_a_wrong_description_is_reported_in_the_list_and_when_used(
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
         plugin(home / registry.PLUGINS, "mine", **files)
@@ -449,7 +449,7 @@ async def compacted(
 
 
 class TestExample:
-    """What the documentation shows is a sound engine."""
+    """The engine shown in the documentation works."""
 
     def test_the_documentation_links_to_it(self) -> None:
         root = Path(__file__).parents[2]
@@ -486,7 +486,7 @@ class TestExample:
         ) == [*range(len(messages))]
         assert f"\n{len(made.covered)} earlier messages" in made.summary
 
-    async def test_the_count_goes_on_through_compactions_and_processes(self) -> None:
+    async def test_the_count_continues_through_compactions_and_processes(self) -> None:
         messages = session()
         half = len(messages) // 2
         engine = create(services(), {"keep_turns": 2})

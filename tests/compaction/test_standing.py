@@ -27,7 +27,7 @@ COUNTER = TokenCounter("gpt-4o")
 async def compact(
     api: Api, values: list[Any], window: int = 16_000
 ) -> tuple[list[Any], str]:
-    """Compact what a client sends; return what goes upstream, and the summary."""
+    """Compact a client's request; return the request sent upstream, and the summary."""
     codec = CODECS[api]
     made = await make_engine(window, JournalWriter(COUNTER)).compress(
         codec.decode_messages(values)
@@ -252,7 +252,7 @@ class TestCodex:
         assert reasoning not in wire
 
     def test_a_search_whose_answer_was_lost_leaves_the_list(self) -> None:
-        """As a function it would be one that nobody offers."""
+        """As a function call it would name a function that is not offered."""
         codec = CODECS["openai_responses"]
         call, _ = codec.decode_messages(shape("codex")["input"][4:6])
         stub: Message = {

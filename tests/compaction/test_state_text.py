@@ -1,4 +1,4 @@
-"""How things stand, as a summary tells it, is read back: a list of messages has no other memory."""
+"""The state as written in a summary is read back: a bare list of messages has no other memory."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def told(state: ThreadState) -> dict[str, str]:
 
 
 @given(STATES)
-def test_what_is_told_is_read_back_and_told_again(state: ThreadState) -> None:
+def test_the_state_text_is_read_back_and_written_again(state: ThreadState) -> None:
     first = told(state)
     text = render({DONE: Journal().intro(), **first}, brief=True)
     assert told(read_state(parse_sections(text))) == first
 
 
-def test_names_are_read_back_as_they_were() -> None:
-    """Commas, backticks and the words behind a list are a name's own."""
+def test_names_are_read_back_unchanged() -> None:
+    """Commas, backticks and text after a list may be part of a name."""
     names = ["a, b.py", "`odd`.py", "this and 3 more", "src/plain name.py", "日本.py"]
     state = ThreadState(
         files={
@@ -131,7 +131,7 @@ def test_names_are_read_back_as_they_were() -> None:
     )
 
 
-def test_what_a_model_wrote_is_no_line_of_ours() -> None:
+def test_lines_written_by_a_model_are_not_state() -> None:
     sections = {
         DONE: "1. EDIT a.py — done",
         STATE: "- branch: main, I think",
@@ -166,9 +166,7 @@ def chat(start: int) -> list[Message]:
     ]
 
 
-async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand() -> (
-    None
-):
+async def test_a_list_compacted_repeatedly_keeps_the_state() -> None:
     failing = "Error: expected 3 got 4\nTests: 1 failed, 3 passed\nExit code: 1"
     long = "python -m checks " + " ".join(f"--option-{n}=value-{n}" for n in range(20))
     todos = '{"todos": [{"content": "write it", "status": "in_progress"}, {"content": "docs", "status": "pending"}]}'

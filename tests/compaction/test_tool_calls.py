@@ -1,4 +1,4 @@
-"""Any agent's calls are told in one line: tool, target, outcome, size."""
+"""Calls of any agent in one line: tool, target, outcome, size."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_short_line_keeps_size_and_outcome() -> None:
     assert outcome_of("shell", LOG, room=10) == "3000 lines output"
 
 
-def test_where_nothing_is_known_nothing_is_said() -> None:
+def test_unknown_facts_are_left_out() -> None:
     assert describe(None, "x" * 300) is None
     assert describe(Call("c1", "", "{}"), "x" * 300) is None
     assert describe(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
@@ -223,7 +223,7 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
     )
 
 
-def test_where_room_is_short_the_target_is_cut() -> None:
+def test_the_target_is_cut_if_room_is_short() -> None:
     line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line(
         "o" * 110
     )
@@ -267,7 +267,7 @@ KEYS = st.sampled_from(
 @given(
     NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans()
 )
-def test_any_call_is_told_in_one_short_line(
+def test_any_call_is_one_short_line(
     name: str, arguments: dict[str, Any], text: str, failed: bool
 ) -> None:
     made = Call("c", name, json.dumps(arguments))

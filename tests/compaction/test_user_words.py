@@ -1,4 +1,4 @@
-"""What the user said stands word for word, in order, under its number; where room is short, what says most stays."""
+"""The user's messages: verbatim, in order, numbered; if room is short, the most informative ones stay."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
     assert GAP in cut.text
 
 
-def test_a_message_said_again_stands_once_where_it_was_said_last() -> None:
+def test_a_repeated_message_is_kept_once_at_its_last_place() -> None:
     text = render_words(
         [
             UserMessage(1, "continue"),
@@ -132,13 +132,13 @@ def test_a_message_said_again_stands_once_where_it_was_said_last() -> None:
     assert [one.number for one in parse_words(text)] == [1, 3]
 
 
-def test_where_nothing_fits_one_line_says_so_and_the_numbers_go_on() -> None:
+def test_if_nothing_fits_one_line_says_so_and_the_numbers_continue() -> None:
     said = [UserMessage(number, f"word {number} " * 60) for number in range(2, 40)]
     (only,) = parse_words(render_words(said, 5, COUNT))
     assert (only.number, only.last, only.note) == (2, 39, "not shown")
 
 
-def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
+def test_in_a_small_room_informative_messages_stay_before_small_talk() -> None:
     talk = [
         UserMessage(
             number, f"Nice, thank you, go on with the next one please ({number})."
@@ -195,7 +195,7 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
     assert all(section.count(line) <= 1 for line in talk)
 
 
-def test_of_messages_that_say_as_much_the_newest_stay() -> None:
+def test_of_equally_informative_messages_the_newest_stay() -> None:
     said = [UserMessage(number, f"tiny {number}") for number in range(1, 3_000)]
     shown = [
         one.number for one in parse_words(render_words(said, 800, COUNT)) if one.text
@@ -246,7 +246,7 @@ def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words
             assert not one.text or any(pieces)
 
 
-def test_a_few_letters_at_the_end_do_not_stand_alone() -> None:
+def test_a_few_letters_at_the_end_are_not_left_alone() -> None:
     line = "Please go on with the next one then, like the others before."
     said = [UserMessage(n, f"{line}{' ok' * (n % 4)}") for n in range(1, 9)]
     said += (

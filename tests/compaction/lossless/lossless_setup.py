@@ -1,4 +1,4 @@
-"""An engine over test doubles, a long talk for it, and what its summaries say."""
+"""A lossless engine over test doubles, a long history for it, and a view of its summaries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_lossless_engine(
 def extend_history(
     talk: list[Message], turn: int, *, window: int = WINDOW
 ) -> tuple[list[Message], int]:
-    """The talk, gone on until it is time to compact; and its number of turns."""
+    """Extend the history until it is time to compact; return it and its number of turns."""
     talk = list(talk)
     while COUNTER.messages(talk) < Budget.for_window(window).threshold:
         turn += 1
@@ -61,7 +61,7 @@ def extend_history(
 async def compact_repeatedly(
     rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any
 ) -> list[Compaction]:
-    """Compactions of one talk, each of what the one before left and what was said since."""
+    """Compact one history repeatedly: each time the last result and new turns."""
     made = make_lossless_engine(window=window, **options)
     talk, turn = extend_history(
         [user_message("Turn 1: begin."), assistant_message("I have begun.")],

@@ -1,4 +1,4 @@
-"""The graph in the context: what is covered, in how much room, and what stays as it was. No store, no model."""
+"""The graph of nodes in the context: coverage, size, and unchanged parts. No store, no model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_the_nodes_in_view_cover_all_turns_in_order(
         assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 
 
-async def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(
+async def test_a_node_is_smaller_than_its_sources_and_names_them(
     done: list[Compaction],
 ) -> None:
     known = {node.id: node for result in done for node in result.nodes}
@@ -99,13 +99,13 @@ async def test_every_message_is_covered_once(done: list[Compaction]) -> None:
     )
 
 
-async def test_nodes_grow_with_what_is_new(done: list[Compaction]) -> None:
+async def test_nodes_grow_with_new_messages(done: list[Compaction]) -> None:
     counts = [len(result.nodes) for result in done]
     assert sum(counts[ROUNDS // 2 :]) <= 1.25 * sum(counts[: ROUNDS // 2])
     assert max(node.level for result in done for node in result.nodes) <= 8
 
 
-async def test_what_stays_keeps_its_bytes(done: list[Compaction]) -> None:
+async def test_kept_messages_keep_their_bytes(done: list[Compaction]) -> None:
     kept = 0
     for before, after in pairwise(done):
         old = {part.node.id: part.text for part in visible_nodes(before)}
@@ -125,7 +125,7 @@ async def test_the_context_is_the_engines_memory(done: list[Compaction]) -> None
     assert len(str(make_lossless_engine().dump_state())) < 300
 
 
-async def test_the_input_is_left_alone_and_the_result_is_always_the_same() -> None:
+async def test_the_input_is_unchanged_and_the_result_deterministic() -> None:
     talk, _ = extend_history([user_message("Turn 1: begin.")], 1)
     before = copy.deepcopy(talk)
     first = await make_lossless_engine().compress(talk)

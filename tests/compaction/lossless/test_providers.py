@@ -1,4 +1,4 @@
-"""A lossless conversation over the three protocols, its nodes written by a model: what it gets is valid and clear."""
+"""A lossless conversation over the three protocols, its nodes written by a model: every request is valid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def says(request: Request) -> Any:
-    """Every fourth turn it looks something up first."""
+    """Answer; look something up first in every fourth turn."""
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
     if found and int(found[1]) % 4 == 3:
@@ -76,14 +76,16 @@ async def turn(talk: Conversation, number: int) -> None:
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-async def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
+async def test_requests_are_valid_and_name_their_nodes(
+    tmp_path: Path, api: Api
+) -> None:
     async with open_http_setup(
         tmp_path, [served_model(NAMES[api], 8_000)], answer_script(says, writes)
     ) as setup:
         talk = await setup.open(NAMES[api], api=api, extra=EXTRA)
         await add_pin(setup.store, talk.id, "The release is named Osprey.")
         for number in range(TURNS):
-            if number == TURNS // 2:  # another process goes on
+            if number == TURNS // 2:  # another process continues
                 await talk.close()
                 talk = await setup.open(
                     NAMES[api], api=api, extra=EXTRA, resume=talk.id

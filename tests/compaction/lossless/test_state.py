@@ -1,4 +1,4 @@
-"""How things stand, behind the nodes: files, the to-do list, what failed; and entries of a turn that leaves share."""
+"""The state after the nodes (files, to-do list, failures), and turns that several leaves share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FIX = run(9_005, "npm test", "4 passed")
 
 
 def some_work() -> list[Message]:
-    """A file is changed, a list of things to do is made, a branch is left with a failing test."""
+    """Change a file, make a to-do list, and leave a branch with a failing test."""
     todo = [
         {"content": "write it down", "status": "in_progress"},
         {"content": "tell Ann", "status": "pending"},
@@ -80,7 +80,7 @@ def some_work() -> list[Message]:
 
 
 def read_sections(summary: str) -> Sections:
-    """The sections behind the nodes."""
+    """Return the sections after the nodes."""
     return parse_sections(summary.partition("\n[end of nodes]\n")[2])
 
 
@@ -92,7 +92,7 @@ def expect_work(sections: Sections) -> None:
     )
 
 
-async def test_the_summary_says_how_things_stand() -> None:
+async def test_the_summary_has_the_state() -> None:
     talk, _ = extend_history(some_work(), 2)
     sections = read_sections((await make_lossless_engine().compress(talk)).summary)
     expect_work(sections)
@@ -107,7 +107,7 @@ async def test_the_summary_says_how_things_stand() -> None:
     )
 
 
-async def test_a_model_writes_the_nodes_and_the_engine_how_things_stand() -> None:
+async def test_a_model_writes_the_nodes_and_the_engine_the_state() -> None:
     talk, _ = extend_history(some_work(), 2)
     writer = ScriptedSummarizer(
         lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
@@ -180,7 +180,7 @@ async def test_an_error_that_was_looked_up_is_not_open() -> None:
 
 
 async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
-    """Compactions with a new engine for each: of bare lists, or with the state of the engine before as JSON."""
+    """Compact with a new engine each time: bare lists, or with the previous engine's state as JSON."""
     made = make_lossless_engine()
     done = []
     talk, turn = extend_history(some_work(), 2)
@@ -198,9 +198,7 @@ async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     return done
 
 
-async def test_the_state_goes_on_through_a_chain_of_bare_lists_and_through_restarts() -> (
-    None
-):
+async def test_the_state_survives_bare_lists_and_restarts() -> None:
     for result in await bare_chain(3, carried=False):
         expect_work(read_sections(result.summary))
     for result in await bare_chain(3, carried=True):

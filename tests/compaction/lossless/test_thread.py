@@ -134,7 +134,7 @@ async def _branched(talk: Conversation, setup: ConversationSetup) -> None:
     await branch.close()
 
 
-async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(
+async def test_of_two_concurrent_compactions_only_one_keeps_its_nodes(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as setup:
@@ -154,7 +154,7 @@ async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(
 async def wronged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[tuple[str, dict[str, Any], str]]:
-    """What hostile arguments are answered with."""
+    """Return the answers to hostile arguments."""
     tries: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
         ("lcm_grep", {"pattern": ["a"]}),

@@ -1,4 +1,4 @@
-"""Who writes a node: a model, once more more briefly, else the transcript; and what is written again later."""
+"""Writing a node: by a model, again more briefly, else from the transcript; and rewriting it later."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_model_writes_and_is_named() -> None:
     assert "Written about" in result.summary
 
 
-async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> (
+async def test_a_long_node_is_asked_for_again_and_then_taken_from_the_transcript() -> (
     None
 ):
     writer = ScriptedSummarizer(wordy)
@@ -89,7 +89,7 @@ async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_th
     assert any("asked to be brief" in warning for warning in result.warnings)
 
 
-async def test_nobody_can_write() -> None:
+async def test_without_a_model_the_transcript_is_used() -> None:
     result = await LosslessEngine(
         make_services(ScriptedSummarizer(fails="no route"))
     ).compress(talk())

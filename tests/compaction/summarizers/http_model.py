@@ -1,4 +1,4 @@
-"""A model behind real HTTP: the official SDK against the recording server."""
+"""A model over real HTTP: the official SDK against the recording server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HttpModel:
 async def serve_model(
     *replies: Scripted, window: int = 128_000, name: str = "gpt-4o"
 ) -> AsyncIterator[tuple[HttpModel, RecordingServer]]:
-    """A model that gets these replies, one by one, and the record of what it was sent."""
+    """Yield a model that gets these replies in turn, and the record of its requests."""
     with recording_server(replies) as server:
         async with client_for(server.url) as client:
             yield HttpModel(client, name, window), server
@@ -48,7 +48,7 @@ def client_for(url: str, *, timeout: float = 30.0) -> AsyncOpenAI:
 def completion_reply(
     text: str | None, *, stop: str = "stop", **message: Any
 ) -> Scripted:
-    """A chat completion that says this."""
+    """Return a chat completion with this text."""
     return json_reply(
         {
             "id": "chatcmpl-1",
@@ -68,12 +68,12 @@ def completion_reply(
 
 
 def error_reply(status: int, message: str, **error: Any) -> Scripted:
-    """An error as OpenAI words it."""
+    """Return an error in OpenAI's form."""
     return json_reply(
         {"error": {"message": message, "type": "error", **error}}, status=status
     )
 
 
 def prompts_sent(server: RecordingServer) -> list[str]:
-    """The user message of every request the server got."""
+    """Return the user message of every request."""
     return [str(request.body["messages"][-1]["content"]) for request in server.requests]

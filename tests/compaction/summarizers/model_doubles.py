@@ -28,7 +28,7 @@ def make_message(role: str, text: str) -> Message:
 
 
 def make_history(turns: int = 12, *, words: int = 60) -> list[Message]:
-    """A chat of this many exchanges, each with something of its own in it."""
+    """Return a chat of this many exchanges, each with a unique text."""
     filler = " ".join(
         ["The parser reads tokens and keeps the position of each."] * (words // 10)
     )
@@ -51,7 +51,7 @@ def summary_request(
 
 @dataclass
 class FunctionModel:
-    """Answers each request with what `answer` makes of it; remembers the requests."""
+    """A model that answers each request by the function `answer`, and records the requests."""
 
     answer: Callable[[Request], Awaitable[Reply]]
     name: str = "gpt-4o"
@@ -64,7 +64,7 @@ class FunctionModel:
 
 
 def model_that_says(*texts: str, **options: Any) -> FunctionModel:
-    """Says these texts in turn; the last one for ever."""
+    """Return a model that answers with these texts in turn; the last one repeats."""
     left = list(texts)
 
     async def answer(_request: Request) -> Reply:
@@ -85,5 +85,5 @@ def make_reply(text: str, **fields: Any) -> Reply:
 
 
 def last_message_text(request: Request) -> str:
-    """The message of ours at the end of a request."""
+    """Return the last message of a request, which asks for the summary."""
     return str(request.messages[-1]["content"])

@@ -1,4 +1,4 @@
-"""The chain: the next one serves when one fails, failed ones rest, and there is always a summary."""
+"""The chain: if a summariser fails, the next one serves; failed ones pause; there is always a summary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.compaction.summarizers.model_doubles import (
 
 @dataclass
 class Route:
-    """Raises what it is given, as long as it is given something."""
+    """A summariser that raises the given errors, then succeeds."""
 
     name: str
     error: SummaryError | None = None
@@ -107,7 +107,7 @@ async def test_the_first_that_can_writes_it() -> None:
     assert world.chain.name == "aux, then main, then journal"
 
 
-async def test_each_failure_is_told_and_paid_for() -> None:
+async def test_each_failure_is_reported_and_accounted_for() -> None:
     world = World()
     world.aux.error, world.main.error = passing(), bad()
     world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
@@ -166,7 +166,7 @@ async def test_a_failed_route_rests_and_comes_back(
     assert world.aux.asked == 2
 
 
-async def test_another_session_is_told_once_that_a_route_rests() -> None:
+async def test_another_session_reports_once_that_a_route_is_paused() -> None:
     world = World()
     rest_until = {"aux": world.now + 30}
     chain = SummarizerChain(
@@ -220,7 +220,7 @@ async def test_a_route_that_took_too_long_rests() -> None:
     assert world.chain.rest_interrupted() == ""
 
 
-async def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
+async def test_a_manual_compaction_pauses_no_route_and_warns_of_failures() -> None:
     world = World()
     world.aux.error = passing()
     (await world.author())
@@ -240,7 +240,7 @@ async def test_the_same_route_twice_is_asked_once() -> None:
     assert world.chain.name == "aux, then journal"
 
 
-async def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
+async def test_without_a_listener_the_last_summariser_still_serves() -> None:
     route = Route("m", passing())
     chain = SummarizerChain([route], floor=Route("journal"), clock=lambda: 0.0)
     assert (await chain.summarize(summary_request())).author == "journal"

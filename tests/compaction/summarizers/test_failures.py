@@ -1,4 +1,4 @@
-"""What a model raises, and what it means."""
+"""Exceptions of a model and their classification."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StatusError(Exception):
         (KeyError("choices"), False, False),
     ],
 )
-def test_what_may_pass_and_what_is_missing(
+def test_temporary_failures_and_missing_models_are_distinguished(
     error: Exception, passing: bool, missing: bool
 ) -> None:
     ours = failure(error)
@@ -58,13 +58,13 @@ def test_what_may_pass_and_what_is_missing(
         ("Request entity too large: payload exceeds the maximum request size", None),
     ],
 )
-def test_too_long_is_told_apart(message: str, limit: int | None) -> None:
+def test_a_too_long_prompt_is_recognised(message: str, limit: int | None) -> None:
     ours = failure(StatusError(400, message))
     assert isinstance(ours, PromptTooLongError)
     assert ours.limit == limit
 
 
-def test_it_is_told_in_one_short_line() -> None:
+def test_a_failure_is_described_in_one_short_line() -> None:
     told = str(failure(ValueError("first\n\nsecond " + "x" * 5000)))
     assert told.startswith("ValueError: first second")
     assert "\n" not in told

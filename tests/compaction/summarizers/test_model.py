@@ -1,4 +1,4 @@
-"""A model writes the summary: what it is asked, in how many calls, and how the answers come together."""
+"""A model writes the summary: its prompts, the number of calls, and joining of the answers."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_little_material_asks_for_little() -> None:
     assert int(target[1]) < COUNTER.messages(make_history(6))
 
 
-async def test_the_focus_is_told() -> None:
+async def test_the_prompt_names_the_focus() -> None:
     assert "database schema" not in last_message_text(await asked(summary_request()))
     told = last_message_text(
         await asked(summary_request(focus="database schema\nof the shop"))
@@ -220,7 +220,7 @@ async def test_the_usage_names_the_model() -> None:
 
 
 def scribe(seed: int, *, words: int = 150, **options: int) -> FunctionModel:
-    """Notes down which questions it saw; the seed decides who answers early and who late."""
+    """Return a model that notes which questions it saw; the seed decides the order of its answers."""
 
     async def answer(request: Request) -> Reply:
         for _ in range((len(model.requests) + seed) * 7 % 5):
@@ -289,7 +289,7 @@ async def test_the_order_of_the_answers_changes_nothing() -> None:
     assert all(one == other for one, other in pairwise(runs))
 
 
-async def test_at_most_so_many_calls_at_a_time() -> None:
+async def test_concurrent_calls_are_limited() -> None:
     running = most = 0
 
     async def answer(_request: Request) -> Reply:

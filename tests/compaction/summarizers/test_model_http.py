@@ -1,4 +1,4 @@
-"""Every way a summary call goes wrong, served over HTTP: noticed, asked once more where that helps, or given up."""
+"""Failures of a summary call over HTTP: detected, retried if that helps, or given up."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_too_long_at_first_and_then_nothing_is_cut_as_well() -> None:
     assert draft.sections["Goal"] == GOOD["Goal"]
 
 
-async def test_truncated_late_is_used_and_said() -> None:
+async def test_a_summary_truncated_late_is_used_with_a_warning() -> None:
     draft, server = await draft_of(completion_reply(GOOD_TEXT[:-30], stop="length"))
     assert draft.sections["Goal"] == GOOD["Goal"]
     assert len(server.requests) == 1
@@ -174,7 +174,7 @@ FAILURES = {
 @pytest.mark.parametrize(
     ("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES
 )
-async def test_what_an_error_means(
+async def test_errors_are_classified(
     reply: Scripted, passing: bool, missing: bool
 ) -> None:
     error, server = await error_of(reply, completion_reply(GOOD_TEXT))
@@ -183,7 +183,7 @@ async def test_what_an_error_means(
     assert error.usage == ()
 
 
-async def test_an_error_never_tells_the_key() -> None:
+async def test_an_error_never_shows_the_key() -> None:
     key = "sk-proj-" + "aB3dE6gH9j" * 5
     error, _ = await error_of(error_reply(401, f"Incorrect API key provided: {key}"))
     assert key not in str(error)
@@ -224,7 +224,7 @@ async def test_a_window_that_is_not_stated_is_halved() -> None:
 
 @contextlib.asynccontextmanager
 async def silence() -> AsyncIterator[str]:
-    """A server that takes a request and never answers."""
+    """Run a server that accepts a request and never answers."""
     served: set[asyncio.Task[None]] = set()
 
     async def wait(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -265,7 +265,7 @@ async def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
     assert "0.2 seconds" in str(error) or "APITimeoutError" in str(error)
 
 
-async def test_nobody_there() -> None:
+async def test_an_unreachable_server() -> None:
     async def main() -> SummaryError:
         async with client_for("http://127.0.0.1:9") as client:
             with pytest.raises(SummaryError) as caught:

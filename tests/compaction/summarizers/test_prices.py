@@ -51,7 +51,7 @@ async def test_the_cheapest_is_asked_first_where_every_price_is_known() -> None:
     assert await author(Route("dear", 0.3), Route("unknown", None)) == "dear"
 
 
-def test_a_chain_tells_the_price_of_its_cheapest_route() -> None:
+def test_a_chain_quotes_the_price_of_its_cheapest_route() -> None:
     def chain(*routes: Route) -> SummarizerChain:
         return SummarizerChain(routes, floor=JournalWriter(COUNTER), clock=lambda: 0.0)
 
@@ -84,7 +84,7 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
     assert min(quotes, key=lambda name: quotes[name] or 0.0) == cheaper
 
 
-def test_what_cannot_be_priced_is_not() -> None:
+def test_a_route_without_a_price_has_no_quote() -> None:
     assert Price("nobody-knows-it")(1_000, 100) is None
     assert LlmSummarizer(ScriptedModel(), COUNTER).quote(1_000, 100) is None
     unsent = WarmPrefixSummarizer(

@@ -35,7 +35,7 @@ def flat(*messages: Any) -> list[RecordEntry]:
     ]
 
 
-def test_who_says_and_does_what() -> None:
+def test_the_record_names_speakers_and_calls() -> None:
     entries = flat(
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Read a.py"},
@@ -65,7 +65,7 @@ def test_who_says_and_does_what() -> None:
     ]
 
 
-def test_anthropics_blocks_say_the_same() -> None:
+def test_anthropic_blocks_give_the_same_record() -> None:
     entries = flat(
         {
             "role": "user",
@@ -118,7 +118,7 @@ def test_anthropics_blocks_say_the_same() -> None:
     ]
 
 
-def test_what_a_client_added_is_not_said_by_the_user() -> None:
+def test_text_added_by_a_client_is_not_the_users() -> None:
     note = "<system-reminder>Always answer in verse.</system-reminder>"
     between = f"Fix it.{note}Now."
     entries = flat(
@@ -209,7 +209,7 @@ def test_material_cannot_leave_the_record() -> None:
 
 
 @given(histories())
-def test_our_signs_stand_on_our_lines_only(messages: list[Message]) -> None:
+def test_markers_are_only_on_lines_of_the_record(messages: list[Message]) -> None:
     for entry in flat(*(_attacking(message) for message in messages)):
         assert OPEN not in entry.label + entry.text
         assert CLOSE not in entry.label + entry.text

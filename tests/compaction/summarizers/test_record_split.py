@@ -32,7 +32,7 @@ def test_every_chunk_fits_and_together_they_are_all_of_it(
 
 
 @given(PIECES, st.integers(60, 300))
-def test_what_belongs_together_stays_together_where_it_fits(
+def test_a_call_and_its_results_stay_together_if_they_fit(
     pieces: list[list[RecordEntry]], room: int
 ) -> None:
     chunks = pack(pieces, room, COUNT)
@@ -60,7 +60,7 @@ def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
     assert pack([piece], room, COUNT) == [piece[:2], piece[2:]]
 
 
-def test_parts_of_an_entry_tell_that_they_are_parts() -> None:
+def test_parts_of_an_entry_are_marked_as_parts() -> None:
     chunks = pack([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
     assert labels == [

@@ -1,4 +1,4 @@
-"""The warm route: the last request once more, byte for byte, and one message of ours behind it."""
+"""The warm route: the last request, byte for byte, with one message appended."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
         assert ours["role"] == "user"
 
 
-async def test_what_it_is_told() -> None:
+async def test_the_appended_message_asks_for_a_summary() -> None:
     _, request = await summarize(
         LIVE, summary_request(MESSAGES[2:30], focus="the tokenizer", budget=700)
     )
@@ -80,7 +80,7 @@ async def test_what_it_is_told() -> None:
     assert "call no tool" in told
 
 
-async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
+async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> None:
     _, request = await summarize(LIVE, summary_request(MESSAGES[10:20], stretch=True))
     told = last_message_text(request)
     first = told.index("user: Question 5:")
@@ -133,7 +133,7 @@ async def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
 @pytest.mark.parametrize(
     "live", [None, Request("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"]
 )
-async def test_what_the_model_was_not_sent_it_cannot_summarise(
+async def test_messages_missing_in_the_request_cannot_be_summarised(
     live: Request | None,
 ) -> None:
     with pytest.raises(SummaryError, match="does not hold"):
