@@ -27,7 +27,8 @@ from everthread.core.messages import (
     text_of,
     with_content,
 )
-from everthread.lab.hand_offs import (
+from everthread.lab.importers.read_logs import read_log
+from everthread.lab.summary_comparison import (
     DEFAULT_WINDOW,
     HandOff,
     compact_messages,
@@ -38,7 +39,6 @@ from everthread.lab.hand_offs import (
     full_text,
     read_context,
 )
-from everthread.lab.importers.read_logs import read_log
 
 CLAUDE = "Claude Code's own summary"
 NEWEST = "the newest messages, same size"

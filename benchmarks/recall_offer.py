@@ -35,9 +35,9 @@ from everthread.lab.replay.baselines import (
     price_call,
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds
+from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import plan_replay
 from everthread.lab.replay.runner import ReplayPlayer
-from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_inputs
 from everthread.testing import SteppedClock
 
 NO_OFFER = "without recall"
@@ -90,7 +90,7 @@ class _CapturingPlayer(ReplayPlayer):
         self, conversation: Conversation, number: int
     ) -> tuple[PreparedRequest, Prompt]:
         prepared, prompt = await super()._prepare_call(conversation, number)
-        call = self.setting.calls[number]
+        call = self.inputs.calls[number]
         self.sent.append(
             SentCall(
                 prompt,

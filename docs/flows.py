@@ -124,7 +124,7 @@ SEND = (
         "Sends, with retry and fallback. A refusal for its size: thread/recovery.py.",
     ),
     Box(
-        "conversation/answers.py",
+        "conversation/answer_recorder.py",
         "Stores the answer, its usage and cost; judges what the compaction brought.",
     ),
     Box(

@@ -22,8 +22,8 @@ from benchmarks.retained.race import OURS, Contexts
 from benchmarks.retained.recordings import LOGS, THREADS
 from benchmarks.shared import HALVES, half_of, shared
 from benchmarks.table import markdown
-from everthread.lab.hand_offs import Names, find_hand_offs
 from everthread.lab.importers.read_logs import read_log
+from everthread.lab.summary_comparison import Names, find_hand_offs
 
 
 def test_no_contender_gets_more_room_than_we_use() -> None:

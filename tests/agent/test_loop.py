@@ -20,7 +20,7 @@ from everthread import (
 from everthread.agent.loop import INTERRUPTED
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted, TurnEnded
-from everthread.conversation.answers import Answer
+from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.store.records import NewSession
@@ -53,9 +53,9 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
     look = text_tool("look", "the door is open")
     agent = await setup.open(model, tools=[look])
     items = [item async for item in agent.turn("Is the door open?")]
-    assert isinstance(items[-1], Answer)
+    assert isinstance(items[-1], ModelAnswer)
     assert items[-1].text == "It is open."
-    assert sum(isinstance(item, Answer) for item in items) == 1
+    assert sum(isinstance(item, ModelAnswer) for item in items) == 1
     kinds = [
         type(item)
         for item in items

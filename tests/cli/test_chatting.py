@@ -47,8 +47,8 @@ from everthread.cli.chat.terminal_view import (
     render_event,
     render_tool_result,
 )
-from everthread.cli.options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.cli.output import log_unexpected_error
+from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
 from everthread.compaction.engine import progress_text
 from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage

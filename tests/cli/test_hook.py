@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.lab.hand_back import count_utf16_units
+from everthread.lab.context_text import count_utf16_units
 from everthread.lab.importers.log import Log
 from everthread.lab.importers.thread_import import make_thread_id
 from everthread.store.records import SearchQuery

@@ -11,7 +11,7 @@ from everthread.compaction.cutting.pruning import prune
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.core.messages import Message, results_of, text_of
-from everthread.core.search.lookup import (
+from everthread.core.search.search_results import (
     Excerpt,
     Passage,
     SearchPage,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import ContextOverflowError, Conversation, ModelError
-from everthread.conversation.answers import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED
 from everthread.core.messages import text_of
 from everthread.core.transcript import mark_summary, without_summary
 from everthread.core.types import Reply, Request

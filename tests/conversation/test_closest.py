@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everthread import open_store
-from everthread.core.search.lookup import format_page
+from everthread.core.search.search_results import format_page
 from everthread.errors import InputError
 from everthread.store.records import NewMessage, NewSession, SearchQuery
 from everthread.thread.lookup import StoreLookup

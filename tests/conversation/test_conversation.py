@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.answers import INTERRUPTED, Answer
+from everthread.conversation.answer_recorder import INTERRUPTED, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
@@ -62,7 +62,7 @@ async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None
         "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip()
         == "one two three"
     )
-    assert isinstance(pieces[-1], Answer)
+    assert isinstance(pieces[-1], ModelAnswer)
     assert pieces[-1].text == "one two three"
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks import handoff
 from everthread.core.messages import Message
-from everthread.lab.hand_offs import (
+from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
+from everthread.lab.importers.read_logs import read_log
+from everthread.lab.summary_comparison import (
     DEFAULT_SIZE,
     OWN_CONTEXT,
     SAME_SIZE,
@@ -20,8 +22,6 @@ from everthread.lab.hand_offs import (
     find_names,
     sum_held_counts,
 )
-from everthread.lab.importers.log import ClientCompaction, Log, LoggedMessage
-from everthread.lab.importers.read_logs import read_log
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.lab.recorded_histories import make_history
 from tests.shared_data import shared_path

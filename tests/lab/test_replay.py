@@ -163,9 +163,9 @@ def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     found = replay(make_history(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
     assert [call.miss for call in found.everthread.calls] == [
         result.FIRST_CAUSE,
-        result.SHORT_CAUSE,
-        result.SHORT_CAUSE,
-        result.SHORT_CAUSE,
+        result.SHORT_PROMPT_CAUSE,
+        result.SHORT_PROMPT_CAUSE,
+        result.SHORT_PROMPT_CAUSE,
     ]
     assert found.everthread.read == 0
 
@@ -259,7 +259,11 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
         ],
     )
     plan = plan_replay(timed)
-    assert (plan.timed, plan.started_at, [call.sent_at for call in plan.calls]) == (
+    assert (
+        plan.time_source,
+        plan.started_at,
+        [call.sent_at for call in plan.calls],
+    ) == (
         "log",
         1_000.0,
         [0.0, 14.0, 28.0, 42.0],
@@ -270,7 +274,7 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     )
     frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
     told = plan_replay(_read(frame), pause=3_000, ttl=300)
-    assert told.timed == "usage"
+    assert told.time_source == "usage"
     gaps = [later.sent_at - earlier.sent_at for earlier, later in pairwise(told.calls)]
     assert gaps == [15.0, 3_000.0, 15.0]
     assert [
@@ -284,7 +288,7 @@ def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
         pause=50,
         step=5,
     )
-    assert (assumed.timed, [call.sent_at for call in assumed.calls]) == (
+    assert (assumed.time_source, [call.sent_at for call in assumed.calls]) == (
         "assumed",
         [0.0, 5.0, 55.0, 60.0],
     )
@@ -315,7 +319,7 @@ def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
     plan = plan_replay(Log("log", "core", entries))
     assert plan.notes[0].startswith("repairs: ")
     assert "1 call without a time in the log; assumed" in plan.notes
-    assert (plan.timed, plan.started_at) == ("log", 1_000.0)
+    assert (plan.time_source, plan.started_at) == ("log", 1_000.0)
     outputs = [call.usage.output_tokens for call in plan.calls if call.usage]
     assert outputs == [1, 3, 7, 9, 11, 13, 15]
     assert [call.sent_at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]
@@ -340,7 +344,7 @@ def test_the_long_transcript() -> None:
     log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
     found = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
     cached = found.strategy("cached")
-    assert found.timed == "usage"
+    assert found.time_source == "usage"
     assert found.recorded_cost is not None
     assert float(cached.cost or 0) == pytest.approx(found.recorded_cost, rel=0.08)
     assert 0.70 < _known(found.share_saved_by_caching()) < 0.85

@@ -149,7 +149,7 @@ def test_claude_codes_sessions() -> None:
         (5, "This session is being continued…")
     ]
     found = replay(log, options=PLAIN, with_baselines=False)
-    assert (found.timed, len(found.everthread.calls)) == ("log", 2)
+    assert (found.time_source, len(found.everthread.calls)) == ("log", 2)
     assert found.notes[0].startswith("line 19")
 
 

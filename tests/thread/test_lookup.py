@@ -11,7 +11,11 @@ import pytest
 
 from everthread import open_store
 from everthread.core.messages import text_of
-from everthread.core.search.lookup import SearchPage, format_page, format_passage
+from everthread.core.search.search_results import (
+    SearchPage,
+    format_page,
+    format_passage,
+)
 from everthread.core.transcript import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession

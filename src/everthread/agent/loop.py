@@ -34,7 +34,7 @@ from everthread.agent.turn_events import (
     ToolStarted,
     TurnEnded,
 )
-from everthread.conversation.answers import Answer
+from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.given_messages import MessageInput
@@ -44,7 +44,7 @@ from everthread.errors import EverthreadError, InputError
 from everthread.thread.events import Event, Listener
 from everthread.thread.options import Route
 
-TurnItem = StreamDelta | Event | Answer
+TurnItem = StreamDelta | Event | ModelAnswer
 FindRoute = Callable[[str], Awaitable[Route]]
 """Finds the route to a model by its name."""
 CloseCallback = Callable[[], Awaitable[Any]]
@@ -94,7 +94,7 @@ class Agent:
         self._listener = listener
         self._open_conversations = [conversation]
         self._item_queue: asyncio.Queue[TurnItem | None] | None = None
-        self._turn_task: asyncio.Task[Answer] | None = None
+        self._turn_task: asyncio.Task[ModelAnswer] | None = None
         self._turn_lock = asyncio.Lock()
         finder = FindTools()
         by_name = {finder.name: finder, **self._tools}
@@ -157,7 +157,7 @@ class Agent:
     async def turn(
         self, message: MessageInput, *, event: str | None = None
     ) -> AsyncGenerator[TurnItem, None]:
-        """Run one turn: yield the model's text and every event as they come, then the final `Answer`.
+        """Run one turn: yield the model's text and every event as they come, then the final `ModelAnswer`.
 
         `event`: a message sent again under the same event id is stored once.
         Closing the generator, or cancelling its reader, stops the turn: running tools are ended, and the history
@@ -179,11 +179,11 @@ class Agent:
                 if not task.cancelled():
                     task.exception()
 
-    async def send(self, message: MessageInput) -> Answer:
+    async def send(self, message: MessageInput) -> ModelAnswer:
         """Run one turn and return its final answer."""
         async with contextlib.aclosing(self.turn(message)) as items:
             async for item in items:
-                if isinstance(item, Answer):
+                if isinstance(item, ModelAnswer):
                     return item
         raise AssertionError("a turn ends with its answer or an error")
 
@@ -219,7 +219,7 @@ class Agent:
 
     # Inside
 
-    async def _run_turn(self, message: MessageInput, event: str | None) -> Answer:
+    async def _run_turn(self, message: MessageInput, event: str | None) -> ModelAnswer:
         progress = _Progress(time.monotonic())
         try:
             answer = await self._run_rounds(message, progress, event)
@@ -236,7 +236,7 @@ class Agent:
 
     async def _run_rounds(
         self, message: MessageInput, progress: _Progress, event: str | None
-    ) -> Answer:
+    ) -> ModelAnswer:
         answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
             progress.rounds += 1
@@ -268,13 +268,13 @@ class Agent:
         *,
         inject: str | None = None,
         event: str | None = None,
-    ) -> Answer:
-        answer: Answer | None = None
+    ) -> ModelAnswer:
+        answer: ModelAnswer | None = None
         async with contextlib.aclosing(
             self.conversation.stream(message, event=event, inject=inject)
         ) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Answer):
+                if isinstance(piece, ModelAnswer):
                     answer = piece
                 elif self._item_queue is not None:
                     self._item_queue.put_nowait(piece)

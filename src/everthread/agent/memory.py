@@ -98,15 +98,15 @@ class MemoryFiles:
         await self._change(kind, edit)
         return change
 
-    async def replace(self, kind: MemoryKind, old: str, text: str) -> MemoryChange:
-        """Replace the entry that contains `old`, or has this number."""
+    async def replace(self, kind: MemoryKind, old_text: str, text: str) -> MemoryChange:
+        """Replace the entry that contains `old_text`, or has this number."""
         change = _clean_entry(text)
-        await self._replace_entry(kind, old, [_entry_lines(change.entry)])
+        await self._replace_entry(kind, old_text, [_entry_lines(change.entry)])
         return change
 
-    async def remove(self, kind: MemoryKind, old: str) -> MemoryChange:
-        """Remove the entry that contains `old`, or has this number."""
-        return MemoryChange(await self._replace_entry(kind, old, []))
+    async def remove(self, kind: MemoryKind, old_text: str) -> MemoryChange:
+        """Remove the entry that contains `old_text`, or has this number."""
+        return MemoryChange(await self._replace_entry(kind, old_text, []))
 
     async def wait_for_changes(self) -> None:
         """Wait for running changes."""
@@ -116,13 +116,13 @@ class MemoryFiles:
     # Inside
 
     async def _replace_entry(
-        self, kind: MemoryKind, old: str, new_groups: LineGroups
+        self, kind: MemoryKind, old_text: str, new_groups: LineGroups
     ) -> str:
         """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
         def edit(groups: LineGroups) -> LineGroups:
-            index = _find_entry(kind, groups, old)
+            index = _find_entry(kind, groups, old_text)
             entries.append(_entry_text(groups[index]))
             return [*groups[:index], *new_groups, *groups[index + 1 :]]
 

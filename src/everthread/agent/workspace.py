@@ -171,11 +171,11 @@ def explain_os_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
+def quote_name(text: str, limit: int = 200, *, kept_characters: str = "") -> str:
     """Return a name or path as one printable line."""
     printable = "".join(
         char
-        if char.isprintable() or char in keep
+        if char.isprintable() or char in kept_characters
         else char.encode("unicode_escape").decode()
         for char in text[:limit]
     )

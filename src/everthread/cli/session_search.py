@@ -10,15 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from everthread.cli.options import (
-    AsJson,
-    Limit,
-    Offset,
-    SinceOption,
-    StoreUrl,
-    Tenant,
-    UntilOption,
-)
 from everthread.cli.output import (
     console,
     escape_controls,
@@ -27,13 +18,22 @@ from everthread.cli.output import (
     print_text,
     shorten_id,
 )
+from everthread.cli.shared_options import (
+    AsJson,
+    Limit,
+    Offset,
+    SinceOption,
+    StoreUrl,
+    Tenant,
+    UntilOption,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.core.messages import excerpt
 from everthread.core.search.terms import phrase_terms
 
 if TYPE_CHECKING:
-    from everthread.core.search.lookup import Neighbour
+    from everthread.core.search.search_results import Neighbour
     from everthread.store.records import (
         HitPage,
         SearchHit,

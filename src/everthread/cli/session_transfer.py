@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, Tenant
 from everthread.cli.output import (
     encode_json,
     format_size,
@@ -25,6 +24,7 @@ from everthread.cli.output import (
     shorten_id,
 )
 from everthread.cli.session_views import list_thread_ids
+from everthread.cli.shared_options import AsJson, StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
 from everthread.errors import (

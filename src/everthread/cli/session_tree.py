@@ -9,12 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from everthread.cli.options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-)
 from everthread.cli.output import (
     WrappingConsole,
     console,
@@ -23,6 +17,12 @@ from everthread.cli.output import (
     shorten_id,
 )
 from everthread.cli.session_views import describe_state, load_short_title
+from everthread.cli.shared_options import (
+    AsJson,
+    SessionId,
+    StoreUrl,
+    Tenant,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.compaction.journal.journal import name_author

@@ -9,13 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-    number_option,
-)
 from everthread.cli.output import (
     console,
     escape_controls,
@@ -23,6 +16,13 @@ from everthread.cli.output import (
     print_json,
     print_text,
     shorten_id,
+)
+from everthread.cli.shared_options import (
+    AsJson,
+    SessionId,
+    StoreUrl,
+    Tenant,
+    number_option,
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso

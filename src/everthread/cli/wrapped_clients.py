@@ -84,10 +84,10 @@ def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
         if name == "anthropic" or name.startswith("openai"):
             address_setting = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
             provider["settings"] = {**provider.get("settings", {}), **address_setting}
-    copy = folder / "providers.json"
-    copy.write_text(json.dumps(settings), "utf-8")
-    copy.chmod(0o600)
-    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copy)}
+    copied_file = folder / "providers.json"
+    copied_file.write_text(json.dumps(settings), "utf-8")
+    copied_file.chmod(0o600)
+    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copied_file)}
 
 
 CLIENTS = {

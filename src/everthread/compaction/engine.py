@@ -16,7 +16,7 @@ from everthread.compaction.prepared_compaction import append_since
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.core.search.lookup import Lookup, Passage
+from everthread.core.search.search_results import Lookup, Passage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Node, System

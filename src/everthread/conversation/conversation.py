@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.conversation.answers import Answer, AnswerRecorder
+from everthread.conversation.answer_recorder import AnswerRecorder, ModelAnswer
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.compaction import (
     ConversationContext,
@@ -259,7 +259,7 @@ class Conversation:
         )
         return self._recorder.sent_request
 
-    async def record(self, response: Any) -> Answer:
+    async def record(self, response: Any) -> ModelAnswer:
         """Store and account for an answer: a client's response object, a list of stream chunks, or a `Reply`."""
         answer = await self._recorder.record(response)
         await self._thread.prepare_ahead()
@@ -297,7 +297,7 @@ class Conversation:
         *,
         inject: MessageInput = None,
         max_tokens: int | None = None,
-    ) -> Answer:
+    ) -> ModelAnswer:
         """Send a message, or continue after tool results. Return the answer."""
         async with self._hold_turn():
             model = self._model
@@ -324,8 +324,8 @@ class Conversation:
         event: str | None = None,
         inject: MessageInput = None,
         max_tokens: int | None = None,
-    ) -> AsyncGenerator[StreamDelta | Answer, None]:
-        """Yield the answer piece by piece, and at the end the whole `Answer`."""
+    ) -> AsyncGenerator[StreamDelta | ModelAnswer, None]:
+        """Yield the answer piece by piece, and at the end the whole `ModelAnswer`."""
         async with self._hold_turn():
             model = self._model
             prepared = await self.prepare(

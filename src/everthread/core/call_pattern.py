@@ -33,7 +33,7 @@ class CallPattern:
     last: float | None = None
     """When the last call was answered, in seconds since 1970."""
     prompt: int = 0
-    """Its prompt tokens."""
+    """Prompt tokens of the last call."""
     growth: float = 0.0
     """Tokens that a call adds, a fading average."""
     read_share: float = 1.0

@@ -59,7 +59,7 @@ class Opener(Generic[T]):
     def __init__(self, open_object: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._open_object = open_object
         self._object: T | None = None
-        self._loop: LoopThread | None = None
+        self._loop_thread: LoopThread | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._open_object().__await__()
@@ -74,19 +74,19 @@ class Opener(Generic[T]):
             await self._object.__aexit__(*error)
 
     def __enter__(self) -> SyncProxy:
-        self._loop = LoopThread()
+        self._loop_thread = LoopThread()
         try:
-            return SyncProxy(self._loop.run(self.__aenter__()), self._loop)
+            return SyncProxy(self._loop_thread.run(self.__aenter__()), self._loop)
         except BaseException:
-            self._loop.stop()
+            self._loop_thread.stop()
             raise
 
     def __exit__(self, *error: Any) -> None:
-        if self._loop is not None:
+        if self._loop_thread is not None:
             try:
-                self._loop.run(self.__aexit__(*error))
+                self._loop_thread.run(self.__aexit__(*error))
             finally:
-                self._loop.stop()
+                self._loop_thread.stop()
 
 
 class LoopThread:
@@ -296,7 +296,7 @@ def make_summarizers(
 
 def make_session_options(config: Config) -> SessionOptions:
     """Return the options of a conversation, and apply the configured prices."""
-    from everthread.factory.prices import apply_prices
+    from everthread.factory.configured_prices import apply_prices
     from everthread.thread.options import RecallOptions, SessionOptions
 
     apply_prices(config)

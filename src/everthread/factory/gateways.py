@@ -22,7 +22,7 @@ from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import make_native_app
-from everthread.factory.caller_threads import make_caller_setup
+from everthread.factory.caller_setup import make_caller_setup
 from everthread.factory.conversations import make_session_options
 from everthread.factory.model_setup import EngineChoice, make_summarizer_factory
 from everthread.factory.stores import open_store, store_url

@@ -19,7 +19,7 @@ from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS_SCHEMAS
 from everthread.core.messages import excerpt
-from everthread.core.search.lookup import (
+from everthread.core.search.search_results import (
     SearchMode,
     SearchScope,
     format_page,

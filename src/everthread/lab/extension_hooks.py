@@ -17,7 +17,7 @@ from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
-from everthread.lab.hand_back import write_hand_back
+from everthread.lab.context_text import write_hand_back
 from everthread.lab.hooks import (
     MAX_HOOK_CHARS,
     MAX_RESULT_CHARS,

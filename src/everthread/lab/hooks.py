@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
-from everthread.lab.hand_back import write_hand_back
+from everthread.lab.context_text import write_hand_back
 from everthread.lab.importers.log import Log, text_in
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id

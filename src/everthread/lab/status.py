@@ -74,7 +74,7 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
     amounts = [
         entry.cost
         if entry.cost is not None
-        else _price(
+        else _compute_dollars(
             entry.model or model,
             _correct_output_tokens(usage, entry, model),
             entry.timestamp,
@@ -156,7 +156,9 @@ def _find_threshold(config: Config, model: str, window: int) -> int:
     return make_session_options(config).for_model(model).budget(window).threshold
 
 
-def _price(model: str, usage: CanonicalUsage, timestamp: float | None) -> float | None:
+def _compute_dollars(
+    model: str, usage: CanonicalUsage, timestamp: float | None
+) -> float | None:
     moment = (
         datetime.now(UTC)
         if timestamp is None

@@ -175,18 +175,18 @@ def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
             raise ConfigError("provider `custom` needs a base_url")
         return _choose_custom(name, base_url, api_key_env, api)
     entry, model = _find_provider(name, provider, environment)
-    other_url = base_url or environment.get(entry.url_env, "").strip()
+    configured_url = base_url or environment.get(entry.url_env, "").strip()
     url = (
-        _normalize_base_url(other_url, api or entry.api)
-        if other_url
+        _normalize_base_url(configured_url, api or entry.api)
+        if configured_url
         else entry.base_url
     )
     # OpenAI keeps a model's reasoning between calls only in its responses.
-    is_reasoning = entry is OPENAI and not other_url and is_reasoning_model(model)
+    is_reasoning = entry is OPENAI and not configured_url and is_reasoning_model(model)
     chosen_api = api or ("openai_responses" if is_reasoning else entry.api)
     key_env: str | None = api_key_env or entry.key_env
     if (
-        other_url
+        configured_url
         and not base_url
         and not api_key_env
         and not _has_key(entry, environment)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.prices import format_dollars
-from everthread.core.search.lookup import Neighbour
+from everthread.core.search.search_results import Neighbour
 from everthread.core.transcript import is_lookup_tool
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System

@@ -17,7 +17,7 @@ import regex
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.recent_dict import RecentDict
-from everthread.core.search.lookup import (
+from everthread.core.search.search_results import (
     Excerpt,
     Passage,
     SearchMode,

@@ -18,7 +18,7 @@ from everthread.core.messages import (
     text_of,
     user_words_in,
 )
-from everthread.core.search.lookup import quote_excerpt
+from everthread.core.search.search_results import quote_excerpt
 from everthread.core.search.terms import query_terms
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_user_message

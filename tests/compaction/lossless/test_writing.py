@@ -10,7 +10,7 @@ from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.compaction.summary.sections import Sections, parse_sections
 from everthread.core.messages import Message
-from everthread.core.search.lookup import Passage
+from everthread.core.search.search_results import Passage
 from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everthread.core.search.lookup import (
+from everthread.core.search.search_results import (
     Excerpt,
     Neighbour,
     Passage,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.answers import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession

@@ -16,7 +16,7 @@ from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, name_author
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.prices import format_dollars
-from everthread.core.search.lookup import format_utc_time
+from everthread.core.search.search_results import format_utc_time
 from everthread.store.records import (
     CompactionRecord,
     NewCompaction,

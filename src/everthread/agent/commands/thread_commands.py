@@ -11,7 +11,7 @@ from everthread.agent.commands.dispatch import (
     command,
 )
 from everthread.core.messages import count_noun, excerpt
-from everthread.core.search.lookup import format_utc_time
+from everthread.core.search.search_results import format_utc_time
 from everthread.errors import InputError
 from everthread.store.records import (
     NewSession,

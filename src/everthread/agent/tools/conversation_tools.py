@@ -20,7 +20,7 @@ from everthread.conversation.offered_tools import (
     FIND_TOOLS_SCHEMA,
     MAX_QUERY_CHARS,
 )
-from everthread.core.search.lookup import format_page, format_passage
+from everthread.core.search.search_results import format_page, format_passage
 from everthread.errors import InputError
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup

@@ -470,7 +470,8 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     start = max(0, plain_lines.index(matches[0]) - wanted_lines.index(longest))
     end = min(len(lines), start + min(len(wanted_lines), MAX_HINT_LINES))
     excerpt = "\n".join(
-        quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[start:end]
+        quote_name(line.removesuffix("\r"), 300, kept_characters="\t")
+        for line in lines[start:end]
     )
     reason = (
         "only the white space differs"

@@ -274,7 +274,9 @@ class _Search:
             match = pattern.search(line, timeout=self.seconds, concurrent=True)
             if match:
                 excerpt = quote_name(
-                    _cut_line(line.rstrip("\r"), match.start()), 400, keep="\t"
+                    _cut_line(line.rstrip("\r"), match.start()),
+                    400,
+                    kept_characters="\t",
                 )
                 self._add_match(f"{quote_name(path, 400)}:{number}:{excerpt}")
             if self.end_reason or time.monotonic() > self.deadline:

@@ -39,7 +39,6 @@ from everthread.cli.chat.terminal_view import (
     render_context,
     style_markup,
 )
-from everthread.cli.options import PLATFORM, RESUME_WITHOUT_ID
 from everthread.cli.output import (
     console,
     escape_controls,
@@ -50,12 +49,13 @@ from everthread.cli.output import (
     shorten_id,
 )
 from everthread.cli.session_views import load_short_title
+from everthread.cli.shared_options import PLATFORM, RESUME_WITHOUT_ID
 from everthread.cli.store_access import find_latest_thread, list_recent_threads
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.cli.times import format_age
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
-from everthread.conversation.answers import Answer
+from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.caching.claude_cache_marks import caching_notice
 from everthread.core.messages import Message, count_noun, excerpt, text_of
@@ -148,7 +148,7 @@ class StartOptions:
     model: str | None
     thread: str | None
     workspace: Path
-    ask: bool
+    can_ask: bool
     """Whether a person can be asked."""
     resume_options: str
     """Options that a later command needs to reach the same server."""
@@ -182,7 +182,7 @@ async def open_terminal_agent(
             )
         ):
             model = thread_model
-        model = choose_model(config, model, ask=start.ask)
+        model = choose_model(config, model, ask=start.can_ask)
     return await open_agent(
         config,
         model=model,
@@ -358,7 +358,7 @@ class Chat:
             self._hidden_events = ()
             self.screen.tools.clear()
 
-    async def turn(self, agent: Agent, text: str) -> Answer | None:
+    async def turn(self, agent: Agent, text: str) -> ModelAnswer | None:
         """Run one turn and show it as it streams."""
         answer = None
         self._turn_shows_events = True
@@ -378,7 +378,7 @@ class Chat:
                             )
                         case Event():
                             self.screen.event(item, idle="…")
-                        case Answer():
+                        case ModelAnswer():
                             answer = item
         finally:
             self._turn_shows_events = False
@@ -400,7 +400,7 @@ class Chat:
             await self.load_status(agent)
         self.screen.flush()
         lists_all = name == "help" and not argument
-        if name == "context" and self.screen.rich and not result.failed:
+        if name == "context" and self.screen.is_rich and not result.failed:
             self.screen.print(render_context(result.data, self.screen.console.width))
             return
         answer = style_markup(
@@ -552,7 +552,7 @@ def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
 
 def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
     """Return the editor if the terminal can show one, else a line reader."""
-    if not (screen.rich and is_at_terminal()):
+    if not (screen.is_rich and is_at_terminal()):
         return LineReader(console, interactive=is_at_terminal())
     require_package("prompt_toolkit", extra="models")
     from everthread.cli.chat.editor import ChatCompleter, Editor, prepare_history_file

@@ -393,7 +393,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.rich = console.is_terminal and not console.is_dumb_terminal
+        self.is_rich = console.is_terminal and not console.is_dumb_terminal
         self.print_above: Callable[[Callable[[], None]], None] | None = None
         """Set while the user types: prints above the line that is being typed."""
         self.tools = ToolLines()
@@ -407,7 +407,7 @@ class Screen:
 
     def print(self, line: RenderableType) -> None:
         """Print a line of its own, above the unfinished block."""
-        if not self.rich:
+        if not self.is_rich:
             self._end_line()
 
         def show() -> None:
@@ -421,7 +421,7 @@ class Screen:
     def text(self, text: str) -> None:
         """Show the next piece of an answer."""
         self._has_text = True
-        if not self.rich:
+        if not self.is_rich:
             self.console.out(escape_controls(text), end="", highlight=False)
             return
         self._waiting = ""
@@ -431,7 +431,7 @@ class Screen:
 
     def event(self, event: Event, *, idle: str = "") -> None:
         """Show an event's line, and then the current wait: the running tools, or `idle`."""
-        if isinstance(event, Notice) and event.passing and self.rich:
+        if isinstance(event, Notice) and event.passing and self.is_rich:
             self.flush()
             # One line, replaced by the next one.
             self.show_waiting(f"! {escape_controls(event.text)}")
@@ -458,7 +458,7 @@ class Screen:
 
     def show_waiting(self, words: str) -> None:
         """Show the current wait and how long it has lasted, until anything else is shown."""
-        if self.rich and not self._has_text:
+        if self.is_rich and not self._has_text:
             if words != self._waiting:
                 self._waiting = words
                 self._waiting_since = time.monotonic()
@@ -473,7 +473,7 @@ class Screen:
             self._live = None
         for block in blocks:
             self._print_block(block)
-        if not self.rich:
+        if not self.is_rich:
             self._end_line()
         self._has_text = self._has_block = False
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, number_option
 from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.cli.shared_options import AsJson, number_option
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.lab.hand_offs import ComparedHandOff, Comparison
+    from everthread.lab.summary_comparison import ComparedHandOff, Comparison
 
 MAX_NAME_CHARS = 24
 """Characters of a log's name in the table; most are ids."""
@@ -50,9 +50,9 @@ def compare(
     For each compaction in a log: which of the names that the agent used next, and which of the user's messages, were in
     the client's new context, and which in Everthread's of the same size and of the default size. No model is asked.
     """
-    from everthread.lab.hand_offs import compare_log, describe
     from everthread.lab.importers.log_files import find_latest_logs
     from everthread.lab.importers.read_logs import read_log
+    from everthread.lab.summary_comparison import compare_log, describe
 
     sources = logs or find_latest_logs(limit=newest)
     comparisons = []
@@ -96,7 +96,7 @@ def _list_rows(comparison: Comparison) -> list[list[object]]:
 
 
 def _list_hand_off_rows(log: str, hand_off: ComparedHandOff) -> list[list[object]]:
-    from everthread.lab.hand_offs import DEFAULT_SIZE, OWN_CONTEXT, SAME_SIZE
+    from everthread.lab.summary_comparison import DEFAULT_SIZE, OWN_CONTEXT, SAME_SIZE
 
     contexts = {
         OWN_CONTEXT: "the client's own",

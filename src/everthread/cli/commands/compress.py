@@ -11,18 +11,18 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from everthread.cli.options import (
-    MIN_WINDOW,
-    AsJson,
-    number_option,
-    resolve_window_option,
-)
 from everthread.cli.output import (
     print_json,
     print_notes,
     print_table,
     print_text,
     print_unknown_roles,
+)
+from everthread.cli.shared_options import (
+    MIN_WINDOW,
+    AsJson,
+    number_option,
+    resolve_window_option,
 )
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import name_author

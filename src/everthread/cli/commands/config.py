@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson
 from everthread.cli.output import print_json
+from everthread.cli.shared_options import AsJson
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.yaml_text import format_yaml, parse_yaml
 from everthread.errors import ConfigError, EverthreadError, InputError

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from everthread.cli.options import AsJson, number_option
 from everthread.cli.output import print_json, print_text
+from everthread.cli.shared_options import AsJson, number_option
 
 
 def continue_(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
-from everthread.cli.options import StoreUrl, number_option
 from everthread.cli.output import encode_json, escape_controls
+from everthread.cli.shared_options import StoreUrl, number_option
 from everthread.cli.store_access import with_store
 from everthread.config import load_config
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl
 from everthread.cli.output import format_size, print_json, print_text
+from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import store_address, with_store
 from everthread.core.messages import count_noun
 from everthread.errors import InputError, StoreError

@@ -14,8 +14,8 @@ import httpx2
 import typer
 
 from everthread.cli.commands.models import provider_in_price_table
-from everthread.cli.options import AsJson
 from everthread.cli.output import indent_further_lines, print_json, print_text
+from everthread.cli.shared_options import AsJson
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
@@ -28,8 +28,8 @@ from everthread.errors import (
     NoStoreError,
 )
 from everthread.factory import open_store, store_file, store_url
+from everthread.factory.configured_prices import apply_prices
 from everthread.factory.model_setup import check_choice, load_window
-from everthread.factory.prices import apply_prices
 from everthread.providers.catalog import endpoint_headers, models_url
 from everthread.providers.clients import require_sdk
 from everthread.providers.local import find_model_file

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import StoreUrl
 from everthread.cli.output import escape_controls
+from everthread.cli.shared_options import StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.errors import EverthreadError, InputError
 

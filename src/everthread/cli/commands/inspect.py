@@ -8,12 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.options import (
-    MIN_WINDOW,
-    AsJson,
-    number_option,
-    resolve_window_option,
-)
 from everthread.cli.output import (
     MAX_ROWS,
     format_share,
@@ -21,6 +15,12 @@ from everthread.cli.output import (
     print_notes,
     print_table,
     print_text,
+)
+from everthread.cli.shared_options import (
+    MIN_WINDOW,
+    AsJson,
+    number_option,
+    resolve_window_option,
 )
 from everthread.core.message_repair import repair
 from everthread.core.messages import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.output import escape_controls, print_json, print_table, print_text
+from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.prices import format_dollars

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from everthread.cli.end_signals import watch_end_signals
-from everthread.cli.options import number_option
 from everthread.cli.output import encode_json, escape_controls
+from everthread.cli.shared_options import number_option
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
 from everthread.lab.importers.conversation_file import read_conversation

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everthread.cli.end_signals import watch_end_signals
-from everthread.cli.options import StoreUrl
 from everthread.cli.output import escape_controls
+from everthread.cli.shared_options import StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.core.packages import require_package
 from everthread.errors import InputError

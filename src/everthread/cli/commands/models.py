@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl
 from everthread.cli.output import (
     escape_controls,
     indent_further_lines,
@@ -19,6 +18,7 @@ from everthread.cli.output import (
     print_table,
     print_text,
 )
+from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
@@ -93,8 +93,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
+    from everthread.factory.configured_prices import apply_prices
     from everthread.factory.model_setup import choose_from_section, load_window
-    from everthread.factory.prices import apply_prices
 
     config = load_config()
     apply_prices(config)

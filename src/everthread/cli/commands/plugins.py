@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from everthread.cli.options import AsJson
 from everthread.cli.output import (
     console,
     indent_further_lines,
@@ -16,6 +15,7 @@ from everthread.cli.output import (
     print_text,
     shorten_path,
 )
+from everthread.cli.shared_options import AsJson
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys

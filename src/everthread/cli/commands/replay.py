@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import number_option
 from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.cli.shared_options import number_option
 from everthread.cli.threshold_comparison import compare_thresholds, parse_thresholds
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
@@ -279,8 +279,8 @@ def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
 
 
 def _write_verdict(log: Log, replayed: Replay) -> list[str]:
-    from everthread.lab.hand_offs import compare_log
     from everthread.lab.replay.verdict import write_verdict
+    from everthread.lab.summary_comparison import compare_log
 
     is_readable = any(compaction.summary is not None for compaction in log.compactions)
     return write_verdict(replayed, compare_log(log) if is_readable else None)
@@ -383,7 +383,7 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     _print_facts(result)
     for note in result.notes:
         print_text(f"Note: {note}")
-    times = "from the log" if result.timed == "log" else result.timed
+    times = "from the log" if result.time_source == "log" else result.time_source
     print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 

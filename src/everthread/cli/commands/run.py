@@ -31,7 +31,13 @@ from everthread.cli.chat.input import (
     is_at_terminal,
 )
 from everthread.cli.chat.terminal_view import Screen
-from everthread.cli.options import (
+from everthread.cli.output import (
+    encode_json,
+    escape_controls,
+    log_unexpected_error,
+    shorten_id,
+)
+from everthread.cli.shared_options import (
     RESUME_WITHOUT_ID,
     BaseUrl,
     ContinueOption,
@@ -43,15 +49,9 @@ from everthread.cli.options import (
     YesOption,
     with_base_url,
 )
-from everthread.cli.output import (
-    encode_json,
-    escape_controls,
-    log_unexpected_error,
-    shorten_id,
-)
 from everthread.cli.store_access import find_latest_thread, store_address
 from everthread.config import home_directory, load_config
-from everthread.conversation.answers import Answer
+from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
@@ -81,7 +81,7 @@ class TextOutput:
         if isinstance(event, Event) and not self._quiet:
             self.screen.event(event, idle="…")
 
-    def show_answer(self, answer: Answer) -> None:
+    def show_answer(self, answer: ModelAnswer) -> None:
         self.screen.flush()
         typer.echo(escape_controls(answer.text))
 
@@ -115,7 +115,7 @@ class JsonOutput:
         elif item.kind in ("text", "reasoning", "refusal"):
             self._print(item.kind, text=item.text)
 
-    def show_answer(self, answer: Answer) -> None:
+    def show_answer(self, answer: ModelAnswer) -> None:
         usage = answer.usage
         cost = answer.cost
         tokens = {
@@ -201,7 +201,7 @@ def _read_options(
         model,
         thread=thread,
         workspace=directory,
-        ask=ask,
+        can_ask=ask,
         resume_options=resume_options,
     )
 
@@ -273,11 +273,11 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
 
 async def _stream_turn(
     agent: Agent, output: Output, task: str
-) -> tuple[Answer, TurnEnded | None]:
+) -> tuple[ModelAnswer, TurnEnded | None]:
     turn_end: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:
         async for item in items:
-            if isinstance(item, Answer):
+            if isinstance(item, ModelAnswer):
                 return item, turn_end
             if isinstance(item, TurnEnded):
                 turn_end = item

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
-from everthread.cli.options import number_option
 from everthread.cli.output import encode_json, escape_controls
+from everthread.cli.shared_options import number_option
 from everthread.config import Config, load_config
 from everthread.errors import InputError
 

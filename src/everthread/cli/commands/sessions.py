@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant
 from everthread.cli.output import (
     MAX_ROWS,
     print_json,
@@ -24,6 +23,14 @@ from everthread.cli.session_search import search
 from everthread.cli.session_transfer import export_threads, import_files
 from everthread.cli.session_tree import tree
 from everthread.cli.session_views import describe_state, load_short_title, show
+from everthread.cli.shared_options import (
+    AsJson,
+    Limit,
+    Offset,
+    SessionId,
+    StoreUrl,
+    Tenant,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import count_noun, excerpt

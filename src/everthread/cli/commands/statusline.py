@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson
 from everthread.cli.output import print_json, print_text
+from everthread.cli.shared_options import AsJson
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

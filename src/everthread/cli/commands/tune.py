@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, number_option
 from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.cli.shared_options import AsJson, number_option
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
@@ -64,7 +64,7 @@ def tune(
 ) -> None:
     """Propose a threshold for each model, from replays of your own sessions.
 
-    Proposed is the cheapest threshold that keeps nearly as much in the context as the configured one.
+    The proposal is the cheapest threshold that keeps nearly as much in the context as the configured one.
     """
     from everthread.config import load_config
     from everthread.factory.conversations import make_session_options

@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import (
-    AsJson,
-    SinceOption,
-    StoreUrl,
-    Tenant,
-    UntilOption,
-    number_option,
-)
 from everthread.cli.output import (
     format_cost,
     format_share,
@@ -26,6 +18,14 @@ from everthread.cli.output import (
     print_table,
     print_text,
     shorten_id,
+)
+from everthread.cli.shared_options import (
+    AsJson,
+    SinceOption,
+    StoreUrl,
+    Tenant,
+    UntilOption,
+    number_option,
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import DAY, format_age, format_iso, parse_time

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.engine import Graph, Services
-from everthread.core.search.lookup import (
+from everthread.core.search.search_results import (
     Lookup,
     describe_passage,
     format_page,

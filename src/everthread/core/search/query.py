@@ -52,8 +52,8 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
     """
     if len(text) > MAX_QUESTION_CHARS:
         text = f"{text[: MAX_QUESTION_CHARS // 2]}\n{text[-MAX_QUESTION_CHARS // 2 :]}"
-    spans = find_dates(text, now)
-    undated_text, date_words = _split_dates(text, spans)
+    date_spans = find_dates(text, now)
+    undated_text, date_words = _split_dates(text, date_spans)
     search_words = [
         SearchWord((name,), IDENTIFIER_WEIGHT)
         for name in identifier_terms(undated_text)
@@ -69,7 +69,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         search_words[:MAX_SEARCH_WORDS], key=lambda item: -item.weight
     )
     search_words += (SearchWord((word,), is_counted=False) for word in date_words)
-    return Question(tuple(search_words), tuple(spans), _list_phrases(undated_text))
+    return Question(tuple(search_words), tuple(date_spans), _list_phrases(undated_text))
 
 
 def _list_content_words(text: str) -> Iterator[tuple[str, ...]]:
@@ -113,11 +113,11 @@ def _is_number(term: str) -> bool:
     return term.isdigit() or (len(term) == 1 and term.isascii())
 
 
-def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
+def _split_dates(text: str, date_spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     """Return the text without its dates, and the words of the dates."""
     undated_text = text if len(text.casefold()) == len(text) else text.casefold()
-    dates = " ".join(undated_text[slice(*span.position)] for span in spans)
-    for start, end in sorted((span.position for span in spans), reverse=True):
+    dates = " ".join(undated_text[slice(*span.position)] for span in date_spans)
+    for start, end in sorted((span.position for span in date_spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
     names = DAY_NAMES.union(language_data()["months"])
     return undated_text, [

@@ -301,30 +301,32 @@ class _ScriptPatterns:
     """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
 
     def __init__(self) -> None:
-        single = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
+        single_characters = "".join(
+            f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES
+        )
         every_mark = "".join(
             char
             for char in map(chr, range(0x300, 0xFE30))
             if unicodedata.category(char)[0] == "M"
         )
-        marks = re.sub(f"[{single}]", "", every_mark)
-        letter = rf"[^\W_{single}]"
+        marks = re.sub(f"[{single_characters}]", "", every_mark)
+        letter = rf"[^\W_{single_characters}]"
         term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM_CHARS}}}+"
         word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
-        self.single = re.compile(f"[{single}]")
+        self.single = re.compile(f"[{single_characters}]")
         """One character that is a term of its own."""
-        self.reading = re.compile(f"{term}|[{single}]")
+        self.reading = re.compile(f"{term}|[{single_characters}]")
         """One term of the reading run."""
-        self.query = re.compile(f"{term}|[{single}]+")
+        self.query = re.compile(f"{term}|[{single_characters}]+")
         """The same, but single characters that follow each other as one run."""
         compound = (
             f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"
         )
         self.compound = re.compile(compound)
         """Words that have parts."""
-        self.extra = re.compile(f"{compound}|[{single}]{{2,}}+")
+        self.extra = re.compile(f"{compound}|[{single_characters}]{{2,}}+")
         """Tokens with terms in the extra run: words that have parts, and runs of single characters."""
-        self.pairs = re.compile(f"(?=([{single}][{single}]))")
+        self.pairs = re.compile(f"(?=([{single_characters}][{single_characters}]))")
         """Two single characters in a row, overlapping."""
 
 

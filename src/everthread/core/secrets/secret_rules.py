@@ -155,12 +155,12 @@ class Rules:
         """The first non-ASCII letter of each foreign stem, in both cases."""
 
         alternatives = {key: "|".join(words) for key, words in names.items()}
-        trailing = rf"(?:_(?:\d+|{alternatives['trailing']}))*$"
-        secret = rf"{alternatives['secret']}|(?:^|_)(?:{alternatives['secret_word']}|(?:{alternatives['key']})_key)"
+        trailing_pattern = rf"(?:_(?:\d+|{alternatives['trailing']}))*$"
+        secret_pattern = rf"{alternatives['secret']}|(?:^|_)(?:{alternatives['secret_word']}|(?:{alternatives['key']})_key)"
         self.password_name = re.compile(
-            rf"(?:{alternatives['password']}|(?:^|_)(?:{alternatives['password_word']})){trailing}"
+            rf"(?:{alternatives['password']}|(?:^|_)(?:{alternatives['password_word']})){trailing_pattern}"
         )
-        self.secret_name = re.compile(rf"(?:{secret}){trailing}")
+        self.secret_name = re.compile(rf"(?:{secret_pattern}){trailing_pattern}")
         self.harmless_name = re.compile(rf"(?:^|_)(?:{alternatives['harmless']})$")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.agent import commands
-from everthread.conversation.answers import INTERRUPTED
+from everthread.conversation.answer_recorder import INTERRUPTED
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.store.records import (
     Lease,

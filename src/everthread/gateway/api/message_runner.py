@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.agent import commands
 from everthread.agent.loop import Agent
-from everthread.conversation.answers import Answer
+from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import StreamDelta
@@ -125,14 +125,14 @@ class MessageRunner:
                 )
             )
 
-    async def _run_turn(self, turn: QueuedTurn) -> Answer:
+    async def _run_turn(self, turn: QueuedTurn) -> ModelAnswer:
         async with contextlib.aclosing(
             self._agent.turn(dict(turn.message), event=turn.id)
         ) as items:
             try:
                 self._is_streaming = True
                 async for item in items:
-                    if isinstance(item, Answer):
+                    if isinstance(item, ModelAnswer):
                         return item
                     if not isinstance(item, StreamDelta):
                         self._report(item)

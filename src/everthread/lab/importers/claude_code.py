@@ -136,7 +136,7 @@ class _PartialAnswer:
 class _Boundary:
     """A compaction whose new context is still being read."""
 
-    value: Mapping[str, Any]
+    line: Mapping[str, Any]
     message_count_before: int
     """Number of messages before the compaction."""
     preserved: list[str]
@@ -208,13 +208,13 @@ class _SessionReader:
             return
         boundary = self.boundary
         self.boundary = None
-        figures = object_in(boundary.value, "compactMetadata")
+        figures = object_in(boundary.line, "compactMetadata")
         self.compactions.append(
             ClientCompaction(
                 boundary.message_count_before,
                 boundary.summary,
                 "\n".join([*boundary.preserved, *boundary.restored]),
-                timestamp=parse_time(boundary.value.get("timestamp")),
+                timestamp=parse_time(boundary.line.get("timestamp")),
                 trigger=text_in(figures, "trigger"),
                 tokens_before=count_in(figures, "preTokens"),
             )

@@ -227,7 +227,7 @@ _FRAME_EVENTS = (
 _MIN_PIECE_CHARS = 24
 """Minimum characters of a piece of a stream."""
 _MAX_PIECES = 40
-"""Maximum pieces of one text."""
+"""Maximum pieces into which a text of a stream is split."""
 
 
 def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:

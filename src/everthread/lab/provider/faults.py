@@ -60,7 +60,7 @@ class Fault:
 
     kind: FaultKind
     reply: Reply | str | None = None
-    """The answer, if there is one. None: an echo if the client gets all of it, else `UNFINISHED_ANSWER`."""
+    """The answer that the fault affects. By default an echo, or `UNFINISHED_ANSWER` if the client gets only a part."""
     seconds: float = 60.0
     after: int = 3
     tokens: int = 1_000_000

@@ -23,7 +23,7 @@ class Protocol:
     path: str
     prefix: str
     """Prefix of the ids of its replies."""
-    caps: tuple[str, ...]
+    cap_fields: tuple[str, ...]
     """The fields that limit the output; the first that is present is used."""
     content: str
     """The field with a reply's content."""
@@ -37,7 +37,7 @@ class Protocol:
 
     def cap(self, body: Mapping[str, Any]) -> int | None:
         """Return how many tokens the reply may have, as the request asks."""
-        values = (_read_nested(body, name.split(".")) for name in self.caps)
+        values = (_read_nested(body, name.split(".")) for name in self.cap_fields)
         return next((value for value in values if isinstance(value, int)), None)
 
 
@@ -106,7 +106,7 @@ CHAT = Protocol(
     "openai_chat",
     "/v1/chat/completions",
     prefix="chatcmpl-lab",
-    caps=("max_completion_tokens", "max_tokens"),
+    cap_fields=("max_completion_tokens", "max_tokens"),
     content="choices",
     usage=_make_chat_usage,
 )
@@ -114,7 +114,7 @@ RESPONSES = Protocol(
     "openai_responses",
     "/v1/responses",
     prefix="resp_lab",
-    caps=("max_output_tokens",),
+    cap_fields=("max_output_tokens",),
     content="output",
     usage=_make_responses_usage,
 )
@@ -122,7 +122,7 @@ ANTHROPIC = Protocol(
     "anthropic",
     "/v1/messages",
     prefix="msg_lab",
-    caps=("max_tokens",),
+    cap_fields=("max_tokens",),
     content="content",
     usage=_make_anthropic_usage,
 )
@@ -130,7 +130,7 @@ GEMINI = Protocol(
     "gemini",
     "/v1beta/models/{name}:generateContent",
     "lab",
-    caps=("generationConfig.maxOutputTokens",),
+    cap_fields=("generationConfig.maxOutputTokens",),
     content="candidates",
     usage=_make_gemini_usage,
     usage_field="usageMetadata",

@@ -119,17 +119,19 @@ class ReplayCaches:
         self._caches = ProviderCaches(self._clock)
         self._other_machine = ProviderCaches(self._clock)
 
-    def use(self, number: int, model: str, prompt: Prompt) -> CacheUse:
+    def use(self, call_index: int, model: str, prompt: Prompt) -> CacheUse:
         """Return the use of the cache by the call with this index."""
         recording = self._recording
         minimum = cache_minimum(model) if caches_by_marks(model) else None
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
-        is_missed = number == 0 or number in recording.missed_calls
-        is_partly_missed = minimum is None and number in recording.partly_missed_calls
+        is_missed = call_index == 0 or call_index in recording.missed_calls
+        is_partly_missed = (
+            minimum is None and call_index in recording.partly_missed_calls
+        )
         if is_missed:
             self._caches = ProviderCaches(self._clock)
-            self._fill(model, prompt, recording.count_cached_tokens(number))
+            self._fill(model, prompt, recording.count_cached_tokens(call_index))
         use = self._caches.use(model, prompt, minimum=minimum)
         if is_missed or is_partly_missed:
             other_use = self._other_machine.use(model, prompt, minimum=minimum)
@@ -240,7 +242,7 @@ class CallLedger:
         previous_request, previous_use, previous_time = self._previous_call
         cached = _count_readable_tokens(previous_request.model, previous_use)
         if cached == 0:
-            return (result.SHORT_CAUSE if use.read == 0 else ""), 0
+            return (result.SHORT_PROMPT_CAUSE if use.read == 0 else ""), 0
         if cached <= use.read:
             return "", 0
         causes = [

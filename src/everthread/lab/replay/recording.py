@@ -64,36 +64,36 @@ def read_recording(
     sizes: Sequence[int],
     compactions: Sequence[ClientCompaction],
     *,
-    lasting: int,
+    lasting_tokens: int,
 ) -> Recording | None:
     """Read the recording; None if the first call states no prompt.
 
-    `sizes`: the predicted prompt of each call. `lasting`: see `Recording`.
+    `sizes`: the predicted prompt of each call. `lasting_tokens`: see `Recording`.
     """
     usage = calls[0].usage
     if usage is None or not usage.prompt_tokens:
         return None
-    shared = usage.cache_read_tokens
+    shared_tokens = usage.cache_read_tokens
     ttl = None
     if usage.cache_write_tokens:
         ttl = "1h" if usage.cache_write_1h_tokens else "5m"
     shares = _find_read_shares(calls, sizes, compactions)
-    missed = frozenset(
+    missed_calls = frozenset(
         number for number, share in shares.items() if share < MISSED_SHARE
     )
-    partly = frozenset(
+    partly_missed_calls = frozenset(
         number
         for number, share in shares.items()
         if MISSED_SHARE <= share < PARTLY_MISSED_SHARE
     )
     return Recording(
-        shared,
-        lasting_tokens=lasting,
+        shared_tokens,
+        lasting_tokens=lasting_tokens,
         ttl=ttl,
-        missed_calls=missed,
-        partly_missed_calls=partly,
+        missed_calls=missed_calls,
+        partly_missed_calls=partly_missed_calls,
         expired_calls=frozenset(
-            number for number in missed if _has_expired(calls, number, ttl)
+            number for number in missed_calls if _has_expired(calls, number, ttl)
         ),
     )
 

@@ -55,7 +55,7 @@ class ReplayPlan:
     calls: tuple[PlannedCall, ...]
     notes: tuple[str, ...] = ()
     """Repairs and assumptions."""
-    timed: str = "assumed"
+    time_source: str = "assumed"
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     started_at: float | None = None
     """The time of the first call, in seconds since 1970, if it is known."""

@@ -18,7 +18,7 @@ COMPACTION_CAUSE = "compaction"
 TOOLS_CAUSE = "tools changed"
 MODEL_CAUSE = "model changed"
 SYSTEM_CAUSE = "system prompt changed"
-SHORT_CAUSE = "prompt too short to be cached"
+SHORT_PROMPT_CAUSE = "prompt too short to be cached"
 TRUNCATION_CAUSE = "oldest messages dropped"
 CHANGED_CAUSE = "prompt changed"
 
@@ -198,7 +198,7 @@ class Replay:
     model: str
     window: int
     threshold: int
-    timed: str
+    time_source: str
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     strategies: Sequence[StrategyResult]
     compactions: Sequence[PlayedCompaction]
@@ -251,7 +251,7 @@ class Replay:
         """Return everything as JSON values."""
         names = ("source", "model", "window", "threshold", "engine", "recorded_cost")
         return {name: getattr(self, name) for name in names} | {
-            "times": self.timed,
+            "times": self.time_source,
             "notes": list(self.notes),
             "caching_saves_of_input": _round_share(self.share_saved_by_caching()),
             "seconds": round(self.seconds, 3),

@@ -45,6 +45,7 @@ from everthread.lab.replay.baselines import (
 )
 from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
 from everthread.lab.replay.recording import find_first_call_after, measure_agreement
+from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import (
     PAUSE_SECONDS,
     STEP_SECONDS,
@@ -58,7 +59,6 @@ from everthread.lab.replay.result import (
     Replay,
     StrategyResult,
 )
-from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_inputs
 from everthread.testing import SteppedClock
 from everthread.thread.events import (
     CompactionDone,
@@ -92,12 +92,12 @@ class SimulatedAlarm:
 
     def __init__(self, clock: SteppedClock) -> None:
         self._clock = clock
-        self._due = 0.0
+        self._due_time = 0.0
         self._callback: Callable[[], None] | None = None
 
     def set(self, seconds: float, callback: Callable[[], None]) -> SimulatedAlarm:
         """Schedule a call; it replaces an earlier one."""
-        self._due = self._clock.now + seconds
+        self._due_time = self._clock.now + seconds
         self._callback = callback
         return self
 
@@ -107,10 +107,10 @@ class SimulatedAlarm:
     def ring_before(self, moment: float) -> bool:
         """Make the scheduled call if it is due by then; return whether it was made."""
         callback = self._callback
-        if callback is None or self._due > moment:
+        if callback is None or self._due_time > moment:
             return False
         self._callback = None
-        self._clock.now = self._due
+        self._clock.now = self._due_time
         callback()
         return True
 
@@ -125,7 +125,7 @@ class ReplayPlayer:
         engine: Callable[[Services], ContextEngine],
         compact: CompactBefore,
     ) -> None:
-        self.setting = setting
+        self.inputs = setting
         self._options = options
         self._engine = engine
         self._compact = compact
@@ -142,7 +142,7 @@ class ReplayPlayer:
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
         """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
-        setting = self.setting
+        setting = self.inputs
         with tempfile.TemporaryDirectory(
             prefix="everthread-replay-", dir=find_memory_folder()
         ) as folder:
@@ -196,7 +196,7 @@ class ReplayPlayer:
         self.notes[re.sub(r"[\d,.]+", "#", text)] = text
 
     async def _play_calls(self, conversation: Conversation) -> None:
-        setting = self.setting
+        setting = self.inputs
         caches = ReplayCaches(self._clock, setting.recording)
         compactions = 0
         for number, call in enumerate(setting.calls):
@@ -230,7 +230,7 @@ class ReplayPlayer:
         self, conversation: Conversation, number: int
     ) -> tuple[PreparedRequest, Prompt]:
         """Prepare a request that the provider accepts: one over the window is refused and recovered."""
-        messages = list(self.setting.calls[number].inputs)
+        messages = list(self.inputs.calls[number].inputs)
         compact = self._compact
         if messages and compact:
             await conversation.add(messages)
@@ -247,9 +247,9 @@ class ReplayPlayer:
                     )
         prepared = await conversation.prepare(messages or None)
         while (
-            prompt := self.setting.prompts.read(prepared.request)
-        ).tokens > self.setting.window:
-            refusal = f"prompt is too long: {prompt.tokens} tokens > {self.setting.window} maximum"
+            prompt := self.inputs.prompts.read(prepared.request)
+        ).tokens > self.inputs.window:
+            refusal = f"prompt is too long: {prompt.tokens} tokens > {self.inputs.window} maximum"
             prepared = await conversation.recover(ModelError(refusal, status=400))
         return prepared, prompt
 
@@ -302,7 +302,7 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         is_ttl_given=ttl is not None,
         step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
-    make_engine = _engine_maker(engine, dict(engine_options or {}))
+    make_engine = _make_engine_factory(engine, dict(engine_options or {}))
     settings = replace(settings, cache_ttl=setting.ttl)
     player = ReplayPlayer(setting, settings, make_engine, compact)
     judges_facts = with_baselines if with_facts is None else with_facts
@@ -325,7 +325,7 @@ def _make_log(messages: Sequence[Message]) -> Log:
     return Log("messages", "core", [LoggedMessage(message) for message in messages])
 
 
-def _engine_maker(
+def _make_engine_factory(
     name: str, options: dict[str, Any]
 ) -> Callable[[Services], ContextEngine]:
     return lambda services: create_engine(
@@ -363,7 +363,7 @@ def _make_replay(
         ", ".join(dict.fromkeys(call.model for call in setting.calls)),
         setting.window,
         threshold=own_replay.threshold,
-        timed=plan.timed,
+        time_source=plan.time_source,
         strategies=[own_replay.strategy, *other_strategies.strategies],
         compactions=own_replay.compactions,
         notes=[*log.warnings, *plan.notes, *own_replay.notes],

@@ -7,10 +7,10 @@ from decimal import Decimal
 
 from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
-from everthread.lab.hand_offs import Comparison, describe
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.replay.baselines import CACHED_STRATEGY, RECORDED_STRATEGY
 from everthread.lab.replay.result import Replay, StrategyResult
+from everthread.lab.summary_comparison import Comparison, describe
 
 MAX_PROMPT_ERROR = 0.25
 """A prediction that is too large by more than this share was made for other prompts."""
@@ -19,7 +19,7 @@ MIN_MISSED_SHARE = 0.5
 
 
 def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[str]:
-    """Return the sentences. `comparison`: of the client's own compactions with Everthread's, if it made any."""
+    """Return the sentences. `comparison` compares the client's own compactions, if any, with Everthread's."""
     lines = [
         _describe_session(replay),
         _describe_cost(replay),

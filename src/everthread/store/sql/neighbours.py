@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from everthread.core.search.lookup import Neighbour
+from everthread.core.search.search_results import Neighbour
 from everthread.core.secrets.redaction import redact_part
 from everthread.core.transcript import is_lookup_tool
 from everthread.errors import StoreDamagedError

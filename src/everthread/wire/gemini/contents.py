@@ -67,7 +67,7 @@ class _CallIds:
 
     use_counts: dict[str, int] = field(default_factory=dict)
     open_calls: list[tuple[str, str, str]] = field(default_factory=list)
-    """Id, native id and name."""
+    """Id, native id and name of each call without a response."""
 
     def forget_open_calls(self) -> None:
         """Forget open calls, because a new model turn begins."""

@@ -18,8 +18,8 @@ from everthread.lab.importers.log import without_reasoning
 
 TRIED_WINDOWS = tuple(round(256_000 * 0.75**step) for step in range(18))
 """Windows that are tried, 256,000 to about 2,000 tokens: the text grows with the window."""
-MESSAGE_SHARE = 0.15
-"""Part of the text that the user's first message may take, and the latest."""
+MAX_USER_MESSAGE_SHARE = 0.15
+"""Maximum share of the text for the user's first message, and as much for the latest."""
 MAX_EXCERPT_CHARS = 300
 """Characters of a result, an argument or an answer in the newest messages."""
 HAND_BACK_INTRO = "Kept by Everthread from before the compaction: the user's words, and what was done."
@@ -43,7 +43,7 @@ def write_hand_back(
     `recall_hint`: how to recall the rest. The result is empty if there is nothing to compact.
     """
     messages = without_reasoning(messages)
-    max_message_chars = int(max_chars * MESSAGE_SHARE)
+    max_message_chars = int(max_chars * MAX_USER_MESSAGE_SHARE)
     user_messages = [
         user_text(message).strip() for message in messages if is_user_message(message)
     ]
@@ -80,11 +80,11 @@ def _find_largest_body(
         for window in TRIED_WINDOWS
         if (body := _write_body(messages, window, model=model))
     ]
-    fitting = [body for body in bodies if count_utf16_units(body) <= max_units]
-    if fitting or not bodies:
-        return max(fitting, key=len, default="")
-    shortest = min(bodies, key=len)
-    return shortest[: max(max_units // 2, 0)].rpartition("\n")[0]
+    fitting_bodies = [body for body in bodies if count_utf16_units(body) <= max_units]
+    if fitting_bodies or not bodies:
+        return max(fitting_bodies, key=len, default="")
+    shortest_body = min(bodies, key=len)
+    return shortest_body[: max(max_units // 2, 0)].rpartition("\n")[0]
 
 
 def _write_body(messages: Sequence[Message], window: int, *, model: str | None) -> str:

@@ -57,7 +57,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         )
         sizes = _predict_sizes(log, calls, counter)
         recording = read_recording(
-            calls, sizes, log.compactions, lasting=prompt.lasting_tokens
+            calls, sizes, log.compactions, lasting_tokens=prompt.lasting_tokens
         )
     return ReplayInputs(
         tuple(calls),
@@ -103,7 +103,7 @@ def _complete_call(
 def _predict_sizes(
     log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
 ) -> list[int]:
-    """Return the predicted prompt of each call, from the usage of the first."""
+    """Return the predicted prompt tokens of each call, from the usage of the first."""
     usage = calls[0].usage
     size = usage.prompt_tokens if usage is not None else 0
     size = size or counter.request(calls[0].inputs, system=log.system, tools=log.tools)

@@ -33,7 +33,7 @@ INTERRUPTED = "[The answer was interrupted here.]"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """A model's answer, stored and accounted for."""
 
     message: Message
@@ -46,7 +46,7 @@ class Answer:
 
     def __repr__(self) -> str:
         text = " ".join(self.text.split())
-        return f"<Answer {text[:60] + '…' if len(text) > 60 else text!r}: {self.stop}, {len(self.calls)} calls>"
+        return f"<ModelAnswer {text[:60] + '…' if len(text) > 60 else text!r}: {self.stop}, {len(self.calls)} calls>"
 
     @property
     def text(self) -> str:
@@ -161,7 +161,7 @@ class AnswerRecorder:
         )
         return with_diagnosis(usage, reply.raw), is_estimated
 
-    async def record(self, response: Any) -> Answer:
+    async def record(self, response: Any) -> ModelAnswer:
         """Store and account for an answer in any form."""
         conversation = self._conversation
         reply = self._decode(response)
@@ -192,7 +192,7 @@ class AnswerRecorder:
         if is_own_model and not is_estimated:
             await self._learn_success(usage)
         self.sent_request = None
-        return Answer(message, reply.stop, usage, cost, stored_messages[-1].id)
+        return ModelAnswer(message, reply.stop, usage, cost, stored_messages[-1].id)
 
     async def _account(
         self, usage: CanonicalUsage, model: str, *, is_estimated: bool
