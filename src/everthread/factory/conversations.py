@@ -76,7 +76,9 @@ class Opener(Generic[T]):
     def __enter__(self) -> SyncProxy:
         self._loop_thread = LoopThread()
         try:
-            return SyncProxy(self._loop_thread.run(self.__aenter__()), self._loop)
+            return SyncProxy(
+                self._loop_thread.run(self.__aenter__()), self._loop_thread
+            )
         except BaseException:
             self._loop_thread.stop()
             raise

@@ -156,7 +156,10 @@ class Rules:
 
         alternatives = {key: "|".join(words) for key, words in names.items()}
         trailing_pattern = rf"(?:_(?:\d+|{alternatives['trailing']}))*$"
-        secret_pattern = rf"{alternatives['secret']}|(?:^|_)(?:{alternatives['secret_word']}|(?:{alternatives['key']})_key)"
+        secret_pattern = (
+            rf"{alternatives['secret']}"
+            rf"|(?:^|_)(?:{alternatives['secret_word']}|(?:{alternatives['key']})_key)"
+        )
         self.password_name = re.compile(
             rf"(?:{alternatives['password']}|(?:^|_)(?:{alternatives['password_word']})){trailing_pattern}"
         )
