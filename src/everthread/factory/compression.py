@@ -90,11 +90,7 @@ async def acompress(
     check_window(window, min_tokens=1)
     counter = TokenCounter(model)
     fixed_tokens = counter.request((), system=system, tools=list(tools or ()))
-    settings = (
-        _default_settings(template)
-        if config is None
-        else _configured_settings(config, model, template)
-    )
+    settings = _choose_settings(config, model, template)
     instructions = [
         message for message in messages if message.get("role") in SYSTEM_ROLES
     ]
@@ -130,6 +126,14 @@ async def acompress(
 
 
 compress = make_sync(acompress)
+
+
+def _choose_settings(
+    config: Config | None, model: str | None, template: TemplateName | None
+) -> CompressSettings:
+    if config is None:
+        return _default_settings(template)
+    return _configured_settings(config, model, template)
 
 
 def _default_settings(template: TemplateName | None) -> CompressSettings:

@@ -226,9 +226,7 @@ async def open_gateway(
         config or load_config(), host=host, port=port, auth=auth
     )
     options = settings.gateway
-    routes = list(upstreams) if upstreams is not None else list_upstreams(settings)
-    if worker is None:  # the supervisor did it for its workers
-        routes = add_keys(routes, options.auth)
+    routes = _choose_routes(settings, upstreams, worker)
     end_event = asyncio.Event()  # set when the gateway ends
     async with AsyncExitStack() as stack:
         routes = await start_local_models(routes, settings, stack)
@@ -268,6 +266,14 @@ def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
     manager.warm()
     preload_task = asyncio.create_task(preload())
     stack.callback(preload_task.cancel)
+
+
+def _choose_routes(
+    config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerPlace | None
+) -> list[Upstream]:
+    """Return the given or configured upstreams with their keys; a worker's upstreams have theirs already."""
+    routes = list(upstreams) if upstreams is not None else list_upstreams(config)
+    return add_keys(routes, config.gateway.auth) if worker is None else routes
 
 
 def _override_gateway(config: Config, **overrides: Any) -> Config:
@@ -350,14 +356,14 @@ async def _open_service(
         )
     mcp = _McpMount(store)
     stack.push_async_callback(mcp.close)
-    compact = CompactApp(manager, limits, upstreams[0].root)
+    compact_app = CompactApp(manager, limits, upstreams[0].root)
     return manager, GatewayApp(
         proxy,
         authenticator=authenticator,
         native=native,
         ready=lambda: _find_store_problem(store),
         sites=sites,
-        mounted={"/mcp": mcp, PATH: compact},
+        mounted={"/mcp": mcp, PATH: compact_app},
         pages=pages,
         watch=watch,
         forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),

@@ -422,7 +422,7 @@ class EngineChoice:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it plans and finishes, so that it can run in worker processes."""
+        """Whether the engine is built in: only such engines can run in worker processes."""
         from everthread.compaction.registry import find_engine
 
         return find_engine(self.name, home=home_directory()).source == "built-in"

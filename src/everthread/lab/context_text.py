@@ -22,7 +22,7 @@ MAX_USER_MESSAGE_SHARE = 0.15
 """Maximum share of the text for the user's first message, and as much for the latest."""
 MAX_EXCERPT_CHARS = 300
 """Characters of a result, an argument or an answer in the newest messages."""
-HAND_BACK_INTRO = "Kept by Everthread from before the compaction: the user's words, and what was done."
+CONTEXT_TEXT_INTRO = "Kept by Everthread from before the compaction: the user's words, and what was done."
 
 
 def count_utf16_units(text: str) -> int:
@@ -30,7 +30,7 @@ def count_utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def write_hand_back(
+def write_context_text(
     messages: Sequence[Message],
     *,
     max_chars: int,
@@ -47,7 +47,7 @@ def write_hand_back(
     user_messages = [
         user_text(message).strip() for message in messages if is_user_message(message)
     ]
-    parts = [f"{HAND_BACK_INTRO} {recall_hint}".strip()]
+    parts = [f"{CONTEXT_TEXT_INTRO} {recall_hint}".strip()]
     if user_messages:
         parts.append(
             f"The user's latest message: {_cut_text(user_messages[-1], max_message_chars)}"

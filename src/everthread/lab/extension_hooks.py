@@ -17,7 +17,7 @@ from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
-from everthread.lab.context_text import write_hand_back
+from everthread.lab.context_text import write_context_text
 from everthread.lab.hooks import (
     MAX_HOOK_CHARS,
     MAX_RESULT_CHARS,
@@ -66,7 +66,7 @@ class ExtensionHooks:
         if isinstance(messages, list):
             return await _write_compaction(messages, hook_input)
         recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
-        text = write_hand_back(
+        text = write_context_text(
             log.messages,
             max_chars=MAX_HOOK_CHARS,
             model=log.model or None,

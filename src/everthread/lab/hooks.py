@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
-from everthread.lab.context_text import write_hand_back
+from everthread.lab.context_text import write_context_text
 from everthread.lab.importers.log import Log, text_in
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.importers.thread_import import import_log, make_thread_id
@@ -71,7 +71,7 @@ class Hooks:
             else len(log.entries)
         )
         messages = [entry.message for entry in log.entries[:message_count]]
-        text = write_hand_back(
+        text = write_context_text(
             messages,
             max_chars=MAX_HOOK_CHARS,
             model=log.model or None,

@@ -210,11 +210,11 @@ class _StreamReader:
     def __init__(self, decoder: StreamDecoder, address: ModelAddress) -> None:
         self._decoder = decoder
         self._address = address
-        self._events = 0
+        self._event_count = 0
         self.is_finished = False
 
     def read_event(self, event: SseEvent) -> list[StreamDelta]:
-        self._events += 1
+        self._event_count += 1
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
@@ -233,7 +233,7 @@ class _StreamReader:
 
     def finish(self) -> Reply:
         """Return the reply. Some servers omit the end mark, but none the stop reason."""
-        if not self._events:
+        if not self._event_count:
             raise errors.empty_stream_error(self._address)
         reply = self.partial()
         if reply is None or (reply.stop is None and not self.is_finished):

@@ -348,7 +348,7 @@ def price_recorded_calls(setting: ReplayInputs) -> list[PlayedCall | None]:
 def play_baselines(
     setting: ReplayInputs,
 ) -> tuple[StrategyResult, StrategyResult, StrategyResult, list[Message]]:
-    """Play without cache, with a cache, and with the oldest messages dropped; also return the messages left at last."""
+    """Play without a cache, with one, and with truncation; also return the messages that truncation leaves."""
     cached, messages = _play_history(setting, CACHED_STRATEGY)
     uncached_calls = []
     for planned, call in zip(setting.calls, cached.calls, strict=False):
