@@ -1,4 +1,4 @@
-"""The digest of every prefix of a history, as whoever keeps one step by step comes to it."""
+"""The digest of every prefix of a history, computed message by message."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def canonical_chain(messages: Iterable[Any]) -> list[str]:
 
 
 def byte_chain(messages: Iterable[Any]) -> list[str]:
-    """What a prefix cache sees of every prefix."""
+    """Return the digests by which a prefix cache knows every prefix."""
     return _chain(messages, byte_fingerprint)
 
 
 def byte_fingerprint(message: Any) -> str:
-    """What a prefix cache sees of one message."""
+    """Return the digest by which a prefix cache knows one message."""
     return byte_form_text(byte_form(message))
 
 

@@ -1,4 +1,4 @@
-"""`open_conversation` and `open_agent`: awaited, entered, or without an event loop; and what the library refuses."""
+"""`open_conversation` and `open_agent`: awaited, entered, or without an event loop; and their refusals."""
 
 from __future__ import annotations
 

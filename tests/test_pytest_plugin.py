@@ -1,4 +1,4 @@
-"""The plugin in somebody's suite: loaded by itself, quiet where all is well, clear where not."""
+"""The plugin in another project's suite: loaded automatically, quiet on success, clear on failure."""
 
 from __future__ import annotations
 

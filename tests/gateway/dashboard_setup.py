@@ -46,7 +46,7 @@ Mend the rounding in the ledger.
 
 @dataclass
 class Page:
-    """An answer, taken apart. What is opened must be closed: hostile text cannot have broken out."""
+    """A parsed page. Every opened element must be closed: hostile text cannot break out."""
 
     status: int
     text: str
@@ -243,7 +243,7 @@ async def make_thread(
 
 
 async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
-    """What an engine does: the first two and the last messages stay, a summary stands for the others."""
+    """Compact as an engine does: keep the first two and the last messages, and summarise the others."""
     tip = await store.get_compression_tip(thread)
     messages = await store.messages(tip)
     middle = [message for message in messages[2:-keep] if message.kind == "message"]

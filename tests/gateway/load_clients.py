@@ -260,7 +260,7 @@ def is_complete(record: Record) -> bool:
 
 
 def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
-    """What the provider refused, and no fault told it to."""
+    """Return requests that the provider refused without a planned fault."""
     return [
         (record.number, record.error)
         for record in log
@@ -271,7 +271,7 @@ def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
 def find_foreign_answers(
     log: Iterable[Record], talkers: Iterable[LoadClient]
 ) -> list[str]:
-    """What a client holds for an answer and was never said to it."""
+    """Return answers that a client kept but never received."""
     said = {
         (mark_of(record.request), text_of(record.reply.message))
         for record in log
@@ -290,7 +290,7 @@ Threads = dict[str, Said]
 
 
 async def load_histories(store: Store) -> Threads:
-    """What the store has, by thread."""
+    """Return the stored messages, by thread."""
     found: Threads = {}
     while rows := await store.list_threads(limit=100, offset=len(found)):
         for row in rows:

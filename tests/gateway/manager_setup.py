@@ -1,4 +1,4 @@
-"""A client that sends its whole history each time, the manager, and the simulated provider behind it."""
+"""A client that sends its whole history each time, the manager, and the simulated provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP as bytes: an upstream that says exactly what it is told to, and a client that hears exactly what comes."""
+"""HTTP as bytes: an upstream that sends exactly the given bytes, and a client that returns exactly what it got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples for chats of other services: they speak to the threads API as anybody can."""
+"""The examples for chats of other services use the threads API as any client can."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_000_000.0
 
 
 class Telegram:
-    """What the bot API says, and what it was told."""
+    """A fake bot API: its answers, and the requests it got."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []

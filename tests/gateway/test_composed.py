@@ -1,4 +1,4 @@
-"""The whole gateway as it is configured: clients that know nothing of it talk far past the upstream's window."""
+"""The whole configured gateway: unmodified clients talk far past the upstream's window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: what they show of threads, windows, calls and compactions, and what can be done there."""
+"""The pages: threads, windows, calls and compactions, and the actions on them."""
 
 from __future__ import annotations
 

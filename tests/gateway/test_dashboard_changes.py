@@ -1,4 +1,4 @@
-"""What the pages change and count for proxied threads: a compaction taken back, failures that were passed through."""
+"""Changes and counts on the pages of proxied threads: undone compactions and failures that were passed through."""
 
 from __future__ import annotations
 

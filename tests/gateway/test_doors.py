@@ -51,7 +51,7 @@ def code_of(body: bytes) -> str:
 async def test_a_model_name_that_is_too_long_is_refused_everywhere(
     path: str, gateways: GatewaySetup
 ) -> None:
-    """The attack: the price of a name of many slashes was looked up for 23 seconds, and everybody waited."""
+    """The attack: looking up the price of a name of many slashes took 23 seconds and blocked every client."""
     url = await gateways.start()
     key = (
         b"authorization",
@@ -199,7 +199,7 @@ async def test_two_credentials_in_one_header_are_refused() -> None:
 
 
 async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
-    """The attack: two keys of one tenant took all places, and nobody else was answered."""
+    """The attack: two keys of one tenant took all places, and no other client was answered."""
     done = asyncio.Event()
 
     async def slowly(request: object, writer: asyncio.StreamWriter) -> None:

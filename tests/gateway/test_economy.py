@@ -1,4 +1,4 @@
-"""Rewriting when it pays: early after a pause that outlived the provider's cache, and told in a header."""
+"""Rewriting when it pays: early after a pause longer than the provider's cache, reported in a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, no answer is a 500 of ours, and every decision about it is made."""
+"""Any request of a client: the gateway itself never answers 500, and decides every request."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class GeminiConversation:
 
 
 async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any:
-    """Wait until the thread has so many messages: the last answer is stored after the client has it."""
+    """Wait until the thread has this many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
         while len(history := await gateways.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Which thread a request belongs to: the same one, a branch, or another; and never somebody else's."""
+"""The thread of a request: the same one, a branch, or another; never another client's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body taken apart: every field and message where it stands, and what a parser of the whole says."""
+"""Slicing a body: every field and message is found at its place, and equals the result of a full parse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and tenants over real HTTP: the official clients, the gateway as it is configured, a provider behind."""
+"""Keys and tenants over real HTTP: the official clients, the configured gateway, and a provider."""
 
 from __future__ import annotations
 

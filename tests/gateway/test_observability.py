@@ -1,4 +1,4 @@
-"""Who runs the gateway sees what it does: ids, logs, figures, spans; never a word of anybody, nor a credential."""
+"""Ids, logs, figures and spans show the gateway's work, and never message text or a credential."""
 
 from __future__ import annotations
 

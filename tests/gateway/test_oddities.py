@@ -1,4 +1,4 @@
-"""Odd HTTP and JSON from both sides: a whole answer or a refusal, and nobody else is touched by it."""
+"""Odd HTTP and JSON from both sides: a whole answer or a refusal, without effect on other clients."""
 
 from __future__ import annotations
 

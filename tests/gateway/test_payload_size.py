@@ -1,4 +1,4 @@
-"""What a rewrite brings: fewer bytes where those are too many, a note, a pause where it hardly helps, its record."""
+"""Effects of a rewrite: fewer bytes if there are too many, a note, a pause if it hardly helps, its record."""
 
 from __future__ import annotations
 

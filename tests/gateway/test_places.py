@@ -1,4 +1,4 @@
-"""Places: nobody keeps the others out, with slow bodies, many requests or many connections."""
+"""Places: no client can keep the others out by slow bodies, many requests or many connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away under a running gateway: each request has one second for it, then it goes on and says so."""
+"""PostgreSQL fails under a running gateway: each request waits one second for it, then continues and says so."""
 
 from __future__ import annotations
 

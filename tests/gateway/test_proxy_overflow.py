@@ -1,4 +1,4 @@
-"""A provider that refuses the size: asked again with what the manager gives, before a byte reached the client."""
+"""A provider that refuses the size is asked again with a smaller request, before a byte reaches the client."""
 
 from __future__ import annotations
 

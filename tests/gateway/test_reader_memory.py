@@ -1,4 +1,4 @@
-"""What is kept of requests is bounded by bytes: a client decides how large they are."""
+"""The memory kept of requests is bounded in bytes: clients decide how large requests are."""
 
 from __future__ import annotations
 

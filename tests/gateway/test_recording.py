@@ -1,4 +1,4 @@
-"""What is on its way into the store is known already, and what did not get there is stored with the next request."""
+"""Messages on their way into the store are known at once; those that fail are stored with the next request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two managers on one store, their steps interleaved: what one stores is never doubled or reordered by the other."""
+"""Two managers on one store, their steps interleaved: neither doubles or reorders the other's messages."""
 
 from __future__ import annotations
 

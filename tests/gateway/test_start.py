@@ -1,4 +1,4 @@
-"""What a gateway checks at its start, and an auxiliary model that cannot be used."""
+"""Checks of a gateway at its start, and an auxiliary model that cannot be used."""
 
 from __future__ import annotations
 

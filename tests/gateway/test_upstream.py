@@ -1,4 +1,4 @@
-"""The connection to an upstream: what HTTP allows an upstream to say, and what it makes of connections."""
+"""The connection to an upstream: the answers that HTTP allows, and the reuse of connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to upstreams as they are: over TLS, through a proxy of the environment, on connections that are kept."""
+"""Real ways to an upstream: over TLS, through a proxy of the environment, on kept connections."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
 
 @dataclass
 class Secure:
-    """An upstream behind TLS, and the names it was asked for."""
+    """An upstream with TLS, and the host names requested from it."""
 
     upstream: RawUpstream
     port: int

@@ -1,4 +1,4 @@
-"""Several workers behind one port, as processes and over real HTTP: one gateway to its clients, whoever dies."""
+"""Several workers on one port, as processes over real HTTP: one gateway for its clients, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def until(true: Callable[[], bool]) -> None:
 async def served(
     home: Path, config: str, *options: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
-    """`everthread serve` with two workers, and what it printed at its start."""
+    """Run `everthread serve` with two workers; yield it with its first output."""
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(config, "utf-8")
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The official clients, as everybody uses them, on a simulated provider."""
+"""The official clients on a simulated provider."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Clients:
         model: str | None = None,
         stream: bool = False,
     ) -> str:
-        """What is answered, as text, however it comes."""
+        """Return the answer as text, whatever its form."""
         if api == "openai_chat":
             return await self._chat(text, model or GPT, stream=stream)
         if api == "openai_responses":

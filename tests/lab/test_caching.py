@@ -1,4 +1,4 @@
-"""Caches over real HTTP: what the clients are told was read and written."""
+"""Caches over real HTTP: the cached tokens that clients are shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOOLS: list[Any] = [
 
 
 def turns(count: int) -> list[Any]:
-    """A conversation with so many questions, all but the last one answered."""
+    """Return a conversation with this many questions, all but the last one answered."""
     told: list[Any] = []
     for number in range(count):
         told += [

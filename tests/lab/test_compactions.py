@@ -1,4 +1,4 @@
-"""What the simulated provider does with compaction items, thinking budgets and WebSockets, as real ones do."""
+"""Compaction items, thinking budgets and WebSockets of the simulated provider, as real providers handle them."""
 
 from __future__ import annotations
 

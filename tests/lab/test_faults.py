@@ -1,4 +1,4 @@
-"""What goes wrong on demand, as the official clients meet it."""
+"""Faults on demand, as the official clients see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of today's clients: what the user typed, what the client added, usage of streams, windows, own compactions."""
+"""Logs of today's clients: the user's text, the client's additions, usage of streams, windows, their compactions."""
 
 from __future__ import annotations
 

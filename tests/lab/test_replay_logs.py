@@ -1,4 +1,4 @@
-"""Logs as other programs leave them: what is read, what is left out, and that garbage is told and does no harm."""
+"""Logs of other programs: which lines are read or left out; garbage is reported and harmless."""
 
 from __future__ import annotations
 

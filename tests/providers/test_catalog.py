@@ -1,4 +1,4 @@
-"""The facts that the name of a model tells."""
+"""Facts derived from the name of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What providers teach of a model: believed where it is certain, for whom it was met, never below what worked."""
+"""Limits learnt from providers: accepted if certain, for the tenant that met them, never below a size that worked."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MUCH_LESS = 9_000
 
 
 def after(*reports: int, at: float = 1_000.0) -> CompactionPause:
-    """A pause that was told what so many compactions brought."""
+    """Return a pause that knows the effect of this many compactions."""
     pause = CompactionPause()
     for reported in reports:
         pause.relieved = BEFORE
