@@ -496,3 +496,16 @@ async def test_a_long_history_keeps_no_other_write_waiting(
     may_end.set()
     assert await long is not None
     assert len(await store.history("A")) == 100
+
+
+async def test_one_session_name_on_two_platforms_is_two_families(store: Store) -> None:
+    for thread, platform in (
+        ("first", "langchain"),
+        ("second", "langchain"),
+        ("other", "google-adk"),
+    ):
+        await store.create_session(
+            NewSession(id=thread, platform=platform, client_session="support")
+        )
+    assert set(await store.family("first")) == {"first", "second"}
+    assert await store.family("other") == ["other"]

@@ -94,7 +94,8 @@ def says(turns: int, words: int = 20) -> list[str]:
 @dataclass
 class Bookkeeper:
     """Knows what the prompt says. The first entry's answer is a page with the fact on it; every fifth entry is looked
-    up where there is a tool, and all is answered by one where it must be. What is not there is recalled."""
+    up where there is a tool, and all is answered by one where it must be. The fact is recalled if that is offered,
+    even if a summary holds it."""
 
     recalls: int = 0
     page: int = 900
@@ -111,10 +112,11 @@ class Bookkeeper:
             else file_text(1, self.page)
         )
         if QUESTION in everything:
-            answer = f"The code is {FACT}." if FACT in everything else "Nobody told me."
-            if FACT not in everything and RECALL in names and not self.recalls:
+            if RECALL in names and not self.recalls:
                 self.recalls += 1
                 return _call(RECALL, {"query": f"code of the {WHERE}"}, "call_recall")
+            source = json.dumps(last) if self.recalls else everything
+            answer = f"The code is {FACT}." if FACT in source else "Nobody told me."
         elif (
             last["role"] == "user"
             and "look_up" in names
@@ -269,9 +271,10 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     )
     assert FACT in found["said"][-1]
     receipts = re.findall(r"([\d,]+) compactions?\b", "".join(found["errors"]))
-    assert (
-        sum(int(number.replace(",", "")) for number in receipts) == found["compactions"]
-    ), "the receipts"
+    made = found["events"]["compaction_done"]  # those of side calls included
+    assert sum(int(number.replace(",", "")) for number in receipts) == made, (
+        "the receipts"
+    )
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)

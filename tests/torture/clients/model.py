@@ -1,7 +1,7 @@
 """The model that the clients talk to: it reads files with the client's own tools until several windows are full.
 
 The simulated provider asks it for every answer. It knows only what the prompt says: the fact it is asked for at the end
-stood in an early answer or result, so that it needs the gateway's `recall` once that was compacted.
+stood in an early answer or result. It looks that up with the gateway's `recall`, even if a summary holds it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ScriptedModel:
     recalled: bool = False
     """The fact came from a call of `recall`."""
     found: bool = False
-    """The fact was in the prompt when it was asked for."""
+    """The fact was in the prompt when it was asked for; it is looked up all the same."""
     unknown_tools: list[str] = field(default_factory=list)
     main: list[int] = field(default_factory=list)
     """Which requests belong to the conversation, counted from 0."""
@@ -194,10 +194,10 @@ class ScriptedModel:
         return Reply(message, "tool_calls")
 
     def _answer(self, request: Request, names: Sequence[str]) -> Reply | str:
-        everything = "\n".join(map(_whole_text, request.messages))
-        if FACT in everything:
-            self.found = not self.recalled and not self.recalls
-            self.recalled = self.recalls > 0
+        if not self.recalls:
+            self.found = FACT in "\n".join(map(_whole_text, request.messages))
+        elif FACT in _recent(request):
+            self.recalled = True
             return f"The code of the {WHERE} is {FACT}."
         if self.lookup not in names or self.recalls >= 3:
             return "Nobody told me, and I cannot look it up."

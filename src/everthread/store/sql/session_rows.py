@@ -312,7 +312,10 @@ MAX_FAMILY = 200
 
 
 def list_family(tx: Tx, thread: str) -> list[str]:
-    """List a thread, the threads it branched from or works for, and all threads of the same client session."""
+    """List a thread, the threads it branched from or works for, and all threads of the same client session.
+
+    Frameworks take session names from their users, who may use one name in two frameworks: a session is one platform's.
+    """
     ancestors: dict[str, None] = {}
     family: dict[str, None] = {}
     current: str | None = thread
@@ -326,9 +329,9 @@ def list_family(tx: Tx, thread: str) -> list[str]:
 
 def _threads_of_client(tx: Tx, session: Session) -> list[str]:
     rows = tx.all(
-        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND id = thread_id "
-        "ORDER BY active DESC, id LIMIT ?",
-        (session.tenant, session.client_session, MAX_FAMILY),
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
+        "AND id = thread_id ORDER BY active DESC, id LIMIT ?",
+        (session.tenant, session.client_session, session.platform, MAX_FAMILY),
     )
     return [row[0] for row in rows]
 
