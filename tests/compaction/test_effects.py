@@ -12,7 +12,7 @@ from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.thread_facts import ThreadState, state_of
 from everthread.compaction.history.tool_calls import CallFacts, Effect
 from everthread.compaction.journal.journal import parse_journal
-from everthread.compaction.journal.journal_builder import JournalFold, journal_of
+from everthread.compaction.journal.journal_builder import GrowingJournal, journal_of
 from everthread.compaction.journal.steps import FIXED
 from everthread.core.messages import Call, Message
 from tests.compaction.test_journal import call, says, user
@@ -337,7 +337,7 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     parsed = parse_journal(journal.text())
     facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
     lines = (
-        JournalFold(parsed, state)
+        GrowingJournal(parsed, state)
         .extend(facts, [1] * len(facts))
         .journal()
         .text()

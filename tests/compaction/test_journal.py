@@ -16,7 +16,7 @@ from everthread.compaction.history.thread_facts import (
     state_of,
 )
 from everthread.compaction.journal.journal import Journal, parse_journal
-from everthread.compaction.journal.journal_builder import JournalFold, journal_of
+from everthread.compaction.journal.journal_builder import GrowingJournal, journal_of
 from everthread.compaction.journal.steps import FIXED
 from everthread.compaction.summary.sections import (
     BLOCKED,
@@ -106,7 +106,7 @@ def test_a_journal_is_read_back_and_extended() -> None:
     again = parse_journal(journal.text())
     assert again == journal
     new = [MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))]
-    more = JournalFold(again, state).extend(new, [3, 3]).journal()
+    more = GrowingJournal(again, state).extend(new, [3, 3]).journal()
     assert [entry.first for entry in more.entries] == [1, 2, 3]
     assert more.messages == journal.messages + 2
 

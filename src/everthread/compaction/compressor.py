@@ -13,7 +13,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history.open_requests import task_lines
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
-from everthread.compaction.journal.journal_builder import JournalFold
+from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import EngineState
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
@@ -77,7 +77,7 @@ class ContextCompressor(SummaryEngine):
     ) -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last: tuple[str, JournalFold] | None = None
+        self._last: tuple[str, GrowingJournal] | None = None
         """The text of the earlier summary, and the journal that was made after it last."""
 
     def begin_writing(self, order: SummaryOrder) -> CompressorWriting:
@@ -208,7 +208,7 @@ class ContextCompressor(SummaryEngine):
         )
         return f"{marker}\n\n{sections_text}"
 
-    def _fold(self, plan: CutPlan, state: EngineState) -> JournalFold:
+    def _fold(self, plan: CutPlan, state: EngineState) -> GrowingJournal:
         """Return journal and facts up to the cut; they continue the last ones if the history continues."""
         facts = plan.facts
         turns = plan.covered_turns
@@ -218,7 +218,7 @@ class ContextCompressor(SummaryEngine):
         if last_fold is not None and last_fold.continues_messages(facts, turns):
             fold = last_fold.copy().extend(facts, turns)
         else:
-            fold = JournalFold(
+            fold = GrowingJournal(
                 plan.earlier.journal, self.facts_before(plan.earlier, state)
             ).extend(facts, turns)
         self._last = plan.earlier.text, fold

@@ -31,7 +31,7 @@ from everthread.store.records import (
     StoredMessage,
 )
 from everthread.thread import events
-from everthread.thread.engine_jobs import compress_beside, refit_beside
+from everthread.thread.engine_jobs import compress_off_loop, refit_off_loop
 from everthread.thread.managed import CompactionOrder, ManagedThread, ProviderRefusal
 from everthread.thread.policy import (
     AUTOMATIC_REASONS,
@@ -341,7 +341,7 @@ class ConversationContext:
             )
         pins = await conversation.setup.store.pins(conversation.session.thread)
         conversation.engine.pin([note.text for note in pins])
-        compaction = await compress_beside(
+        compaction = await compress_off_loop(
             conversation.engine, engine_input, conversation.summarizer, wait
         )
         return ConversationDraft(
@@ -369,7 +369,7 @@ class ConversationContext:
             tools=conversation.toolbox.next_schemas,
             ids=[message.id for message in conversation.stored],
         )
-        compaction = await refit_beside(
+        compaction = await refit_off_loop(
             conversation.engine, refit_input, conversation.summarizer
         )
         return ConversationDraft(
@@ -386,8 +386,10 @@ class ConversationContext:
         )
         conversation.emit(events.CompactionVoid(conversation.session.id, reason))
 
-    async def account_lost(self) -> None:
-        await self._conversation.accounting.record_lost(self._conversation.session.id)
+    async def account_cancelled(self) -> None:
+        await self._conversation.accounting.record_cancelled(
+            self._conversation.session.id
+        )
 
     async def learn_limit(
         self, verdict: ErrorVerdict, refusal: ProviderRefusal

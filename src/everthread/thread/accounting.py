@@ -39,7 +39,7 @@ class Accounting:
         self._wall = wall
         self._listener = listener
         self._early = early
-        self._lost: dict[str, list[tuple[Request, Payer | None]]] = {}
+        self._cancelled_calls: dict[str, list[tuple[Request, Payer | None]]] = {}
 
     def price_call(
         self,
@@ -80,7 +80,7 @@ class Accounting:
         payer: Payer | None = None,
     ) -> Decimal | None:
         """Record the usage of writing a summary, cancelled calls included; return the price, None if unknown."""
-        await self.record_lost(session)
+        await self.record_cancelled(session)
         total: Decimal | None = Decimal(0)
         for call in calls:
             model = str(call.get("model") or "")
@@ -108,16 +108,16 @@ class Accounting:
         self, session: str, request: Request, payer: Payer | None = None
     ) -> None:
         """Note a summariser's request that was cancelled under way."""
-        self._lost.setdefault(session, []).append((request, payer))
+        self._cancelled_calls.setdefault(session, []).append((request, payer))
 
-    def has_lost(self, session: str) -> bool:
+    def has_unrecorded_cancelled(self, session: str) -> bool:
         """Return whether a cancelled call is not recorded yet."""
-        return session in self._lost
+        return session in self._cancelled_calls
 
-    async def record_lost(self, session: str | None = None) -> None:
+    async def record_cancelled(self, session: str | None = None) -> None:
         """Record cancelled calls for a summary: the provider has read their prompts."""
-        for key in [session] if session is not None else list(self._lost):
-            for request, payer in self._lost.pop(key, []):
+        for key in [session] if session is not None else list(self._cancelled_calls):
+            for request, payer in self._cancelled_calls.pop(key, []):
                 counter = TokenCounter(request.model)
                 prompt = counter.request(
                     request.messages, system=request.system, tools=request.tools
@@ -144,7 +144,7 @@ def complete_usage(
     reported: CanonicalUsage, reply: Reply | None, prompt: int, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
     """Complete the reported figures with estimates from the prompt and the reply."""
-    words = "" if reply is None else spoken_text(reply)
+    words = "" if reply is None else reply_text(reply)
     if reported.prompt_tokens and (reported.output_tokens or not words):
         return reported, False
     output = counter.text(words)
@@ -156,7 +156,7 @@ def complete_usage(
     ), True
 
 
-def spoken_text(reply: Reply) -> str:
+def reply_text(reply: Reply) -> str:
     """Return the text of an answer, calls included."""
     calls = (f"{call.name} {call.arguments}" for call in calls_of(reply.message))
     return "\n".join([text_of(reply.message), *calls]).strip()

@@ -99,7 +99,10 @@ class EngineJob(Protocol):
         ...
 
     def conclude(
-        self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
+        self,
+        engine: ContextEngine,
+        engine_input: CompactionInput,
+        compaction: Compaction,
     ) -> Any:
         """Return the result of the job."""
         ...
@@ -116,7 +119,7 @@ class RefitJob(Protocol):
         """Return the messages."""
         ...
 
-    def conclude(self, given: RefitInput, compaction: Compaction) -> Any:
+    def conclude(self, engine_input: RefitInput, compaction: Compaction) -> Any:
         """Return the result of the job."""
         ...
 
@@ -148,7 +151,7 @@ class CompactionRunner:
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
         """Return the result of a job. One that takes too long is ended, and so is one whose caller is cancelled."""
-        async with self._bound():
+        async with self._limit_time():
             if self._uses_processes:
                 return await self._plan_and_finish(setup, job, source)
             async with self._threads:
@@ -160,7 +163,7 @@ class CompactionRunner:
 
     async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
         """Return the result of a job that needs no model."""
-        async with self._bound():
+        async with self._limit_time():
             if self._uses_processes:
                 return await self._processes.call(refit_job, setup, job)
             async with self._threads:
@@ -168,7 +171,7 @@ class CompactionRunner:
                 return await run_in_thread(lambda: refit_plugin(engine, job))
 
     @asynccontextmanager
-    async def _bound(self) -> AsyncIterator[None]:
+    async def _limit_time(self) -> AsyncIterator[None]:
         """Limit the time of a job."""
         try:
             async with asyncio.timeout(self._seconds):
@@ -181,7 +184,7 @@ class CompactionRunner:
     def start_ahead(self, setup: EngineSetup) -> None:
         """Start a process that has read its code, so that the first compaction need not wait for it."""
         if self._uses_processes:
-            self._processes.call_soon(make_ready, setup)
+            self._processes.call_soon(load_engine_code, setup)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
         """Call a function in a process that no compaction needs now; None if there is none, or if it fails."""
@@ -202,7 +205,7 @@ class CompactionRunner:
         return step
 
 
-def make_ready(setup: EngineSetup) -> None:
+def load_engine_code(setup: EngineSetup) -> None:
     """Load the code of an engine and the tables of its tokenizer."""
     setup.create()
     load_tokenizer(setup.model)
@@ -213,9 +216,9 @@ def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noq
     engine = _create_planning(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
-        given = replace(job.read(), has_model=has_model)
-        plan = engine.plan(given, engine.current_state())
-        return _advance(engine, job, given, plan)
+        engine_input = replace(job.read(), has_model=has_model)
+        plan = engine.plan(engine_input, engine.current_state())
+        return _advance(engine, job, engine_input, plan)
 
 
 def finish_job(
@@ -225,8 +228,8 @@ def finish_job(
     engine = _create_planning(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
-        given, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
-        return _advance(engine, job, given, engine.finish(plan, drafts))
+        engine_input, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
+        return _advance(engine, job, engine_input, engine.finish(plan, drafts))
 
 
 def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
@@ -234,24 +237,26 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     engine = _create_planning(setup)
     with wrap_failure(engine.name):
         job.restore(engine)
-        given = job.read()
-        compaction = engine.refit_planned(given, engine.current_state())
-        check_compaction(engine.name, compaction, given.start + len(given.since))
-        return job.conclude(given, compaction)
+        engine_input = job.read()
+        compaction = engine.refit_planned(engine_input, engine.current_state())
+        check_compaction(
+            engine.name, compaction, engine_input.start + len(engine_input.since)
+        )
+        return job.conclude(engine_input, compaction)
 
 
 def _advance(
     engine: PlanningEngine,
     job: EngineJob,
-    given: CompactionInput,
+    engine_input: CompactionInput,
     step: Compaction | Plan,
 ) -> Any:
     while not isinstance(step, Compaction):
         if step.requests:
-            return OpenPlan(step.requests, pickle.dumps((given, step)))
+            return OpenPlan(step.requests, pickle.dumps((engine_input, step)))
         step = engine.finish(step, ())
-    check_compaction(engine.name, step, len(given.messages))
-    return job.conclude(engine, given, step)
+    check_compaction(engine.name, step, len(engine_input.messages))
+    return job.conclude(engine, engine_input, step)
 
 
 def _create_planning(setup: EngineSetup) -> PlanningEngine:
@@ -266,25 +271,31 @@ async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
     """Run a job with an engine that may only have `compress`."""
     with wrap_failure(engine.name):
         job.restore(engine)
-        given = job.read()
-        compaction = await engine.compress(given.messages, **given.options())
-        check_compaction(engine.name, compaction, len(given.messages))
-        return job.conclude(engine, given, compaction)
+        engine_input = job.read()
+        compaction = await engine.compress(
+            engine_input.messages, **engine_input.options()
+        )
+        check_compaction(engine.name, compaction, len(engine_input.messages))
+        return job.conclude(engine, engine_input, compaction)
 
 
 async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
     """Run a refit with any engine."""
     with wrap_failure(engine.name):
         job.restore(engine)
-        given = job.read()
-        compaction = await engine.refit(given.prepared, given.since, **given.options())
-        check_compaction(engine.name, compaction, given.start + len(given.since))
-        return job.conclude(given, compaction)
+        engine_input = job.read()
+        compaction = await engine.refit(
+            engine_input.prepared, engine_input.since, **engine_input.options()
+        )
+        check_compaction(
+            engine.name, compaction, engine_input.start + len(engine_input.since)
+        )
+        return job.conclude(engine_input, compaction)
 
 
-async def compress_beside(
+async def compress_off_loop(
     engine: SafeEngine,
-    given: CompactionInput,
+    engine_input: CompactionInput,
     summarizer: LoopSummarizer,
     wait: SummaryWait,
 ) -> Compaction:
@@ -293,33 +304,39 @@ async def compress_beside(
     planning = engine.planning
     if planning is None:
         return await summarizer.run(
-            lambda: engine.compress(given.messages, **given.options())
+            lambda: engine.compress(engine_input.messages, **engine_input.options())
         )
-    given = replace(given, has_model=is_model(summarizer))
+    engine_input = replace(engine_input, has_model=is_model(summarizer))
     with wrap_failure(engine.name):
-        state = await planning.read_state(given)
-        plan = await asyncio.to_thread(planning.plan, given, state)
+        state = await planning.read_state(engine_input)
+        plan = await asyncio.to_thread(planning.plan, engine_input, state)
         while True:
             drafts = await wait.ask(summarizer.inner, plan.requests)
             step = await asyncio.to_thread(planning.finish, plan, drafts)
             if isinstance(step, Compaction):
                 break
             plan = step
-    check_compaction(engine.name, step, len(given.messages))
+    check_compaction(engine.name, step, len(engine_input.messages))
     return step
 
 
-async def refit_beside(
-    engine: SafeEngine, given: RefitInput, summarizer: LoopSummarizer
+async def refit_off_loop(
+    engine: SafeEngine, engine_input: RefitInput, summarizer: LoopSummarizer
 ) -> Compaction:
     """Do the `refit` of a conversation whose engine lives in this process."""
     planning = engine.planning
     if planning is None:
         return await summarizer.run(
-            lambda: engine.refit(given.prepared, given.since, **given.options())
+            lambda: engine.refit(
+                engine_input.prepared, engine_input.since, **engine_input.options()
+            )
         )
     with wrap_failure(engine.name):
-        state = await planning.read_state(given.history())
-        compaction = await asyncio.to_thread(planning.refit_planned, given, state)
-    check_compaction(engine.name, compaction, given.start + len(given.since))
+        state = await planning.read_state(engine_input.history())
+        compaction = await asyncio.to_thread(
+            planning.refit_planned, engine_input, state
+        )
+    check_compaction(
+        engine.name, compaction, engine_input.start + len(engine_input.since)
+    )
     return compaction

@@ -32,17 +32,17 @@ from everthread.core.messages import (
 from everthread.core.types import Api
 from everthread.wire.gemini import comparable_content
 
-_CLEARED = re.compile(
+_CLEARED_NOTICE = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
     re.IGNORECASE,
 )
-_MAX_PLACEHOLDER = 300
-_MOVED = re.compile(
+_MAX_PLACEHOLDER_CHARS = 300
+_MOVED_NOTICE = re.compile(
     r"\b(?:full|complete|whole|entire|original) (?:tool )?(?:output|result|content|string|text)s? "
     r"(?:\w+ ){0,2}?(?:available|saved|stored|written|kept)\b",
     re.IGNORECASE,
 )
-_MAX_PREVIEW = 4_000
+_MAX_PREVIEW_CHARS = 4_000
 """Maximum characters of the preview that a client leaves, with a notice, after moving a result into a file."""
 MAX_KNOWN = 50_000
 _HASH_CHARS = 12
@@ -101,26 +101,26 @@ class History:
     def drifted_from(self, results: str, length: int) -> bool:
         """Return whether the first messages equal those with these results, except for cleared results."""
         stored_hashes = results.split()
-        now = [
+        current_results = [
             pair
             for piece in self.pieces[:length]
             for pair in zip(piece.results, piece.cleared, strict=True)
         ]
-        return len(stored_hashes) == len(now) and all(
+        return len(stored_hashes) == len(current_results) and all(
             old == new or cleared
-            for old, (new, cleared) in zip(stored_hashes, now, strict=True)
+            for old, (new, cleared) in zip(stored_hashes, current_results, strict=True)
         )
 
     def until(self, length: int) -> History:
         """Return the history of the first `length` messages."""
         if length == len(self.pieces):
             return self
-        later = sum(len(piece.results) for piece in self.pieces[length:])
+        dropped_results = sum(len(piece.results) for piece in self.pieces[length:])
         result_hashes = (
             self.result_hashes[
-                : max(0, len(self.result_hashes) - later * (_HASH_CHARS + 1))
+                : max(0, len(self.result_hashes) - dropped_results * (_HASH_CHARS + 1))
             ]
-            if later
+            if dropped_results
             else self.result_hashes
         )
         return History(
@@ -161,11 +161,11 @@ class History:
         )
 
 
-_NOTHING = History((), (), ())
+_EMPTY_HISTORY = History((), (), ())
 
 
 def build_history(pieces: Iterable[MessageIdentity]) -> History:
-    return _NOTHING.extend(tuple(pieces))
+    return _EMPTY_HISTORY.extend(tuple(pieces))
 
 
 def _chain_skeleton(digest: str, skeleton: str) -> str:
@@ -188,16 +188,16 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
-        value = _item(value)
+        value = _normalize_item(value)
     elif api == "gemini":
         value = comparable_content(value)
     fields = _identity_fields(value)
-    results = _results(fields)
+    results = _result_contents(fields)
     fingerprint = message_fingerprint(fields)
     return MessageIdentity(
         fingerprint,
         _skeleton(fields, fingerprint),
-        tuple(_short(content) for content in results),
+        tuple(_hash_result(content) for content in results),
         tuple(is_cleared(content) for content in results),
         key,
         has_user_words,
@@ -222,7 +222,7 @@ _ITEM_FIELDS = {
     "custom_tool_call_output": frozenset({"type", "call_id", "output"}),
     "reasoning": frozenset({"type", "summary", "content", "encrypted_content"}),
 }
-_NO_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
+_IGNORED_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
 """Fields of an unknown item that are not part of its content."""
 
 
@@ -230,7 +230,9 @@ def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that identify a message, without ids, metadata, states and annotations."""
     fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
     if fields is None:
-        message = {key: part for key, part in value.items() if key not in _NO_FIELDS}
+        message = {
+            key: part for key, part in value.items() if key not in _IGNORED_FIELDS
+        }
     else:
         message = {key: part for key, part in value.items() if key in fields}
     calls = message.get("tool_calls")
@@ -264,12 +266,14 @@ def _identity_part(part: Any) -> Any:
 def is_cleared(content: Any) -> bool:
     """Return whether a tool result is a placeholder, or a preview of one that the client keeps elsewhere."""
     text = content_text(content).strip()
-    if not text or (len(text) <= _MAX_PLACEHOLDER and _CLEARED.search(text)):
+    if not text or (
+        len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE.search(text)
+    ):
         return True
-    return len(text) <= _MAX_PREVIEW and _MOVED.search(text) is not None
+    return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE.search(text) is not None
 
 
-def _item(value: dict[str, Any]) -> dict[str, Any]:
+def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:
     """Return an item of the Responses protocol with its text in the form of the other protocols.
 
     A message may leave out its type.
@@ -292,7 +296,7 @@ def _item(value: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def _results(value: dict[str, Any]) -> list[Any]:
+def _result_contents(value: dict[str, Any]) -> list[Any]:
     """Return the contents of the tool results in a message."""
     if value.get("role") in ("tool", "function"):
         return [value.get("content")]
@@ -320,8 +324,12 @@ def _skeleton(value: dict[str, Any], fingerprint: str) -> str:
         ]
         text = text_of(value).strip() or str(value.get("refusal") or "").strip()
         return _hash(["assistant", text, calls]) if text or calls else ""
-    rest = _without_results(value)
-    return fingerprint if rest is value else message_fingerprint(rest)
+    value_without_results = _without_results(value)
+    return (
+        fingerprint
+        if value_without_results is value
+        else message_fingerprint(value_without_results)
+    )
 
 
 def _without_results(value: dict[str, Any]) -> dict[str, Any]:
@@ -345,7 +353,7 @@ def parse_arguments(text: str) -> Any:
     return text if parsed is None else parsed
 
 
-def _short(content: Any) -> str:
+def _hash_result(content: Any) -> str:
     form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
     return _hash(form.get("content"))[:_HASH_CHARS]
 

@@ -114,20 +114,20 @@ def find_longest_point(
     `exact`: the longest beginning that is stored word for word. `similar`: points of
     longer beginnings by their skeletons; they count if only cleared results differ.
     """
-    matched = history.digests.index(exact.link.digest) + 1 if exact else 0
+    matched_length = history.digests.index(exact.link.digest) + 1 if exact else 0
     by_length = sorted(
         similar, key=lambda point: (-point.link.length, point.next is not None)
     )
     for point in by_length:
         length = history.skeletons.index(point.link.skeleton) + 1
-        if length > matched and history.drifted_from(point.results, length):
+        if length > matched_length and history.drifted_from(point.results, length):
             return KnownPoint(point, length)
-    return KnownPoint(exact, matched) if exact else None
+    return KnownPoint(exact, matched_length) if exact else None
 
 
 def relate_remainder(
     api: Api,
-    given: Sequence[Any],
+    sent: Sequence[Any],
     stored: Sequence[Any],
     is_given: Callable[[int], bool],
     *,
@@ -137,12 +137,12 @@ def relate_remainder(
 
     An answer may be re-worded (`align`). `is_whole`: `stored` reaches the thread's end.
     """
-    mine, theirs = align(api, given, stored, is_given)
-    if mine == len(given):
-        return "repeats", mine
-    if theirs == len(stored) and is_whole:
-        return "continues", mine
-    return "branches", mine
+    sent_count, stored_count = align(api, sent, stored, is_given)
+    if sent_count == len(sent):
+        return "repeats", sent_count
+    if stored_count == len(stored) and is_whole:
+        return "continues", sent_count
+    return "branches", sent_count
 
 
 # A client's own summary
@@ -185,8 +185,8 @@ beginning."""
 
 def end_skeletons(history: History) -> tuple[str, ...]:
     """Return the skeletons of the last messages of a history, the newest last."""
-    said = [piece.skeleton for piece in history.pieces[-2 * MAX_STRETCH :]]
-    return tuple(skeleton for skeleton in said if skeleton)[-MAX_STRETCH:]
+    last_skeletons = [piece.skeleton for piece in history.pieces[-2 * MAX_STRETCH :]]
+    return tuple(skeleton for skeleton in last_skeletons if skeleton)[-MAX_STRETCH:]
 
 
 def follows_thread_end(

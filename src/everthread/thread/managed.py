@@ -143,7 +143,7 @@ class ThreadContext(Protocol[DraftT]):
         """Account for a compaction that is not used, and report the reason."""
         ...
 
-    async def account_lost(self) -> None:
+    async def account_cancelled(self) -> None:
         """Account for a summariser's calls that were cancelled."""
         ...
 
@@ -338,7 +338,7 @@ class ManagedThread(Generic[DraftT]):
     async def drop_preparation(self, reason: str) -> None:
         """Cancel the compaction that is under way; one that is finished is discarded."""
         task = await self.preparation.cancel()
-        await self.context.account_lost()
+        await self.context.account_cancelled()
         if task is None or task.cancelled():
             return
         failure = task.exception()

@@ -37,30 +37,33 @@ def align(
     Skip reasoning and reminders that only one side has. An answer in other words counts as the same, unless the model
     gave that one too: `is_given` returns this for the index of a client's message.
     """
-    mine = theirs = 0
+    sent_count = stored_count = 0
     while True:
-        while mine < len(values) and _is_passed_over(api, values[mine]):
-            mine += 1
-        while theirs < len(stored) and _is_passed_over(api, stored[theirs]):
-            theirs += 1
-        if mine == len(values) or theirs == len(stored):
-            return mine, theirs
-        agrees = _agree(api, values[mine], stored[theirs])
-        if not agrees:
-            my_parts, their_parts = _count_parts(api, values[mine:], stored[theirs:])
-            if my_parts:
-                mine += my_parts
-                theirs += their_parts
+        while sent_count < len(values) and _is_skipped(api, values[sent_count]):
+            sent_count += 1
+        while stored_count < len(stored) and _is_skipped(api, stored[stored_count]):
+            stored_count += 1
+        if sent_count == len(values) or stored_count == len(stored):
+            return sent_count, stored_count
+        is_same = _is_same_message(api, values[sent_count], stored[stored_count])
+        if not is_same:
+            sent_parts, stored_parts = _count_parts(
+                api, values[sent_count:], stored[stored_count:]
+            )
+            if sent_parts:
+                sent_count += sent_parts
+                stored_count += stored_parts
                 continue
-        if not agrees and (
-            is_given(mine) or not _is_other_wording(api, values[mine:], stored[theirs:])
+        if not is_same and (
+            is_given(sent_count)
+            or not _is_other_wording(api, values[sent_count:], stored[stored_count:])
         ):
-            return mine, theirs
-        mine = mine + 1
-        theirs = theirs + 1
+            return sent_count, stored_count
+        sent_count = sent_count + 1
+        stored_count = stored_count + 1
 
 
-def _is_passed_over(api: Api, value: Any) -> bool:
+def _is_skipped(api: Api, value: Any) -> bool:
     if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
         return True
     return _is_reminder(value) or not identify(api, value).skeleton
@@ -76,15 +79,22 @@ def _is_reminder(value: Any) -> bool:
     return all(map(part_text, parts_of(value)))
 
 
-def _agree(api: Api, mine: Any, stored: Any) -> bool:
-    one = identify(api, mine)
-    other = identify(api, stored)
-    if one.fingerprint == other.fingerprint:
+def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
+    sent_identity = identify(api, sent)
+    stored_identity = identify(api, stored)
+    if sent_identity.fingerprint == stored_identity.fingerprint:
         return True
-    if one.skeleton == other.skeleton and len(one.results) == len(other.results):
-        pairs = zip(one.results, other.results, one.cleared, strict=True)
+    if sent_identity.skeleton == stored_identity.skeleton and len(
+        sent_identity.results
+    ) == len(stored_identity.results):
+        pairs = zip(
+            sent_identity.results,
+            stored_identity.results,
+            sent_identity.cleared,
+            strict=True,
+        )
         return all(new == old or cleared for new, old, cleared in pairs)
-    return _is_reworded(mine, stored)
+    return _is_reworded(sent, stored)
 
 
 def _count_parts(
@@ -110,7 +120,7 @@ def _count_split(api: Api, whole: Any, parts: Sequence[Any]) -> int:
     if calls_of(text) or not text_of(text) or text_of(text) != text_of(whole):
         return 0
     for index, message in enumerate(parts[1:], start=1):
-        if _is_passed_over(api, message):
+        if _is_skipped(api, message):
             continue
         is_rest = _is_answer(message) and not text_of(message)
         if is_rest and calls_of(message) and _is_reworded(message, whole):
@@ -129,18 +139,18 @@ def _is_other_wording(api: Api, values: Sequence[Any], stored: Sequence[Any]) ->
     It must have no calls and be followed by the same message. At the end of the stored messages, anything the client
     says may follow.
     """
-    mine = values[0]
-    theirs = stored[0]
-    if not _is_answer(mine) or not _is_answer(theirs):
+    sent_answer = values[0]
+    stored_answer = stored[0]
+    if not _is_answer(sent_answer) or not _is_answer(stored_answer):
         return False
     if (
-        calls_of(mine)
-        or calls_of(theirs)
+        calls_of(sent_answer)
+        or calls_of(stored_answer)
         or len(values) < 2
-        or not _share_words(text_of(mine), text_of(theirs))
+        or not _share_words(text_of(sent_answer), text_of(stored_answer))
     ):
         return False
-    return len(stored) < 2 or _agree(api, values[1], stored[1])
+    return len(stored) < 2 or _is_same_message(api, values[1], stored[1])
 
 
 def _share_words(text: str, other: str) -> bool:
@@ -152,40 +162,42 @@ def _share_words(text: str, other: str) -> bool:
     return (shorter & longer).total() >= max(1, _MIN_SHARED_WORDS * shorter.total())
 
 
-def _is_reworded(mine: Any, stored: Any) -> bool:
+def _is_reworded(sent: Any, stored: Any) -> bool:
     """Return whether an assistant's message is the stored one in other words.
 
     It may have other words around the same calls, its calls as text, or be shortened. A different answer to the same
     question does not count.
     """
-    if not _is_answer(mine) or not _is_answer(stored):
+    if not _is_answer(sent) or not _is_answer(stored):
         return False
-    calls = calls_of(mine)
+    calls = calls_of(sent)
     stored_calls = calls_of(stored)
     if calls:
         return [(call.name, parse_arguments(call.arguments)) for call in calls] == [
             (call.name, parse_arguments(call.arguments)) for call in stored_calls
         ]
-    words = _WORD.findall(text_of(mine))
+    words = _WORD.findall(text_of(sent))
     stored_words = _WORD.findall(text_of(stored))
     if stored_calls:
-        named = set(words)
+        sent_words = set(words)
         return all(
-            named.issuperset(_WORD.findall(f"{call.name} {call.arguments}"))
+            sent_words.issuperset(_WORD.findall(f"{call.name} {call.arguments}"))
             for call in stored_calls
         )
-    alike = next(
+    shared_start = next(
         (
             index
-            for index, (a, b) in enumerate(zip(words, stored_words, strict=False))
-            if a != b
+            for index, (sent_word, stored_word) in enumerate(
+                zip(words, stored_words, strict=False)
+            )
+            if sent_word != stored_word
         ),
         len(words),
     )
     if len(words) < _MIN_WORDS or len(words) >= len(stored_words):
         return False
     # Each word after the previous one: thoughts or marks were removed.
-    remaining = iter(stored_words)
-    return (alike >= _MIN_WORDS and len(words) - alike <= _MARKER_WORDS) or all(
-        word in remaining for word in words
-    )
+    remaining_words = iter(stored_words)
+    return (
+        shared_start >= _MIN_WORDS and len(words) - shared_start <= _MARKER_WORDS
+    ) or all(word in remaining_words for word in words)

@@ -21,7 +21,7 @@ COMPACTION_NICENESS = 5
 """Lower priority than requests, but not starved by other programs: a caller may be waiting."""
 MAX_BYTES_AT_ONCE = 64 * 1024
 """A longer result is unpickled in a turn of the event loop of its own."""
-_HEAD = struct.Struct(">Q")
+_LENGTH_HEADER = struct.Struct(">Q")
 _COMMAND = "from everthread.thread.worker import main; main({})"
 
 
@@ -29,11 +29,11 @@ class WorkerProcesses:
     """The processes of a gateway. A process runs one call at a time and is reused."""
 
     def __init__(
-        self, most: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
+        self, max_processes: int = MAX_PROCESSES, *, niceness: int = COMPACTION_NICENESS
     ) -> None:
         self._niceness = niceness
         self._free: list[_Process] = []
-        self._slots = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(max_processes)
         self._running: set[asyncio.Future[Any]] = set()
 
     async def call(self, function: Callable[..., T], *values: Any) -> T:
@@ -49,7 +49,7 @@ class WorkerProcesses:
                 if isinstance(error, EverthreadError) and process.is_alive:
                     self._free.append(process)  # the function failed, not the process
                 else:
-                    self._run_aside(process.end())
+                    self._run_in_background(process.end())
                 raise
             self._free.append(process)
             return result
@@ -75,21 +75,21 @@ class WorkerProcesses:
     def call_soon(self, function: Callable[..., object], *values: Any) -> None:
         """Start a process ahead of time with a call whose result is not used, unless one is free."""
         if not self._free:
-            self._run_aside(self.call(function, *values))
+            self._run_in_background(self.call(function, *values))
 
     async def close(self, seconds: float = 1.0) -> None:
         """End the free processes; cancelled calls have this long to end."""
         while self._free:
-            self._run_aside(self._free.pop().end())
+            self._run_in_background(self._free.pop().end())
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
-    def _run_aside(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
         self._running.add(task)
-        task.add_done_callback(self._finish)
+        task.add_done_callback(self._forget_task)
 
-    def _finish(self, task: asyncio.Future[Any]) -> None:
+    def _forget_task(self, task: asyncio.Future[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # if starting ahead failed, the first real call fails too and is reported
@@ -133,9 +133,11 @@ class _Process:
     async def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
         data = pickle.dumps((function, values))
         try:
-            self._requests.write(_HEAD.pack(len(data)) + data)
+            self._requests.write(_LENGTH_HEADER.pack(len(data)) + data)
             await self._requests.drain()
-            (size,) = _HEAD.unpack(await self._responses.readexactly(_HEAD.size))
+            (size,) = _LENGTH_HEADER.unpack(
+                await self._responses.readexactly(_LENGTH_HEADER.size)
+            )
             answer = await self._responses.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self._process.wait()
@@ -166,10 +168,10 @@ def main(niceness: int) -> None:
 
 def _serve(calls: BinaryIO, answers: BinaryIO) -> None:
     """Run the calls that arrive, until the input ends."""
-    while head := calls.read(_HEAD.size):
-        (size,) = _HEAD.unpack(head)
+    while head := calls.read(_LENGTH_HEADER.size):
+        (size,) = _LENGTH_HEADER.unpack(head)
         data = pickle.dumps(_call(calls.read(size)))
-        answers.write(_HEAD.pack(len(data)) + data)
+        answers.write(_LENGTH_HEADER.pack(len(data)) + data)
         answers.flush()
 
 

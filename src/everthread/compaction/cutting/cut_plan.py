@@ -161,7 +161,7 @@ class CutPlan:
         return self.earlier.messages + len(self.covered)
 
     @property
-    def most_tokens(self) -> int:
+    def max_summary_tokens(self) -> int:
         """Tokens for the summary and the user's words: 80 % of the new text, and as many as the earlier summary had.
 
         With 80 % of that too, every compaction would shorten what is left of the oldest turns.
@@ -176,7 +176,7 @@ class CutPlan:
         return max(
             min(
                 self.budget,
-                self.most_tokens - min(self.word_tokens, self.fit.room.words),
+                self.max_summary_tokens - min(self.word_tokens, self.fit.room.words),
             ),
             minimum,
         )
@@ -197,7 +197,7 @@ class CutPlan:
         return min(
             self.fit.room.words + unused,
             self.words_most,
-            self.most_tokens - used,
+            self.max_summary_tokens - used,
         )
 
     def count(

@@ -310,7 +310,7 @@ class CompactionHistory:
             _waiting={**self._waiting},
             _ends={**self._ends},
         )
-        first_changed = grown._pair(start)
+        first_changed = grown._pair_results(start)
         grown._cut_pieces(first_changed)
         if (
             not self.users
@@ -320,7 +320,7 @@ class CompactionHistory:
             grown.head_end = head_end_of(messages, grown.pieces)
         return grown
 
-    def _pair(self, start: int) -> int:
+    def _pair_results(self, start: int) -> int:
         """Give the new results to their calls: of an id the latest; the first place whose group is another now."""
         first_changed = start
         for index in range(start, len(self.facts)):

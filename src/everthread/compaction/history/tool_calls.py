@@ -25,7 +25,7 @@ from everthread.compaction.history.tool_outcomes import (
     find_halt,
     has_any,
     leading_error,
-    own_error,
+    program_error,
     says_nothing,
     unwrap,
 )
@@ -806,7 +806,7 @@ def _error_without_code(output: str, tests: str) -> str:
     return (
         (tests if "failed" in tests or "error" in tests else "")
         if tests
-        else own_error(output)
+        else program_error(output)
     )
 
 

@@ -441,7 +441,7 @@ _OWN = re.compile(
 )
 
 
-def own_error(text: str) -> str:
+def program_error(text: str) -> str:
     """Return the error that a program states: in its first or last line, or in a traceback near its end."""
     end = text[-4_000:].rstrip()
     last_line = end.rpartition("\n")[2].strip()

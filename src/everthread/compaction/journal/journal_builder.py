@@ -31,7 +31,7 @@ _MAX_STEPS = 12
 _CHANGED_ONLY = "changed "
 
 
-class JournalFold:
+class GrowingJournal:
     """A journal and state that grow with the messages: messages read before are not read again."""
 
     def __init__(self, before: Journal, state: ThreadState) -> None:
@@ -53,7 +53,7 @@ class JournalFold:
 
     def extend(
         self, facts: Sequence[MessageFacts], turns: Sequence[int]
-    ) -> JournalFold:
+    ) -> GrowingJournal:
         """Read the new messages. `turns`: the number of the user message that each belongs to."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._waiting)
@@ -85,7 +85,7 @@ class JournalFold:
             for result in message_facts.results
         )
 
-    def copy(self) -> JournalFold:
+    def copy(self) -> GrowingJournal:
         duplicate = copy(self)
         duplicate.state = self.state.copy()
         duplicate._waiting = {
@@ -344,5 +344,5 @@ def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
     """Return the journal of a whole history and the state at its end; turns count from 1."""
     facts = [MessageFacts(message) for message in messages]
     state = ThreadState()
-    fold = JournalFold(Journal(), state).extend(facts, number_turns(facts))
+    fold = GrowingJournal(Journal(), state).extend(facts, number_turns(facts))
     return fold.journal(), state

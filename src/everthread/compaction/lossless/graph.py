@@ -248,7 +248,7 @@ def defuse_nodes(text: str) -> str:
     return _FORGED.sub("(", neutralize_summary_marks(text)).strip()
 
 
-def plain_author(name: str) -> str:
+def clean_author(name: str) -> str:
     return re.sub(r"[\]\n]", " ", name)[:80].strip() or "a model"
 
 

@@ -10,7 +10,7 @@ from everthread.compaction.cutting.pruning import prune, redact_message
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
-from everthread.compaction.journal.journal_builder import JournalFold
+from everthread.compaction.journal.journal_builder import GrowingJournal
 from everthread.compaction.lossless.graph import split_chunks
 from everthread.compaction.planning_engine import StoredGraph
 from everthread.compaction.summary_engine import SummaryOrder
@@ -95,7 +95,7 @@ class LeafSplitter:
             for index, message in messages.items()
         }
         folds = [
-            JournalFold(Journal(), facts).extend(
+            GrowingJournal(Journal(), facts).extend(
                 [readings[index] for index in run], [turns[index] for index in run]
             )
             for run in runs

@@ -15,10 +15,10 @@ from everthread.compaction.draft_requests import PendingDraft
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
+    clean_author,
     defuse_nodes,
     join_journals,
     join_sections,
-    plain_author,
 )
 from everthread.compaction.lossless.leaf_sources import LeafSource
 from everthread.compaction.summarizers.summarizer import (
@@ -267,7 +267,7 @@ class NodeWriter:
     def _text(
         self, draft: SummaryDraft, body: str, figures: Verification | None = None
     ) -> NodeText:
-        author = plain_author(draft.author)
+        author = clean_author(draft.author)
         return NodeText(
             defuse_nodes(body),
             author,

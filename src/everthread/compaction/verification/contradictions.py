@@ -119,15 +119,15 @@ class _Comparison:
                 scores[statement] += self._weights[part]
         return scores
 
-    def find_best(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
+    def find_closest(self, statements: Iterable[int], part: _Part) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, in one of the statements, and that statement."""
-        holders = self._statements_by_part[part]
+        statements_with_part = self._statements_by_part[part]
         part_weight = self._weights[part]
         best_score = 0.0
         closest = -1
         for statement in statements:
             score = self._scores.get(statement, 0.0) - (
-                part_weight if statement in holders else 0.0
+                part_weight if statement in statements_with_part else 0.0
             )
             if score > best_score:
                 best_score = score
@@ -137,15 +137,17 @@ class _Comparison:
 
     def find_displacing(self, part: _Part, closeness: Closeness) -> int | None:
         """Return the closest statement if it lacks this part and all statements near the part are far less close."""
-        holders = self._statements_by_part[part]
-        if not holders:
+        statements_with_part = self._statements_by_part[part]
+        if not statements_with_part:
             return None
-        share, closest = self.find_best(self._scores, part)
+        share, closest = self.find_closest(self._scores, part)
         if share < closeness.share:
             return None
-        support, _ = self.find_best(widen(holders, NEIGHBOUR_STATEMENTS), part)
+        support_share, _ = self.find_closest(
+            widen(statements_with_part, NEIGHBOUR_STATEMENTS), part
+        )
         if (
-            support >= closeness.margin * share
+            support_share >= closeness.margin * share
             or self.count_shared(closest, part) < closeness.parts
         ):
             return None
@@ -226,14 +228,14 @@ def _is_reversed(
     reversed_statements = (
         index.statements_with(word, is_negated=not is_negated) - agreeing_statements
     )
-    share, closest = comparison.find_best(reversed_statements, (_WORD, word))
+    share, closest = comparison.find_closest(reversed_statements, (_WORD, word))
     if (
         share < OF_POLARITY.share
         or comparison.count_shared(closest, (_WORD, word)) < OF_POLARITY.parts
     ):
         return False
-    support, _ = comparison.find_best(agreeing_statements, (_WORD, word))
-    return support < OF_POLARITY.margin * share
+    support_share, _ = comparison.find_closest(agreeing_statements, (_WORD, word))
+    return support_share < OF_POLARITY.margin * share
 
 
 def _is_opposed(word: str, comparison: _Comparison, index: SourceIndex) -> bool:

@@ -239,8 +239,8 @@ class CallerContext:
             events.CompactionVoid(self.session_id, why or draft.compaction.reason)
         )
 
-    async def account_lost(self) -> None:
-        await self._services.accounting.record_lost(self.session_id)
+    async def account_cancelled(self) -> None:
+        await self._services.accounting.record_cancelled(self.session_id)
 
     async def learn_limit(
         self, verdict: ErrorVerdict, refusal: ProviderRefusal

@@ -347,8 +347,8 @@ class CallerThreads:
             for record in usage:
                 self.accounting.report(record)
             thread = call.thread
-            if self.accounting.has_lost(thread):
-                await self.accounting.record_lost(thread)
+            if self.accounting.has_unrecorded_cancelled(thread):
+                await self.accounting.record_cancelled(thread)
             if call.rounds.rows:
                 await self._hidden_rounds.keep(thread, call.rounds.rows)
         except EverthreadError as error:
@@ -408,4 +408,4 @@ class CallerThreads:
         """Let background compactions end within a few seconds; cancel the others and record their usage."""
         await self._memories.end_preparations(_CLOSE_SECONDS)
         await self.runner.close(_CANCEL_SECONDS)
-        await self.accounting.record_lost()
+        await self.accounting.record_cancelled()
