@@ -36,8 +36,8 @@ from everthread.store.records import (
     SearchQuery,
 )
 from everthread.store.store import Store
-from everthread.thread.lookup import StoreLookup
 from everthread.thread.options import MAX_EXCERPTS, MIN_CLOSENESS
+from everthread.thread.store_lookup import StoreLookup
 
 RESULT_COUNTS = (5, 10)
 QUESTION_KINDS = {

@@ -37,7 +37,7 @@ from everthread.lab.replay.baselines import (
 from everthread.lab.replay.cache_lifetime import cache_seconds
 from everthread.lab.replay.replay_inputs import DEFAULT_MODEL, prepare_inputs
 from everthread.lab.replay.replay_plan import plan_replay
-from everthread.lab.replay.runner import ReplayPlayer
+from everthread.lab.replay.replay_player import ReplayPlayer
 from everthread.testing import SteppedClock
 
 NO_OFFER = "without recall"

@@ -24,7 +24,7 @@ from benchmarks.retained.recordings import THREADS, Recorded, recording, thread
 from everthread import open_store
 from everthread.core.messages import Message
 from everthread.store.records import NewMessage, NewSession, SearchQuery
-from everthread.thread.lookup import StoreLookup
+from everthread.thread.store_lookup import StoreLookup
 
 DEPTHS = (1, 5, 10)
 PLACES = 8

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
-from everthread.gateway.access.auth import Authenticator
+from everthread.gateway.access.authentication import Authenticator
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem

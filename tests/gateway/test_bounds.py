@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.charging import charged_model
 from everthread.gateway.request.encoding import readable_encodings

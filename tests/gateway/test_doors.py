@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.monitoring.log_lines import TerminalLines

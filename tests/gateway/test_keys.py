@@ -19,8 +19,8 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import add_own_key, list_upstreams
-from everthread.gateway.access import auth
-from everthread.gateway.access.auth import KEY_CACHE_SECONDS, KeyAuthenticator
+from everthread.gateway.access import authentication
+from everthread.gateway.access.authentication import KEY_CACHE_SECONDS, KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
@@ -400,7 +400,7 @@ async def test_a_busy_loop_is_no_store_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is there when the loop has time again, though the time for it is over."""
-    monkeypatch.setattr(auth, "_LOOKUP_SECONDS", 0.05)
+    monkeypatch.setattr(authentication, "_LOOKUP_SECONDS", 0.05)
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
     await store.create_key(new)

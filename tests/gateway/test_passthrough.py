@@ -12,7 +12,10 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.gateway.access.auth import AcceptedCredentials, PassthroughAuthenticator
+from everthread.gateway.access.authentication import (
+    AcceptedCredentials,
+    PassthroughAuthenticator,
+)
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.store.store import Store

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from everthread.gateway.access.auth import (
+from everthread.gateway.access.authentication import (
     AcceptedCredentials,
     Caller,
     PassthroughCredential,

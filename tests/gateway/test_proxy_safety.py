@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from everthread.errors import InputError
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.error_answers import Refused

@@ -19,7 +19,7 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
-from everthread.gateway.access.auth import KeyAuthenticator
+from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.access.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.contracts import Mode

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.filters.charging import rough_tokens
 from everthread.gateway.request.body_reading import (
     MAX_BYTES_ON_LOOP,

@@ -20,7 +20,7 @@ import pytest
 from everthread.core.types import Request
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.gateway.access.auth import KEY_CACHE_SECONDS
+from everthread.gateway.access.authentication import KEY_CACHE_SECONDS
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.dashboard.access import MAX_LINKS, LoginLinks
 from everthread.gateway.server import listen

@@ -58,7 +58,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.factory.conversations import make_session_options
     from everthread.factory.gateways import make_page_reader
     from everthread.lab.importers.log import Log, LoggedMessage
-    from everthread.lab.replay.runner import areplay
+    from everthread.lab.replay.replay_player import areplay
 
     model, size = await make_page_reader(config, store).load_window(row)
     history = await store.history(row.tip.id)

@@ -15,7 +15,10 @@ from typing import Any
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.planning_engine import CompactionInput, RefitInput
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.conversation.state import LEFT_OUT_TOOLS_KEY, ConversationState
+from everthread.conversation.conversation_state import (
+    LEFT_OUT_TOOLS_KEY,
+    ConversationState,
+)
 from everthread.conversation.summary_note import find_note, with_note, without_note
 from everthread.conversation.tool_results import store_output
 from everthread.core.messages import Message, calls_of

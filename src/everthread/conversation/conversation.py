@@ -18,6 +18,12 @@ from everthread.conversation.compaction import (
     compact_for_hygiene,
     make_overflow_error,
 )
+from everthread.conversation.conversation_state import (
+    ConversationState,
+    create_session,
+    find_tip,
+    load_state,
+)
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
@@ -29,12 +35,6 @@ from everthread.conversation.requests import (
     PreparedRequest,
     build_request,
     find_excerpts,
-)
-from everthread.conversation.state import (
-    ConversationState,
-    create_session,
-    find_tip,
-    load_state,
 )
 from everthread.conversation.tool_results import MAX_READ_CHARS, limit_results
 from everthread.core.messages import Message, results_of

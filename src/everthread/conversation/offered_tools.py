@@ -19,7 +19,7 @@ from everthread.errors import InputError
 from everthread.thread.events import ToolsChanged
 
 if TYPE_CHECKING:
-    from everthread.conversation.state import ConversationState
+    from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.tool_selection import (
     ToolCard,
     choose_left_out,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.conversation.state import ConversationState
+from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.summary_note import without_note_marks
 from everthread.core.caching.claude_cache_marks import (
     apply_cache_control,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.conversation.state import ConversationState
+from everthread.conversation.conversation_state import ConversationState
 from everthread.core.messages import Message
 from everthread.core.outputs import OutputToStore
 from everthread.thread.events import OutputStored

@@ -32,7 +32,7 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from everthread.gateway.access.auth import Authenticator
+    from everthread.gateway.access.authentication import Authenticator
     from everthread.gateway.api.threads_api import NativeApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Auth, Limits
@@ -323,7 +323,7 @@ async def _open_service(
     worker: WorkerPlace | None,
 ) -> tuple[ProxyManager, GatewayApp]:
     """Build the application: the proxy, and everything that answers a path of its own."""
-    from everthread.gateway.access.auth import SECRET, ForwardedAuthenticator
+    from everthread.gateway.access.authentication import SECRET, ForwardedAuthenticator
     from everthread.gateway.api.compact import PATH, CompactApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.contracts import Limits
@@ -769,7 +769,7 @@ async def _open_authenticator(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
-    from everthread.gateway.access.auth import (
+    from everthread.gateway.access.authentication import (
         SECRET,
         AcceptedCredentials,
         KeyAuthenticator,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
-from everthread.gateway.access.auth import Authenticator, Caller
+from everthread.gateway.access.authentication import Authenticator, Caller
 from everthread.gateway.access.callers import CallerFinder
 from everthread.gateway.api.http import Sender, make_error_answer
 from everthread.gateway.dashboard.pages import Dashboard, is_page

@@ -13,7 +13,6 @@ from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed.fail_open import FailOpenManager
 from everthread.gateway.monitoring.log_lines import refusal_reason
 from everthread.gateway.monitoring.metrics import Metrics
-from everthread.gateway.pending import PendingWork
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.request.request_head import RequestHead
@@ -28,6 +27,7 @@ from everthread.gateway.upstream import (
     for_client,
     for_upstream,
 )
+from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.sent_history import Outcome
 
 MAX_ERROR_BYTES = 1024 * 1024

@@ -1,6 +1,6 @@
 """What HTTP says about a conversation: the client, its session and the kind of call.
 
-The owner is the request's tenant (`gateway/access/auth.py`). Which thread of the owner's, or of
+The owner is the request's tenant (`gateway/access/authentication.py`). Which thread of the owner's, or of
 the session's, a history belongs to is decided by the history: `thread/identity.py`.
 """
 

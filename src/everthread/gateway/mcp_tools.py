@@ -37,13 +37,13 @@ from everthread.gateway.identify import named_thread_id
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.sql.accounts import sum_usage, usage_row
 from everthread.store.store import Store
-from everthread.thread.facts import (
+from everthread.thread.store_lookup import LookupCache, StoreLookup
+from everthread.thread.stored_facts import (
     MAX_PIN_CHARS,
     add_pin,
     load_thread_state,
     state_figures,
 )
-from everthread.thread.lookup import LookupCache, StoreLookup
 
 
 @dataclass(frozen=True, slots=True)

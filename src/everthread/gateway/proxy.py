@@ -23,7 +23,6 @@ from everthread.gateway.middleware import Admission
 from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
-from everthread.gateway.pending import PendingWork
 from everthread.gateway.request.body_limits import Upload, read_body
 from everthread.gateway.request.body_reading import (
     BodyLocator,
@@ -44,6 +43,7 @@ from everthread.gateway.upstream import (
     UpstreamDisconnectedError,
     UpstreamTimeoutError,
 )
+from everthread.gateway.work_after_answers import PendingWork
 
 _LOG = logging.getLogger("everthread.gateway")
 MAX_ARRIVALS = 4

@@ -64,10 +64,10 @@ from everthread.thread.finding.thread_match import Family
 from everthread.thread.history import build_history
 from everthread.thread.identity import short_name
 from everthread.thread.large_results import LargeOutput
-from everthread.thread.lookup import StoreLookup
 from everthread.thread.managed import ProviderRefusal
 from everthread.thread.model_limits import LimitKey
 from everthread.thread.recovery import TOO_LARGE
+from everthread.thread.store_lookup import StoreLookup
 
 T = TypeVar("T")
 API: Api = "openai_chat"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from everthread.core.messages import text_of
-from everthread.gateway.access.auth import KeyAuthenticator
+from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.store.records import KeyLimits
 from everthread.store.store import Store

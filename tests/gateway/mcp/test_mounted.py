@@ -17,7 +17,7 @@ from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.mcp_server import ALWAYS_LOAD_KEY
 from everthread.lab.provider import Provider, ServedModel

@@ -24,7 +24,7 @@ from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.served_models import WindowField
-from everthread.thread.facts import load_title
+from everthread.thread.stored_facts import load_title
 from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 

@@ -16,7 +16,7 @@ from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 from everthread.store.records import UsageRow
 from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
-from everthread.thread.facts import load_thread_usage
+from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 

@@ -21,7 +21,7 @@ from everthread.store.records import (
     CompactionRecord,
     NewCompaction,
 )
-from everthread.thread.facts import (
+from everthread.thread.stored_facts import (
     changed_files,
     load_thread_state,
     state_figures,

@@ -20,7 +20,7 @@ from everthread.store.records import (
     ThreadRow,
 )
 from everthread.store.store import Store
-from everthread.thread.facts import load_title
+from everthread.thread.stored_facts import load_title
 
 DEFAULT_LISTED_THREADS = 10
 MAX_LISTED_THREADS = 100

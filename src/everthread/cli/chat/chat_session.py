@@ -85,7 +85,7 @@ from everthread.thread.events import (
     Listener,
     Notice,
 )
-from everthread.thread.facts import load_thread_usage
+from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 
 LOCAL_MODEL = f"local/{SMOLLM2.name}"

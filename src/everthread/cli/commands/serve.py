@@ -176,7 +176,7 @@ class ServeTask:
 
     def open_gateway(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
         from everthread.factory.gateways import open_gateway
-        from everthread.lab.replay.runner import run_trial
+        from everthread.lab.replay.replay_player import run_trial
 
         return open_gateway(
             self.config,

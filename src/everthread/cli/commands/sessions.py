@@ -207,7 +207,11 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
-    from everthread.thread.facts import changed_files, load_thread_state, state_figures
+    from everthread.thread.stored_facts import (
+        changed_files,
+        load_thread_state,
+        state_figures,
+    )
 
     async def load_state(store: Store) -> dict[str, Any]:
         thread = (await store.resolve(session_id, tenant=tenant)).thread

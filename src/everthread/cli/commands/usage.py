@@ -32,7 +32,7 @@ from everthread.cli.times import DAY, format_age, format_iso, parse_time
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
 from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
-from everthread.thread.facts import load_thread_usage
+from everthread.thread.stored_facts import load_thread_usage
 
 if TYPE_CHECKING:
     from everthread.store.records import Insights, UsageRecord, UsageRow

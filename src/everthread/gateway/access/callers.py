@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from everthread.gateway.access.auth import Authenticator, Caller, OpenAuthenticator
+from everthread.gateway.access.authentication import (
+    Authenticator,
+    Caller,
+    OpenAuthenticator,
+)
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.request_head import RequestHead
 

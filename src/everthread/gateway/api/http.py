@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_turn_view
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.contracts import Limits

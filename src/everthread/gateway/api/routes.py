@@ -51,7 +51,7 @@ from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
 from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
-from everthread.thread.facts import (
+from everthread.thread.stored_facts import (
     load_thread_state,
     load_thread_usage,
     load_title,

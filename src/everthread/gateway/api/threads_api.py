@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from everthread._version import __version__
 from everthread.core.secrets.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
-from everthread.gateway.access.auth import Caller
+from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.agents import PreviewThread
 from everthread.gateway.api.http import (

@@ -56,7 +56,7 @@ from everthread.store.records import (
     ThreadRow,
 )
 from everthread.store.store import Store
-from everthread.thread.facts import load_title
+from everthread.thread.stored_facts import load_title
 from everthread.thread.used_window import UsedWindow, load_used_window
 
 THREADS_PER_PAGE = 50

@@ -42,7 +42,7 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.request.body_limits import collect_body
 from everthread.store.records import new_id
-from everthread.thread.facts import add_pin
+from everthread.thread.stored_facts import add_pin
 
 MAX_FORM_BYTES = 64 * 1024
 POLL_SECONDS = 1.0

@@ -30,7 +30,7 @@ from everthread.thread.caller.recall_rounds import (
     MAX_RECALL_ROUNDS,
     RESULT_PARTS,
 )
-from everthread.thread.lookup import StoreLookup
+from everthread.thread.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import field_name, field_object, field_value

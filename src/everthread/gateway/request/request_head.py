@@ -18,7 +18,7 @@ from everthread.gateway.request.gemini_path import model_in, read_path
 from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
 
 if TYPE_CHECKING:
-    from everthread.gateway.access.auth import Caller
+    from everthread.gateway.access.authentication import Caller
 
 
 KEY_PREFIX = "et_"

@@ -6,6 +6,7 @@ result = replay(messages, model="claude-sonnet-4-5", window=200_000)
 result.everthread.cost, result.everthread.peak, result.compactions
 """
 
+from everthread.lab.replay.replay_player import areplay, replay
 from everthread.lab.replay.result import (
     FactCounts,
     PlayedCall,
@@ -13,7 +14,6 @@ from everthread.lab.replay.result import (
     Replay,
     StrategyResult,
 )
-from everthread.lab.replay.runner import areplay, replay
 
 __all__ = [
     "FactCounts",

@@ -24,7 +24,6 @@ from everthread.store.records import (
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.engine_failures import SafeEngine
-from everthread.thread.lookup import StoreLookup
 from everthread.thread.model_limits import LimitKey, ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext
 from everthread.thread.plugin_engines import LoopSummarizer, report_in_loop
@@ -34,6 +33,7 @@ from everthread.thread.policy import (
     ContextState,
     PromptSize,
 )
+from everthread.thread.store_lookup import StoreLookup
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
     UsedWindow,
