@@ -49,7 +49,7 @@ def find_own_id(database: Database, seconds: float) -> int:
 
 async def test_another_process_indexes_what_is_appended(store: Store) -> None:
     processes = WorkerProcesses(1)
-    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    store.use_index_process(functools.partial(processes.call, index_waiting))
     await new_thread(store, *WORDS)
     await until_indexed(store)
     found = await store.search(SearchQuery("needle", limit=100))
@@ -61,7 +61,7 @@ async def test_indexing_continues_after_its_process_was_killed(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     processes = WorkerProcesses(1)
-    store.index_elsewhere(functools.partial(processes.call, index_waiting))
+    store.use_index_process(functools.partial(processes.call, index_waiting))
     await new_thread(store, *WORDS)
     await until_indexed(store)
     os.kill(await processes.call(find_own_id, store.database, 0), signal.SIGKILL)
@@ -78,7 +78,7 @@ async def test_a_failing_process_is_replaced_by_this_one(
     async def fail(_database: Database, _seconds: float) -> bool:
         raise StoreError("the folder is gone")
 
-    store.index_elsewhere(fail)
+    store.use_index_process(fail)
     await new_thread(store, *WORDS)
     await until_indexed(store)
     assert "indexing in the process of the requests: the folder is gone" in caplog.text

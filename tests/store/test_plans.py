@@ -68,8 +68,10 @@ class Explaining:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
-    def ask(self, questions: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
-        return [self.all(*question) for question in questions]
+    def all_of_each(
+        self, queries: Sequence[tuple[str, Sequence[Any]]]
+    ) -> list[list[Row]]:
+        return [self.all(*query) for query in queries]
 
     def _scanned(self, sql: str, values: Sequence[Any]) -> Iterator[str]:
         if self.tx.dialect.name == "sqlite":
@@ -181,7 +183,7 @@ async def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
     tables: list[str] = []
     for as_page in (False, True):
         count, whole = await store._read(
-            recall, RecallQuery(text, "default", thread=thread, as_page=as_page)
+            recall, RecallQuery(text, "default", thread=thread, for_page=as_page)
         )
         assert count
         tables += whole

@@ -26,7 +26,7 @@ from everthread.errors import (
 )
 from everthread.store import postgres
 from everthread.store.database import Tx
-from everthread.store.indexing import GENTLE_CHARS
+from everthread.store.indexing import BACKGROUND_BATCH_CHARS
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.records import (
     KeyUse,
@@ -145,12 +145,12 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
         first.begin()
         first.one("SELECT 1")
         with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
-            second.committed(1)
+            second.was_committed(1)
         assert database.is_transient(failure.value)
         second.rollback()
         first.commit()
-        assert second.committed(1)
-        assert not second.committed(2)
+        assert second.was_committed(1)
+        assert not second.was_committed(2)
     database.close()
 
 
@@ -173,7 +173,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
             if sql == "COMMIT":
                 commits.append(sql)
                 with pytest.raises(psycopg.errors.LockNotAvailable):
-                    second.committed(2)
+                    second.was_committed(2)
                 second.rollback()
             run(sql, values)
 
@@ -182,7 +182,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
         first.run("DELETE FROM state")
         first.commit()
         assert commits
-        assert second.committed(2)
+        assert second.was_committed(2)
     database.close()
 
 
@@ -418,7 +418,7 @@ async def test_a_message_queued_by_another_process_is_noticed(
     new = NewQueuedTurn(
         "t1", session.id, "default", {"role": "user", "content": "hi"}, "once"
     )
-    await other.queue_turn(new, most=9)
+    await other.queue_turn(new, max_waiting=9)
     assert await heard.get() == session.id
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
@@ -472,7 +472,7 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
         )
     key = await stores[0].find_key("digest", "2026-01-31")
     assert key is not None
-    assert key.today == KeyUse(200, 2_000, Decimal(100))
+    assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
     with psycopg.connect(url) as server:
         left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
     assert left is not None
@@ -526,7 +526,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
         async with asyncio.timeout(10):
-            await store._index_some(GENTLE_CHARS, wait=False)
+            await store._index_some(BACKGROUND_BATCH_CHARS, wait=False)
         indexed = await store._read(lambda tx: tx.value("SELECT COUNT(*) FROM pieces"))
         assert indexed == 2
         searching = asyncio.ensure_future(store.search(SearchQuery("first")))

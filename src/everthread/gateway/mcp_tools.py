@@ -286,7 +286,7 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
         title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
             f"- {row.first.id}{title}: {row.messages:,} messages{_format_tokens(row.tokens)}, {row.compactions:,} "
-            f"compactions, last used {format_utc_time(row.active)}"
+            f"compactions, last used {format_utc_time(row.last_active)}"
         )
     return redact("\n".join(lines))
 

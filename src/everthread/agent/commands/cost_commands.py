@@ -133,13 +133,13 @@ def _usage_line(row: UsageRow) -> str:
 
 def _format_cost(row: UsageRow) -> str:
     """Return a cost as text; a missing price is unknown, never zero."""
-    if row.unpriced == row.calls and row.calls:
+    if row.unpriced_calls == row.calls and row.calls:
         return "cost unknown"
-    if row.calls and not row.cost and not row.unpriced:
+    if row.calls and not row.cost and not row.unpriced_calls:
         return "free"
     cost = format_dollars(row.cost)
     return (
-        f"{cost} + {count_noun(row.unpriced, 'call')} without a known price"
-        if row.unpriced
+        f"{cost} + {count_noun(row.unpriced_calls, 'call')} without a known price"
+        if row.unpriced_calls
         else cost
     )

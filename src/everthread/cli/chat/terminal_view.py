@@ -583,7 +583,7 @@ class Status:
             parts.append(f"cache {self.usage.cache_read / self.usage.prompt:.0%}")
         if self.usage.calls and not self.is_free:
             price = format_cost(self.usage)
-            parts.append(f"cost {price}" if self.usage.unpriced else price)
+            parts.append(f"cost {price}" if self.usage.unpriced_calls else price)
         if self.compactions:
             parts.append(count_noun(self.compactions, "compaction"))
         return " · ".join(parts)

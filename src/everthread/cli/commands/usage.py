@@ -169,9 +169,9 @@ def _print_usage(
     ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
-    if total.unpriced:
+    if total.unpriced_calls:
         print_text(
-            f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price"
+            f"{total.unpriced_calls:,} of {count_noun(total.calls, 'call')} without a known price"
         )
     if records:
         table = [

@@ -208,7 +208,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         if request.body.turn is not None:
             turn = await self._load_turn(request, request.body.turn)
-            chosen_turns = [turn] if turn.open else []
+            chosen_turns = [turn] if turn.is_open else []
         else:
             open_turns = await self._store.turns(
                 first_session.id, only_open=True, limit=1_000
@@ -412,7 +412,7 @@ class ThreadRoutes:
             self._load_last_session(first_session),
             self._load_title(first_session),
             self._queue.agents.load_settings(first_session.id),
-            self._store.started_by(first_session.id),
+            self._store.threads_started_by(first_session.id),
             self._store.compactions(first_session.id),
             self._store.turns(first_session.id, only_open=True, limit=100),
         )
@@ -429,7 +429,7 @@ class ThreadRoutes:
             query.q,
             tenant=request.tenant,
             thread=thread,
-            family=thread is not None,
+            include_family=thread is not None,
             role=query.role,
             tool=query.tool,
             limit=query.limit,
@@ -440,8 +440,8 @@ class ThreadRoutes:
         return JsonAnswer(
             Hits(
                 items=items,
-                next=query.offset + query.limit if page.more else None,
-                near=page.near,
+                next=query.offset + query.limit if page.has_more else None,
+                near=page.is_approximate,
             )
         )
 
@@ -519,7 +519,7 @@ def _make_turn_answer(turn: QueuedTurn) -> JsonAnswer:
     """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
     view = make_turn_view(turn)
-    if turn.open:
+    if turn.is_open:
         return JsonAnswer(
             view,
             202,

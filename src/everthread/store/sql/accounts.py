@@ -8,15 +8,15 @@ from typing import Any
 
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import Tx, equal_to, placeholders
+from everthread.store.database import Tx, columns_equal, placeholders
 from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.value_encoding import (
-    PICO_PER_DOLLAR,
-    as_pico,
+    PICO_DOLLARS_PER_DOLLAR,
+    to_pico_dollars,
     decode_json,
     encode_json,
-    from_pico,
+    from_pico_dollars,
 )
 
 MAX_TOKENS = 10**15
@@ -57,7 +57,7 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
         usage.cache_read_tokens,
         usage.cache_write_tokens,
         usage.reasoning_tokens,
-        as_pico(new.cost),
+        to_pico_dollars(new.cost),
         int(new.estimated),
         encode_json(raw),
         now if new.created is None else new.created,
@@ -95,7 +95,9 @@ def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
             cache_miss=figures.get("cache_miss", ""),
         )
         records.append(
-            UsageRecord(*[*row[:5], usage, from_pico(row[10]), bool(row[11]), row[12]])
+            UsageRecord(
+                *[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]]
+            )
         )
     return records
 
@@ -116,7 +118,7 @@ def load_insights(
         )
 
     where, values = within("u.created", "u")
-    day = tx.dialect.day.format("u.created")
+    day = tx.dialect.utc_date.format("u.created")
     groups = {
         "by_day": day,
         "by_model": "u.model",
@@ -168,7 +170,9 @@ def in_period(
     platform: str | None = None,
 ) -> tuple[str, list[Any]]:
     """A condition and its values: when, and whose. `owner`: the table that has tenant and platform."""
-    where, values = equal_to({f"{owner}.tenant": tenant, f"{owner}.platform": platform})
+    where, values = columns_equal(
+        {f"{owner}.tenant": tenant, f"{owner}.platform": platform}
+    )
     return f"{moment} >= ? AND {moment} < ? AND {where}", [since, until, *values]
 
 
@@ -195,8 +199,8 @@ def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[Usag
                 cache_read=cache_read,
                 cache_write=cache_write,
                 reasoning=reasoning,
-                cost=pico_dollars / PICO_PER_DOLLAR,
-                unpriced=unpriced_calls,
+                cost=pico_dollars / PICO_DOLLARS_PER_DOLLAR,
+                unpriced_calls=unpriced_calls,
             )
         )
     return rows
@@ -215,7 +219,7 @@ def usage_row(record: UsageRecord) -> UsageRow:
         cache_write=usage.cache_write_tokens,
         reasoning=usage.reasoning_tokens,
     )
-    return replace(row, unpriced=1) if cost is None else replace(row, cost=cost)
+    return replace(row, unpriced_calls=1) if cost is None else replace(row, cost=cost)
 
 
 def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
@@ -241,8 +245,8 @@ def usage_figures(row: UsageRow) -> dict[str, Any]:
         "reasoning": row.reasoning,
         "prompt": row.prompt,
         "total": row.prompt + row.output,
-        "cost": None if row.unpriced else float(row.cost),
+        "cost": None if row.unpriced_calls else float(row.cost),
         "known_cost": float(row.cost),
-        "unpriced_calls": row.unpriced,
+        "unpriced_calls": row.unpriced_calls,
         "cache_hit_share": row.cache_share,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import Row, Tx, placeholders
 from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
-from everthread.store.value_encoding import PICO_PER_DOLLAR, as_pico
+from everthread.store.value_encoding import PICO_DOLLARS_PER_DOLLAR, to_pico_dollars
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
@@ -40,7 +40,7 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
         new.mode,
         limits.requests,
         limits.tokens,
-        as_pico(limits.dollars),
+        to_pico_dollars(limits.dollars),
         now,
     )
     tx.run(
@@ -68,9 +68,13 @@ def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[Stored
     """Keys with their use on a day."""
     rows = tx.all(sql, values)
     uses = (
-        tx.ask([(SUM_DAY, (row[0], day, row[0], day)) for row in rows]) if rows else []
+        tx.all_of_each([(SUM_DAY, (row[0], day, row[0], day)) for row in rows])
+        if rows
+        else []
     )
-    times = tx.ask([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
+    times = (
+        tx.all_of_each([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
+    )
     return [
         _as_key(row, use[0], last[0][0])
         for row, use, last in zip(rows, uses, times, strict=True)
@@ -97,7 +101,7 @@ def count_use(
     for key_id, use in sorted(uses.items()):
         tx.run(
             "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used) VALUES (?, ?, ?, ?, ?, ?)",
-            (key_id, day, use.requests, use.tokens, as_pico(use.dollars), now),
+            (key_id, day, use.requests, use.tokens, to_pico_dollars(use.dollars), now),
         )
         row = tx.one(SUM_DAY, (key_id, day, key_id, day))
         assert row is not None
@@ -112,7 +116,7 @@ def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
     ids = [
         row[0]
         for row in tx.all(
-            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {ROWS_PER_SUM} {tx.dialect.skip}",
+            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {ROWS_PER_SUM} {tx.dialect.skip_locked}",
             (key_id, day),
         )
     ]
@@ -152,12 +156,12 @@ def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
 
 
 def _as_use(row: Row) -> KeyUse:
-    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO_PER_DOLLAR)
+    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO_DOLLARS_PER_DOLLAR)
 
 
 def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
     limits = KeyLimits(
-        row[6], row[7], None if row[8] is None else row[8] / PICO_PER_DOLLAR
+        row[6], row[7], None if row[8] is None else row[8] / PICO_DOLLARS_PER_DOLLAR
     )
     key = NewKey(
         row[0],

@@ -84,7 +84,7 @@ def extend_thread(
     session: Row | None = None
     for point in points:
         link = point.new.link
-        rows, *sessions = tx.ask(
+        rows, *sessions = tx.all_of_each(
             [
                 (INSERT_LINK, _link_values(point.new)),
                 *([] if new_points else [(SELECT_OWNER, (link.thread,))]),
@@ -298,7 +298,7 @@ def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
     values = (
         new.tenant,
         new.engine,
-        new.chain,
+        new.digest,
         new.strength,
         new.length,
         new.skeleton,
@@ -316,10 +316,12 @@ def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
     )
     row = tx.one(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND chain = ? AND strength = ?",
-        (new.tenant, new.engine, new.chain, new.strength),
+        (new.tenant, new.engine, new.digest, new.strength),
     )
     if row is None:
-        raise StoreDamagedError(f"the rewrite {new.chain} was neither stored nor found")
+        raise StoreDamagedError(
+            f"the rewrite {new.digest} was neither stored nor found"
+        )
     return as_rewrite(row)
 
 
@@ -354,7 +356,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
     )
     if stored_rewrite.session != continuation.session.id:
         raise StoreDamagedError(
-            f"the rewrite {rewrite.chain} belongs to the session {stored_rewrite.session}"
+            f"the rewrite {rewrite.digest} belongs to the session {stored_rewrite.session}"
         )
     return stored_rewrite
 
@@ -367,7 +369,8 @@ def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | No
         (session, new.rewrite.engine),
     )
     return next(
-        (rewrite for rewrite in map(as_rewrite, rows) if rewrite.chain in digests), None
+        (rewrite for rewrite in map(as_rewrite, rows) if rewrite.digest in digests),
+        None,
     )
 
 
@@ -412,13 +415,13 @@ def resolve_context(
         shown_ids = [row[0] for row in rows]
 
     def find(position: int) -> int | None:
-        if position < context.inherited:
-            place = context.lead + position
+        if position < context.inherited_count:
+            place = context.leading_count + position
             return shown_ids[place] if place < len(shown_ids) else None
-        place = len(history) - (context.given - position)
+        place = len(history) - (context.compacted_count - position)
         return history[place] if 0 <= place < len(history) else None
 
-    entries: list[int | NewMessage] = list(history[: context.lead])
+    entries: list[int | NewMessage] = list(history[: context.leading_count])
     for entry in context.entries:
         message = None if entry.position is None else find(entry.position)
         if message is not None and not entry.is_changed:
@@ -457,16 +460,18 @@ def match_rewrites(
     `before`: a search for a beginning of the history. While no rewrite was made since, only the new part is searched,
     and the rewrites found then.
     """
-    if not tx.dialect.newest:
+    if not tx.dialect.select_newest:
         return _match_rewrites(tx, tenant, engines, digests, skeletons, start=0), None
-    newest = tx.one(tx.dialect.newest.format("rewrites"))
+    newest = tx.one(tx.dialect.select_newest.format("rewrites"))
     if before is not None and _continues_search(before, engines, digests, newest):
-        shorter = [*before.chains, *digests[before.length :]]
+        shorter = [*before.found_digests, *digests[before.length :]]
         matches = _match_rewrites(
             tx, tenant, engines, shorter, skeletons, start=before.length
         )
         # If the earlier rewrite is no longer there, search from the start.
-        if not before.chains or any(exact_matches for exact_matches, _ in matches):
+        if not before.found_digests or any(
+            exact_matches for exact_matches, _ in matches
+        ):
             return matches, _remember_search(engines, digests, newest, matches)
     matches = _match_rewrites(tx, tenant, engines, digests, skeletons, start=0)
     return matches, _remember_search(engines, digests, newest, matches)
@@ -510,7 +515,7 @@ def _continues_search(
     newest: Row | None,
 ) -> bool:
     return (
-        last_search.newest == newest
+        last_search.newest_rewrite == newest
         and last_search.engines == tuple(engines)
         and 0 < last_search.length <= len(digests)
         and digests[last_search.length - 1] == last_search.digest
@@ -524,7 +529,7 @@ def _remember_search(
     if not digests or any(similar for _, similar in matches):
         return None
     chains = [
-        rewrite.chain
+        rewrite.digest
         for exact_matches, _ in matches
         for rewrite in reversed(exact_matches)
     ]

@@ -12,8 +12,8 @@ from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import MAX_ID, Row, Tx, chunks, placeholders
 from everthread.store.records import (
-    UNDONE,
-    UNDONE_STATE,
+    UNDONE_PREFIX,
+    UNDONE_STATE_KEY,
     CompactionRecord,
     Continuation,
     Lease,
@@ -166,7 +166,9 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
     """Place messages in a new session, each once; they are what it begins with, not what it adds."""
     unique = list(dict.fromkeys(ids))
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique))
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
     tx.run(
         "UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?",
         (len(unique), len(unique), session_id),
@@ -192,7 +194,9 @@ def undo_compaction(
         (parent.id, parent.messages + offset, row[0])
         for offset, row in enumerate(added_rows)
     ]
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
     tx.run(
         "UPDATE sessions SET next_seq = ? WHERE id = ?",
         (parent.messages + len(rows), parent.id),
@@ -213,7 +217,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     """
     undone = tx.all(
         "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
-        (f"{UNDONE}{tip.id}:", tip.id),
+        (f"{UNDONE_PREFIX}{tip.id}:", tip.id),
     )
     if not undone:
         return
@@ -223,7 +227,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
         (tip.thread,),
     )
     put_state(
-        tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size))}, now
+        tx, tip.thread, UNDONE_STATE_KEY, {"until": round(UNDO_GROWTH * int(size))}, now
     )
 
 
@@ -356,7 +360,7 @@ def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
         else []
     )
     return bool(
-        tx.all_in(
+        tx.all_for_keys(
             "SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids
         )
     )
@@ -389,7 +393,9 @@ def _share_messages(
         (session_id, seq - len(history), message_id)
         for seq, message_id in enumerate(history)
     )
-    tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
+    tx.run_many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+    )
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:

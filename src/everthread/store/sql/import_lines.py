@@ -40,7 +40,7 @@ from everthread.store.sql.session_rows import (
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
 from everthread.store.sql.thread_state import as_node, put_nodes, put_pin, put_state
-from everthread.store.value_encoding import clean_text, from_pico
+from everthread.store.value_encoding import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]
 CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -379,7 +379,7 @@ class _ThreadImport:
             (session, seq - len(inherited_messages), self.ids[number])
             for seq, number in enumerate(inherited_messages)
         ]
-        self.tx.many(
+        self.tx.run_many(
             "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
         )
         branch_point = self.branched[session]
@@ -429,7 +429,7 @@ class _ThreadImport:
             line["model"],
             usage=usage,
             task=line["task"],
-            cost=from_pico(line["pico_dollars"]),
+            cost=from_pico_dollars(line["pico_dollars"]),
             estimated=bool(line["estimated"]),
             event=line["event"],
             created=line["created"],

@@ -124,7 +124,7 @@ def delete_thread(tx: Tx, thread: str) -> int:
         f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({marks})", threads
     )
     ids = [row[0] for row in rows]
-    tx.many("DELETE FROM places WHERE session_id = ?", [(key,) for key in ids])
+    tx.run_many("DELETE FROM places WHERE session_id = ?", [(key,) for key in ids])
     orphans = tx.all(
         f"SELECT m.id FROM messages m WHERE m.thread_id IN ({marks}) "
         "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
@@ -145,8 +145,8 @@ def delete_thread(tx: Tx, thread: str) -> int:
         "pins",
     ):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
-    tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
-    tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
+    tx.run_many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
+    tx.run_many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
     _delete_prompts(tx, sorted({row[1] for row in rows if row[1] is not None}))
     return len(ids)
 
@@ -154,7 +154,7 @@ def delete_thread(tx: Tx, thread: str) -> int:
 def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
     """Delete system prompts that no session uses. Each is locked before it is checked."""
     for key in hashes:
-        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.lock}", (key,))
+        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_update}", (key,))
         tx.run(
             "DELETE FROM texts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_hash = ?)",
             (key, key),
@@ -232,7 +232,7 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
     for tenant, key in sorted(cited):
         tx.one(
-            f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}",
+            f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.for_update}",
             (tenant, key),
         )
         heir = tx.value(

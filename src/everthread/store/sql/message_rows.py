@@ -12,7 +12,7 @@ from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import (
     MAX_ID,
-    Query,
+    SqlQuery,
     Row,
     Tx,
     chunks,
@@ -306,10 +306,12 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
         )
     )
     count = sum(len(request.prepared) for request in requests)
-    if tx.dialect.lock:
-        tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.lock), names)
-    fence = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}"
-    tips, ids, *other_answers = tx.ask(
+    if tx.dialect.for_update:
+        tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.for_update), names)
+    fence = (
+        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}"
+    )
+    tips, ids, *other_answers = tx.all_of_each(
         [
             (SELECT_TIPS.format(placeholders(names)), names),
             (tx.dialect.select_new_ids.format("messages"), (count,)),
@@ -337,7 +339,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
     )
 
 
-def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
+def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]:
     """Which of the events are stored already."""
     events: dict[str, dict[str, None]] = {}
     for request in requests:
@@ -428,19 +430,19 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
     if not grown:
         return
     rows = [row for thread in grown for row in thread.rows]
-    tx.many(
+    tx.run_many(
         f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
-    tx.many(
+    tx.run_many(
         "INSERT INTO unindexed (message_id) VALUES (?)",
         [(row[0],) for row in rows if row[3] == "message"],
     )
-    tx.many(
+    tx.run_many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
         [placed for thread in grown for placed in thread.places],
     )
-    tx.many(
+    tx.run_many(
         "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
         "WHERE id = ?",
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from everthread.store.database import Tx, chunks, equal_to, placeholders
+from everthread.store.database import Tx, chunks, columns_equal, placeholders
 from everthread.store.records import (
     CallRow,
     CompactionRecord,
@@ -24,7 +24,11 @@ from everthread.store.sql.session_rows import (
     find_thread,
     load_session,
 )
-from everthread.store.value_encoding import PICO_PER_DOLLAR, decode_json, from_pico
+from everthread.store.value_encoding import (
+    PICO_DOLLARS_PER_DOLLAR,
+    decode_json,
+    from_pico_dollars,
+)
 
 MESSAGE_SIZE = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """Tokens of a message; if they were not counted, a quarter of its characters."""
@@ -41,7 +45,7 @@ CALL_COLUMNS = (
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     """What calls and compactions of these threads sum up to; a thread without any is left out."""
     sums: dict[str, dict[str, Any]] = {}
-    for row in tx.all_in(
+    for row in tx.all_for_keys(
         "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
         "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
         "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
@@ -65,16 +69,16 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             "output": output,
             "cost": None
             if unpriced_calls == all_calls
-            else pico_dollars / PICO_PER_DOLLAR,
+            else pico_dollars / PICO_DOLLARS_PER_DOLLAR,
         }
-    for row in tx.all_in(
+    for row in tx.all_for_keys(
         "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
         "(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({}) GROUP BY thread_id) l "
         "ON l.last = u.id",
         threads,
     ):
         sums[row[0]] |= {"model": row[1], "prompt": int(row[2])}
-    for row in tx.all_in(
+    for row in tx.all_for_keys(
         "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
         "WHERE thread_id IN ({}) AND reverted IS NULL GROUP BY thread_id",
         threads,
@@ -87,7 +91,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
 
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     """Every call of these threads in order."""
-    rows = tx.all_in(
+    rows = tx.all_for_keys(
         f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
         "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
         threads,
@@ -99,7 +103,7 @@ def read_call(row: Sequence[Any]) -> CallRow:
     """Return the call in a row of `CALL_COLUMNS`."""
     has_reason = '"cache_miss"' in row[12]
     reason = decode_json(row[12])["cache_miss"] if has_reason else ""
-    return CallRow(*[*row[:10], from_pico(row[10]), bool(row[11]), reason])
+    return CallRow(*[*row[:10], from_pico_dollars(row[10]), bool(row[11]), reason])
 
 
 def list_recent_compactions(
@@ -110,7 +114,7 @@ def list_recent_compactions(
     limit: int = 1_000,
 ) -> list[CompactionRecord]:
     """Compactions of a tenant, or of some threads, the newest first; those that were undone too."""
-    where, values = equal_to({"s.tenant": tenant})
+    where, values = columns_equal({"s.tenant": tenant})
     if threads is not None:
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
         values += threads
@@ -238,7 +242,7 @@ def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None)
             ),
         ]
         return repr(rows)
-    where, values = equal_to({"t.tenant": tenant})
+    where, values = columns_equal({"t.tenant": tenant})
     newest = tx.one(
         f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP} AND {where} "
         "ORDER BY t.active DESC, t.id DESC LIMIT 1",
