@@ -14,7 +14,7 @@ from everthread.store.sql.client_threads import (
     find_link,
     find_rewrites,
     find_similar_rewrites,
-    find_skeletons,
+    find_links_by_skeleton,
 )
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages
@@ -233,7 +233,7 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
     def find_all(tx: Tx) -> int:
         counting: Any = CountsRows(tx)
         assert find_link(counting, "t", "s", ["d7", "d8"]) is not None
-        assert find_skeletons(counting, "t", "s", ["k7", "k8"])
+        assert find_links_by_skeleton(counting, "t", "s", ["k7", "k8"])
         assert find_rewrites(counting, "t", "e", ["d7", "d8"])
         assert find_similar_rewrites(counting, "t", "e", ["k7", "k8"])
         return int(counting.asked)

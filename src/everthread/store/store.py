@@ -269,7 +269,7 @@ class Store:
             session_id,
             at_message,
             new=new,
-            fresh_id=new_id(),
+            default_id=new_id(),
             now=self._clock(),
         )
 
@@ -629,7 +629,7 @@ class Store:
 
         def prepare() -> None:
             for point in prepared_points:
-                point.messages.prepare()
+                point.append_request.prepare()
 
         def work(tx: Tx) -> list[ThreadLink | None]:
             links = client_threads.extend_thread(tx, prepared_points, now)
@@ -671,8 +671,8 @@ class Store:
     last_link = read_method(client_threads.load_last_link)
     find_conversation = read_method(sessions.find_conversation)
     conversation_end = read_method(client_threads.load_conversation_end)
-    continues_other_thread = read_method(client_threads.continues_other)
-    find_skeletons = read_method(client_threads.find_skeletons)
+    continues_other_thread = read_method(client_threads.continues_other_thread)
+    find_skeletons = read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
         """Keep a rewrite; return the one that counts: this, or the one that was there before."""
@@ -701,7 +701,7 @@ class Store:
         last_search: RewriteSearch | None = None,
         *,
         states: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
+    ) -> tuple[client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]]:
         """Return the rewrites of a history and states beside them, in one snapshot.
 
         `last_search`: the search for a beginning of the history. A long history without one is not searched on the
@@ -710,14 +710,18 @@ class Store:
 
         def work(
             tx: Tx,
-        ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
+        ) -> tuple[
+            client_threads.RewriteMatches, RewriteSearch | None, list[Any | None]
+        ]:
             stored_states = [state.get_state(tx, scope, key) for scope, key in states]
             matches, search = client_threads.match_rewrites(
-                tx, tenant, engines, digests, skeletons, before=last_search
+                tx, tenant, engines, digests, skeletons, last_search=last_search
             )
             return matches, search, stored_states
 
-        is_long = last_search is None and len(digests) > client_threads.DIGESTS_AT_ONCE
+        is_long = (
+            last_search is None and len(digests) > client_threads.MAX_DIGESTS_PER_QUERY
+        )
         read = self._readers.read if is_long else self._readers.read_short
         return await read(work)
 
@@ -739,14 +743,16 @@ class Store:
         self, day: str, uses: Mapping[str, KeyUse]
     ) -> dict[str, KeyUse]:
         """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
-        return await self._write(key_sql.count_use, day, uses, self._clock())
+        return await self._write(key_sql.add_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
         """Return a random 256-bit secret, the same for every caller that asks this store for this name."""
         secret = await self._read(key_sql.find_secret, name)
         if secret is not None:
             return secret
-        return await self._write(key_sql.shared_secret, name, secrets.token_bytes(32))
+        return await self._write(
+            key_sql.load_or_store_secret, name, secrets.token_bytes(32)
+        )
 
     # Turns that wait
 
@@ -793,13 +799,13 @@ class Store:
     call_rows = read_method(overview_sql.list_calls)
     recent_compactions = read_method(overview_sql.list_recent_compactions)
     sum_usage_by = read_method(overview_sql.sum_usage_by)
-    heaviest_messages = read_method(overview_sql.heaviest_messages)
-    tool_sizes = read_method(overview_sql.tool_sizes)
+    heaviest_messages = read_method(overview_sql.list_largest_messages)
+    tool_sizes = read_method(overview_sql.list_tool_sizes)
     thread_row = read_method(overview_sql.load_thread_row)
-    context_sizes = read_method(overview_sql.context_sizes)
-    shown_messages = read_method(overview_sql.shown_messages)
+    context_sizes = read_method(overview_sql.list_context_sizes)
+    shown_messages = read_method(overview_sql.split_shown_messages)
     session_summaries = read_method(overview_sql.list_summaries)
-    last_change = read_method(overview_sql.last_change)
+    last_change = read_method(overview_sql.make_change_marker)
 
     # The whole
 

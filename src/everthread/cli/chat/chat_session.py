@@ -75,7 +75,7 @@ from everthread.gateway.dashboard.savings import (
 )
 from everthread.providers.local import SMOLLM2, download_model
 from everthread.store.records import NewSession
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import sum_usage, make_usage_row
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,
@@ -437,7 +437,7 @@ async def render_farewell(
     if not row.messages:
         return None
     usage = sum_usage(
-        "all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])]
+        "all", [*map(make_usage_row, (await load_thread_usage(store, thread))["all"])]
     )
     comparison = compare_thread(
         await store.call_rows([thread]),

@@ -50,7 +50,7 @@ from everthread.gateway.api.schemas import (
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
-from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.store.sql.accounts import sum_usage, make_usage_figures, make_usage_row
 from everthread.thread.stored_facts import (
     load_thread_state,
     load_thread_usage,
@@ -330,7 +330,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         records_by_part = await load_thread_usage(self._store, first_session.id)
         sums = {
-            key: usage_figures(sum_usage(key, [*map(usage_row, records)]))
+            key: make_usage_figures(sum_usage(key, [*map(make_usage_row, records)]))
             for key, records in records_by_part.items()
         }
         return JsonAnswer(UsageView(thread=first_session.id, sums=sums))
@@ -359,7 +359,7 @@ class ThreadRoutes:
         }
         for name in _TABLE_FIELDS:
             figures[name] = {
-                row.key: usage_figures(row) for row in getattr(insights, name)
+                row.key: make_usage_figures(row) for row in getattr(insights, name)
             }
         tools = {
             row.tool: {"results": row.results, "tokens": row.tokens}
@@ -367,7 +367,10 @@ class ThreadRoutes:
         }
         return JsonAnswer(
             InsightsView(
-                days=days, total=usage_figures(insights.total), by_tool=tools, **figures
+                days=days,
+                total=make_usage_figures(insights.total),
+                by_tool=tools,
+                **figures,
             )
         )
 

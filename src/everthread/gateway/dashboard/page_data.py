@@ -756,7 +756,7 @@ def _make_side_rows(
 
 def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
     share = row.cache_share
-    is_priced = row.unpriced < row.calls
+    is_priced = row.unpriced_calls < row.calls
     return (
         views.translate_client_name(row.key) if row.key else "–",
         f"{row.calls:,}",
