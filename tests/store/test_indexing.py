@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index_pieces import (
-    MAX_TERM_REPEATS,
     MAX_PIECE_TERMS,
+    MAX_TERM_REPEATS,
     OVERLAP_CHARS,
     PIECE_CHARS,
-    split_text,
     filter_name,
     redact_and_split,
     searchable_text,
+    split_text,
 )
 from everthread.store.indexing import (
-    MAX_BATCH_CHARS,
     BACKGROUND_BATCH_CHARS,
+    MAX_BATCH_CHARS,
     PIECES_PER_WRITE,
     index_parts,
     prepare_index,

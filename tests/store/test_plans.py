@@ -12,9 +12,9 @@ from everthread.store.database import Row, Tx
 from everthread.store.records import NewMessage, RecallQuery, SearchQuery
 from everthread.store.sql.client_threads import (
     find_link,
+    find_links_by_skeleton,
     find_rewrites,
     find_similar_rewrites,
-    find_links_by_skeleton,
 )
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages

@@ -114,9 +114,9 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     seen = frozenset({(await store.messages(mine.id))[1].id})
     await new_thread(store, user_message("The harbour crane is blue."), tenant="other")
     await new_thread(store, user_message("The harbour crane was bought in Rostock."))
-    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == [
-        "The harbour crane is yellow."
-    ]
+    assert await recalled(
+        store, "harbour crane", thread=mine.id, visible_messages=seen
+    ) == ["The harbour crane is yellow."]
     everywhere = await recalled(store, "harbour crane")
     assert set(everywhere) == {
         "The harbour crane is yellow.",
@@ -125,8 +125,8 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     }
     near = "colour of the harbour crane"
     far = "harbour pilots, tariffs, moorings, dredging and bollards"
-    assert await recalled(store, near, thread=mine.id, least=0.4)
-    assert not await recalled(store, far, thread=mine.id, least=0.4)
+    assert await recalled(store, near, thread=mine.id, min_closeness=0.4)
+    assert not await recalled(store, far, thread=mine.id, min_closeness=0.4)
     assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
@@ -625,7 +625,7 @@ async def test_a_named_speaker_comes_before_someone_who_says_the_same(
     for speaker in ("Ann", "Ben"):
         for as_page in (False, True):
             texts = await recalled(
-                store, f"Which boat has {speaker}?", thread=thread.id, as_page=as_page
+                store, f"Which boat has {speaker}?", thread=thread.id, for_page=as_page
             )
             assert texts[0].startswith(f"{speaker}: The boat")
 
@@ -678,4 +678,4 @@ async def test_a_question_whose_rare_words_are_nowhere_finds_its_frequent_ones(
     page = await store.find(SearchQuery("which is the third rule?", thread=thread.id))
     assert page.hits
     assert page.is_approximate
-    assert not await recalled(store, "which is the third rule?", least=0.2)
+    assert not await recalled(store, "which is the third rule?", min_closeness=0.2)

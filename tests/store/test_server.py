@@ -230,7 +230,7 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
 
 
 async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
-    store = new_store(own_server, patience=0.2)
+    store = new_store(own_server, retry_seconds=0.2)
     session = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
     for call in (
@@ -364,7 +364,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_wait(
     own_server: Server,
 ) -> None:
-    store = new_store(own_server, away_seconds=0.2)
+    store = new_store(own_server, max_silence_seconds=0.2)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
@@ -383,7 +383,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
     own_server: Server,
 ) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
-    store = new_store(own_server, patience=0.5)
+    store = new_store(own_server, retry_seconds=0.5)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.freeze)
     try:

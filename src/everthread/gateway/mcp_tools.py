@@ -35,7 +35,7 @@ from everthread.errors import (
 )
 from everthread.gateway.identify import named_thread_id
 from everthread.store.records import DEFAULT_TENANT
-from everthread.store.sql.accounts import sum_usage, make_usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (

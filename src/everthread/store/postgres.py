@@ -35,19 +35,19 @@ from everthread.store.database import (
     Connection,
     Database,
     Dialect,
-    SqlQuery,
     Row,
+    SqlQuery,
     Tx,
-    new_private_file,
     missing_store_error,
+    new_private_file,
 )
-from everthread.store.index_pieces import MAX_TERM_REPEATS, MAX_PIECE_TERMS, IndexPiece
+from everthread.store.index_pieces import MAX_PIECE_TERMS, MAX_TERM_REPEATS, IndexPiece
 from everthread.store.index_query import IndexMatch, IndexQuery, round_strength
 from everthread.store.schema import (
     Migration,
     apply_migrations,
-    load_version,
     load_migrations,
+    load_version,
     refuse_newer_schema,
 )
 

@@ -27,8 +27,8 @@ from everthread.store.database import (
     Dialect,
     Row,
     Tx,
-    new_private_file,
     missing_store_error,
+    new_private_file,
 )
 from everthread.store.index_pieces import MAX_TERM_REPEATS, IndexPiece
 from everthread.store.index_query import (
@@ -40,8 +40,8 @@ from everthread.store.index_query import (
 from everthread.store.schema import (
     Migration,
     apply_migrations,
-    load_version,
     load_migrations,
+    load_version,
     refuse_newer_schema,
 )
 from everthread.store.sole_use import SoleUse

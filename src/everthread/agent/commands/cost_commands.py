@@ -15,7 +15,7 @@ from everthread.core.messages import count_noun
 from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 from everthread.store.records import UsageRow
-from everthread.store.sql.accounts import sum_usage, make_usage_figures, make_usage_row
+from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import load_thread_usage
 from everthread.thread.used_window import describe_window
 

@@ -75,7 +75,7 @@ from everthread.gateway.dashboard.savings import (
 )
 from everthread.providers.local import SMOLLM2, download_model
 from everthread.store.records import NewSession
-from everthread.store.sql.accounts import sum_usage, make_usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.events import (
     CompactionDone,

@@ -26,7 +26,7 @@ from everthread.compaction.journal.journal import name_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
 from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
-from everthread.store.sql.accounts import sum_usage, make_usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,

@@ -50,7 +50,7 @@ from everthread.gateway.api.schemas import (
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
-from everthread.store.sql.accounts import sum_usage, make_usage_figures, make_usage_row
+from everthread.store.sql.accounts import make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.stored_facts import (
     load_thread_state,
     load_thread_usage,

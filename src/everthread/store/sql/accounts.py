@@ -13,10 +13,10 @@ from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, U
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.value_encoding import (
     PICO_DOLLARS_PER_DOLLAR,
-    to_pico_dollars,
     decode_json,
     encode_json,
     from_pico_dollars,
+    to_pico_dollars,
 )
 
 MAX_TOKENS = 10**15

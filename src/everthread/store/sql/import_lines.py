@@ -26,8 +26,8 @@ from everthread.store.sql.export_lines import (
     ExportLine,
 )
 from everthread.store.sql.message_rows import (
-    map_calls_to_tools,
     insert_message,
+    map_calls_to_tools,
     name_tool,
     prepare_message,
 )

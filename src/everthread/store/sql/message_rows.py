@@ -12,8 +12,8 @@ from everthread.core.transcript import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import (
     MAX_ID,
-    SqlQuery,
     Row,
+    SqlQuery,
     Tx,
     chunks,
     placeholders,
