@@ -83,7 +83,7 @@ def split_text(text: str) -> Iterator[TextPiece]:
 
 
 def _find_split_point(text: str, position: int, max_distance: int) -> int:
-    """Return the position after the last white space before this one; this one if there is none within `max_distance`."""
+    """Return the position after the last white space within `max_distance` before this one; else this one."""
     space = max(
         text.rfind(separator, position - max_distance, position) for separator in " \n"
     )

@@ -124,7 +124,10 @@ class Store:
         retry_seconds: float = RETRY_SECONDS,
         max_silence_seconds: float | None = None,
     ) -> None:
-        """`max_silence_seconds`: how long a read waits for a database that does not answer; None: as long as `retry_seconds`."""
+        """Use a database. `max_silence_seconds`: how long a read waits for one that does not answer.
+
+        None: as long as `retry_seconds`.
+        """
         self.database = database
         self._clock = clock
         self._writer = StoreWriter(database, retry_seconds=retry_seconds)

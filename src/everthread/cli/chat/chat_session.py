@@ -575,7 +575,9 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
         return await find_latest_thread(store)
     now = time.time()
     for number, row in enumerate(rows, 1):
-        facts = f"{shorten_id(row.first.id)}  {format_age(row.last_active, now)}, {count_noun(row.messages, 'message')}  "
+        age = format_age(row.last_active, now)
+        messages = count_noun(row.messages, "message")
+        facts = f"{shorten_id(row.first.id)}  {age}, {messages}  "
         title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:

@@ -703,7 +703,7 @@ class PageReader:
             self._load_learnt_windows(),
             load_used_window(self.store, row),
         )
-        model = (figures[thread].model if thread in figures else "") or row.tip.model
+        model = (figures[thread].last_model if thread in figures else "") or row.tip.model
         return model, self._find_window_size(model, limits, used_window)
 
 

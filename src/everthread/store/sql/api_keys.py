@@ -118,7 +118,8 @@ def _sum_up_uses(tx: Tx, key_id: str, day: str) -> None:
     ids = [
         row[0]
         for row in tx.all(
-            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {MAX_UNSUMMED_ROWS} {tx.dialect.skip_locked}",
+            "SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id "
+            f"LIMIT {MAX_UNSUMMED_ROWS} {tx.dialect.skip_locked}",
             (key_id, day),
         )
     ]

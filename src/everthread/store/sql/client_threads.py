@@ -463,8 +463,8 @@ def match_rewrites(
 ) -> tuple[RewriteMatches, RewriteSearch | None]:
     """For each engine, find rewrites that cover a beginning exactly, and longer ones by skeleton; stop at a match.
 
-    `last_search`: a search for a beginning of the history. While no rewrite was made since, only the new part is searched,
-    and the rewrites found then.
+    `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, search only the new
+    part and the rewrites found then.
     """
     if not tx.dialect.select_newest:
         return _match_rewrites(

@@ -37,8 +37,8 @@ MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
 """A client's own name if it gave one, else the platform."""
 CALL_COLUMNS = (
-    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, u.cache_write, "
-    "u.pico_dollars, u.estimated, u.raw"
+    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, "
+    "u.cache_write, u.pico_dollars, u.estimated, u.raw"
 )
 
 
