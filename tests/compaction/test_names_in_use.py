@@ -287,7 +287,7 @@ def test_names_are_known_by_their_shape() -> None:
         read_names("请修改src/报告/main.py里的 loadUserTable 函数")[-1]
         == "loadUserTable"
     )
-    assert read_names("git switch feature-login-page", is_line=True) == [
+    assert read_names("git switch feature-login-page", is_typed=True) == [
         "feature-login-page"
     ]
 
@@ -346,9 +346,9 @@ def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
         "/etc/hosts.conf",
         "notes.md",
     ]
-    names = NamesInUse.of_list(read_names("\n".join(paths)))
+    names = NamesInUse.from_list(read_names("\n".join(paths)))
     section = NamesSection.plan(names, 10_000)
-    text = section.text("word " * 1_000, frozenset(), COUNTER.text)
+    text = section.write("word " * 1_000, frozenset(), COUNTER.text)
     assert "shop/{cart.py order.py}" in text
     assert "shop_tests/cart_test.py" in text
     assert set(parse_names(text)) == {
@@ -361,16 +361,16 @@ def test_files_are_listed_with_their_last_folder_and_read_back() -> None:
 
 
 def test_a_file_without_a_folder_counts_for_its_path() -> None:
-    names = NamesInUse.of_list(["cart_total_sum", "cart.py", "shop/cart.py"])
-    assert names.ranked() == ["shop/cart.py", "cart_total_sum"]
+    names = NamesInUse.from_list(["cart_total_sum", "cart.py", "shop/cart.py"])
+    assert names.ranked_names() == ["shop/cart.py", "cart_total_sum"]
 
 
 def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
     others = [f"cart_total_{at}" for at in range(5)]
-    names = NamesInUse.of_list([*read_names("/r/app/src/shop/cart.py"), *others])
+    names = NamesInUse.from_list([*read_names("/r/app/src/shop/cart.py"), *others])
     section = NamesSection.plan(names, 10_000)
     shown = frozenset(read_names("src/shop/cart.py"))
-    text = section.text("word " * 1_000, shown, COUNTER.text)
+    text = section.write("word " * 1_000, shown, COUNTER.text)
     assert parse_names(text) == others
 
 
@@ -393,7 +393,7 @@ def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
 def test_files_folders_and_hosts_are_read_from_commands(
     typed: str, names: list[str]
 ) -> None:
-    assert read_names(typed, is_line=True) == names
+    assert read_names(typed, is_typed=True) == names
 
 
 def test_text_that_only_looks_like_a_name_is_not_listed() -> None:

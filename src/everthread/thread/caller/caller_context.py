@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.summary_message import tools_key
+from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
@@ -317,7 +317,8 @@ class CallerContext:
         )
         engine = self._services.setup.engine_key
         return [
-            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
+            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
+            for frame in frames
         ]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
