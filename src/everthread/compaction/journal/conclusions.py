@@ -100,7 +100,10 @@ def split_pieces(text: str) -> Sequence[AnswerPiece]:
             sentence_text = line[sentence.start : sentence.end].strip()
             pieces.append(
                 _make_piece(
-                    number, sentence_text, was_cut, is_question=sentence.is_minor
+                    number,
+                    sentence_text,
+                    follows_gap=was_cut,
+                    is_question=sentence.is_minor,
                 )
             )
             was_cut = False
