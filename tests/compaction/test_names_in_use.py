@@ -13,7 +13,10 @@ from everthread.compaction.engine import Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
-from everthread.compaction.names.names_in_use import NamesInUse
+from everthread.compaction.names.names_in_use import (
+    MAX_OUTPUT_AGE_MESSAGES,
+    NamesInUse,
+)
 from everthread.compaction.names.names_section import NamesSection, parse_names
 from everthread.compaction.summary.sections import (
     DONE,
@@ -290,6 +293,20 @@ def test_names_are_known_by_their_shape() -> None:
     assert read_names("git switch feature-login-page", is_line=True) == [
         "feature-login-page"
     ]
+
+
+async def test_of_old_outputs_only_the_files_are_names() -> None:
+    talk = a_session()
+    talk[4:4] = call_with_result(
+        60,
+        "bash",
+        json.dumps({"command": "make all"}),
+        "config/ledger_rules.toml: readLedgerRow is not used",
+    )
+    assert len(talk) > MAX_OUTPUT_AGE_MESSAGES + 10
+    listed = read_names(names_in(await ContextCompressor(services()).compress(talk)))
+    assert "config/ledger_rules.toml" in listed
+    assert "readLedgerRow" not in listed
 
 
 async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
