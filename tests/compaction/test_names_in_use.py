@@ -10,6 +10,7 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
@@ -295,16 +296,18 @@ def test_names_are_known_by_their_shape() -> None:
     ]
 
 
-async def test_of_old_outputs_only_the_files_are_names() -> None:
-    talk = a_session()
-    talk[4:4] = call_with_result(
-        60,
-        "bash",
-        json.dumps({"command": "make all"}),
-        "config/ledger_rules.toml: readLedgerRow is not used",
-    )
-    assert len(talk) > MAX_OUTPUT_AGE_MESSAGES + 10
-    listed = read_names(names_in(await ContextCompressor(services()).compress(talk)))
+def test_of_old_outputs_only_the_files_are_names() -> None:
+    listing = "config/ledger_rules.toml: readLedgerRow is not used"
+    call = json.dumps({"command": "make all"})
+    spoken = [
+        assistant_message(f"Step {number} is done.")
+        for number in range(MAX_OUTPUT_AGE_MESSAGES)
+    ]
+    messages = [*call_with_result(1, "bash", call, listing), *spoken]
+    facts = [MessageFacts(message) for message in messages]
+    names = NamesInUse()
+    names.add(facts)
+    listed = names.with_outputs(facts).ranked()
     assert "config/ledger_rules.toml" in listed
     assert "readLedgerRow" not in listed
 
