@@ -10,10 +10,14 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
-from everthread.compaction.names.names_in_use import NamesInUse
+from everthread.compaction.names.names_in_use import (
+    MAX_OUTPUT_AGE_MESSAGES,
+    NamesInUse,
+)
 from everthread.compaction.names.names_section import NamesSection, parse_names
 from everthread.compaction.summary.sections import (
     DONE,
@@ -290,6 +294,22 @@ def test_names_are_known_by_their_shape() -> None:
     assert read_names("git switch feature-login-page", is_typed=True) == [
         "feature-login-page"
     ]
+
+
+def test_of_old_outputs_only_the_files_are_names() -> None:
+    listing = "config/ledger_rules.toml: readLedgerRow is not used"
+    call = json.dumps({"command": "make all"})
+    spoken = [
+        assistant_message(f"Step {number} is done.")
+        for number in range(MAX_OUTPUT_AGE_MESSAGES)
+    ]
+    messages = [*call_with_result(1, "bash", call, listing), *spoken]
+    facts = [MessageFacts(message) for message in messages]
+    names = NamesInUse()
+    names.add_messages(facts)
+    listed = names.with_outputs(facts).ranked_names()
+    assert "config/ledger_rules.toml" in listed
+    assert "readLedgerRow" not in listed
 
 
 async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:

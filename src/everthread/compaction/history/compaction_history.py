@@ -86,6 +86,8 @@ class MessageFacts:
     """The names in its calls and text (see `names_in_use`)."""
     output_names: tuple[str, ...] | None = None
     """The names at both ends of its outputs."""
+    output_files: tuple[str, ...] | None = None
+    """The files in its outputs, read only if the message is old."""
     shown_names: tuple[Message, frozenset[str]] | None = None
     """The message as it was last shown, whole or pruned, and all names in it."""
     named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None

@@ -51,6 +51,17 @@ def read_names(text: str, *, is_typed: bool = False) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
+def read_file_names(text: str) -> list[str]:
+    """Return the files in a text, each once. It costs a third of reading all names."""
+    runs = (
+        run
+        for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
+        if "." in run
+    )
+    names = chain.from_iterable(map(_read_prose_run, runs))
+    return [name for name in dict.fromkeys(names) if is_file(name)]
+
+
 def read_names_by_line(text: str) -> set[str]:
     """Return the names in a text, read as typed. Lines are remembered: most lines of a summary were in the last one."""
     lines = _without_escapes(text).split("\n")

@@ -22,6 +22,7 @@ from everthread.compaction.names.name_shapes import (
     is_file,
     is_path,
     is_short_lived,
+    read_file_names,
     read_names,
 )
 from everthread.core.messages import (
@@ -53,7 +54,7 @@ SHORT_LIVED_RANK_FACTOR = 0.5
 LONG_NAME_CHARS = 20
 """A longer name ranks lower, in proportion to its length."""
 MAX_OUTPUT_AGE_MESSAGES = 80
-"""Outputs of older messages are not read: their weight has faded."""
+"""Of the outputs of older messages only the files are read: agents come back to those."""
 REBASE_AFTER_MESSAGES = 20_000
 """After this many messages the weights are rebased."""
 OUTPUT_END_CHARS = 4_000
@@ -113,16 +114,18 @@ class NamesInUse:
                 self._add_uses((command,), weight, facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
-        """Return a copy that counts the newest outputs too, bounded and without secrets."""
+        """Return a copy that counts the names in outputs too, of old ones the files; without secrets."""
         counted_names = self.copy()
-        start = max(len(messages) - MAX_OUTPUT_AGE_MESSAGES, 0)
-        for position, facts in enumerate(
-            messages[start:], self._position - len(messages) + start + 1
-        ):
+        recent_position = self._position - MAX_OUTPUT_AGE_MESSAGES
+        for position, facts in enumerate(messages, self._position - len(messages) + 1):
             if facts.outputs:
-                counted_names._add_uses(
-                    _read_output_names(facts), OUTPUT_WEIGHT, facts, position=position
+                is_recent = position > recent_position
+                names = (
+                    _read_output_names(facts)
+                    if is_recent
+                    else _read_output_files(facts)
                 )
+                counted_names._add_uses(names, OUTPUT_WEIGHT, facts, position=position)
         counted_names._weights = dict(counted_names._rank()[:MAX_NAMES])
         for name in counted_names._find_secret_names():
             del counted_names._weights[name]
@@ -407,6 +410,14 @@ def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
         names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
         facts.output_names = tuple(names)
     return facts.output_names
+
+
+def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
+    """Return the files in the outputs of a message. They are read once."""
+    if facts.output_files is None:
+        names = [name for text, _ in facts.outputs for name in read_file_names(text)]
+        facts.output_files = tuple(names)
+    return facts.output_files
 
 
 def _read_output_ends(text: str) -> list[str]:

@@ -29,6 +29,7 @@ from everthread.thread.caller.rewrites import (
     RewriteDraft,
     RewriteStore,
     RewriteTask,
+    rewrite_key,
 )
 from everthread.thread.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.managed import CompactionOrder, ProviderRefusal
@@ -125,6 +126,9 @@ class CallerContext:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
+        elif rewrite_key(call.used) != call.memory.rewrite:
+            # It was made elsewhere: the last attempt here says nothing about it.
+            self.state.retry_above_tokens = 0
         call.is_undone = isinstance(
             undone_state, dict
         ) and call.sent.size < undone_state.get("until", 0)
