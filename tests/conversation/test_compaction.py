@@ -30,8 +30,7 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
-from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
-from everthread.thread.summary_wait import Timer
+from everthread.thread.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,

@@ -503,3 +503,8 @@ async def test_one_session_name_on_two_platforms_is_two_families(store: Store) -
         )
     assert set(await store.family("first")) == {"first", "second"}
     assert await store.family("other") == ["other"]
+    conversation = store.find_conversation
+    assert await conversation("default", "support", "google-adk") == "other"
+    assert await conversation("default", "support", "gateway") is None
+    end = await store.conversation_end("default", "support", "gateway", 4)
+    assert end is None, "a client of the gateway continues no framework's conversation"

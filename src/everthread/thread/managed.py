@@ -30,7 +30,6 @@ from everthread.thread.policy import (
     COLD_CACHE,
     IDLE,
     NEARLY_COLD_SHARE,
-    OPTIONAL_WAIT_SECONDS,
     CallPrices,
     CompactionPolicy,
     ContextOptions,
@@ -44,7 +43,13 @@ from everthread.thread.recovery import (
     RecoveryAttempts,
     RecoveryStep,
 )
-from everthread.thread.summary_wait import StartTimer, SummaryWait, Timer
+from everthread.thread.summary_wait import (
+    MAX_SUMMARY_WAIT_SECONDS,
+    OPTIONAL_WAIT_SECONDS,
+    StartTimer,
+    SummaryWait,
+    Timer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,6 @@ class ProviderRefusal:
         if verdict.kind == "other" and near_limit and self.status is not None:
             return classify_error(status=self.status, body=self.body, near_limit=True)
         return verdict
-
-
-MAX_SUMMARY_WAIT_SECONDS = 30.0
-"""Maximum wait of a turn for a model's summary; then the journal writes one."""
 
 
 @dataclass(frozen=True, slots=True)

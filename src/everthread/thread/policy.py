@@ -50,8 +50,6 @@ WINDOW_TOKENS_PER_CALL = 3_200
 MIN_HYGIENE_MESSAGES = 4
 NEARLY_COLD_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
-OPTIONAL_WAIT_SECONDS = 0.25
-"""Seconds a turn waits for an optional summary of a model."""
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
 
