@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,8 @@ from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY_SECONDS, Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
-from tests.store.messages import append_texts, new_thread, user_message
+from tests.store.messages import new_thread, user_message
+from tests.store.tables import count_rows, stop_background_indexing, transaction
 
 WORDS = "lorem ipsum dolor sit amet "
 
@@ -159,33 +161,35 @@ def test_names_of_ordinary_values_are_readable() -> None:
     assert filter_name("role", "user") == "role_user"
 
 
-def unindexed(store: Store) -> None:
-    """A store that indexes nothing in the background: the test does it."""
-    assert store._indexing is not None
-    store._indexing.cancel()
+def prepare(store: Store) -> list[list[Any]]:
+    with transaction(store) as tx:
+        return [list(parts) for parts in prepare_index(tx)]
+
+
+def index(store: Store, parts: list[Any]) -> None:
+    with transaction(store) as tx:
+        index_parts(tx, parts, wait=True)
 
 
 async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     lines = [f"line{number} " + "0 " * 120 for number in range(PIECES_PER_WRITE * 6)]
     await store.put_output(thread.id, "\n".join(lines), tool="terminal")
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
+    index(store, batches[0])
     # Again, and out of turn: nothing happens.
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
-    await store._write(lambda tx: index_parts(tx, batches[2], wait=True))
-    rest = await store._read(prepare_index)
+    index(store, batches[0])
+    index(store, batches[2])
+    rest = prepare(store)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
         assert len(await store.search(SearchQuery(f"line{number}"))) == 1
-    count = await store._read(
-        lambda tx: tx.one("SELECT COUNT(*), COUNT(DISTINCT start) FROM pieces")
-    )
-    assert count is not None
-    assert count[0] == count[1]
+    with transaction(store) as tx:
+        starts = tx.all("SELECT start FROM pieces")
+    assert len(starts) == len(set(starts))
 
 
 async def test_indexing_pauses_less_when_many_texts_wait(
@@ -198,17 +202,15 @@ async def test_indexing_pauses_less_when_many_texts_wait(
         pauses.append(seconds)
         await sleep(0)
 
-    thread = await store.create_session(NewSession())
-    await append_texts(
-        store, thread, "short", "x " * BACKGROUND_BATCH_CHARS, "the last"
-    )
-    unindexed(store)
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
-    await store._index_later()
+    await new_thread(store, "short", "x " * BACKGROUND_BATCH_CHARS, "the last")
+    async with asyncio.timeout(60):
+        while len(pauses) < 3:
+            await sleep(0.01)
     monkeypatch.undo()
     assert pauses == [INDEX_DELAY_SECONDS, 0.0, INDEX_DELAY_SECONDS], (
-        "before the first, behind a long text, behind a short one"
+        "before the first, after a long text, after a short one"
     )
     assert len(await store.search(SearchQuery("last"))) == 1
 
@@ -216,42 +218,41 @@ async def test_indexing_pauses_less_when_many_texts_wait(
 async def test_two_stores_index_the_same_only_once(
     store: Store, url: str, clock: Clock
 ) -> None:
+    stop_background_indexing(store)
     other = open_at(url, clock)
     thread = await new_thread(store, *(f"needle {number}" for number in range(50)))
-    unindexed(store)
-    first = await store._read(prepare_index)
-    second = await other._read(prepare_index)
+    first = prepare(store)
+    second = prepare(other)
     for parts in first:
-        await store._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
+        index(store, parts)
     await store.delete_thread(thread.id)
     await new_thread(store, user_message("needle left"))
     for parts in second:
-        await other._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
+        index(other, parts)
     assert len(await other.search(SearchQuery("needle"))) == 1
     await other.close()
 
 
 async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     big = "x" * (MAX_BATCH_CHARS // 2)
     await store.append(
         thread.id, [user_message(f"{big} needle{number}") for number in range(4)]
     )
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     assert len(await store.search(SearchQuery("needle*"))) == 4
 
 
 async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
+    stop_background_indexing(store)
     thread = await new_thread(store, "one", "two")
-    unindexed(store)
-    batches = await store._read(prepare_index)
+    batches = prepare(store)
     await store.delete_thread(thread.id)
-    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
+    index(store, batches[0])
     assert await store.search(SearchQuery("one")) == []
-    row = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM pieces"))
-    assert row == (0,)
+    assert count_rows(store, "pieces") == 0
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -262,9 +263,8 @@ async def test_a_damaged_output_stops_no_search(
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2
-    await store._write(
-        lambda tx: tx.run("UPDATE outputs SET content = ?", (b"broken",))
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE outputs SET content = ?", (b"broken",))
     hits = await store.search(SearchQuery("needle"))
     assert [hit.snippet for hit in hits if hit.message is not None] == ["needle one"]
     assert "cannot be read" in caplog.text

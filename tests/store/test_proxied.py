@@ -27,6 +27,7 @@ from everthread.store.records import (
 from everthread.store.sql.message_rows import AppendRequest
 from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.tables import transaction
 
 REWRITE = Rewrite(
     "t",
@@ -206,17 +207,13 @@ async def test_a_check_finds_points_that_follow_nothing(url: str, clock: Clock) 
     store = open_at(url, clock)
     await extend(store, point("d1"))
     await extend(store, point("d2", "d1", length=2))
-    await store._write(
-        lambda tx: tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
     assert (await store.check()).problems == (
         "1 point(s) of a thread follow a point that is not in it",
     )
-    await store._write(
-        lambda tx: tx.run(
-            "UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'"
-        )
-    )
+    with transaction(store) as tx:
+        tx.run("UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'")
     expected = "1 point(s) of a thread have messages from before those of the point they follow"
     assert (await store.check()).problems == (expected,)
     await store.close()
@@ -302,11 +299,8 @@ async def test_a_resumed_search_finds_the_same_as_a_full_one(store: Store) -> No
                     "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''",
                 ]
             )
-            await store._write(
-                lambda tx, sql=sql, gone=gone: tx.run(  # type: ignore[misc]
-                    f"{sql} WHERE strength = ?", (gone.strength,)
-                )
-            )
+            with transaction(store) as tx:
+                tx.run(f"{sql} WHERE strength = ?", (gone.strength,))
         whole, *_ = await store.match_rewrites("t", engines, digests, skeletons)
         found, before, _ = await store.match_rewrites(
             "t", engines, digests, skeletons, before
@@ -515,3 +509,8 @@ async def test_one_session_name_on_two_platforms_is_two_families(store: Store) -
         )
     assert set(await store.family("first")) == {"first", "second"}
     assert await store.family("other") == ["other"]
+    conversation = store.find_conversation
+    assert await conversation("default", "support", "google-adk") == "other"
+    assert await conversation("default", "support", "gateway") is None
+    end = await store.conversation_end("default", "support", "gateway", 4)
+    assert end is None, "a client of the gateway continues no framework's conversation"

@@ -28,6 +28,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import transaction
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
 
@@ -642,7 +643,8 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
             thread.id, [user_message(f"needle {number}", created=float(number))]
         )
         await found(store, "needle")
-        await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
+        with transaction(store) as tx:
+            tx.run(jump[kind], (key,))
     assert await found(store, "needle") == [
         f"needle {number}" for number in range(9, -1, -1)
     ]

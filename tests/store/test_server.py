@@ -25,8 +25,7 @@ from everthread.errors import (
     StoreUnreachableError,
 )
 from everthread.store import postgres
-from everthread.store.database import Tx
-from everthread.store.indexing import BACKGROUND_BATCH_CHARS
+from everthread.store.index_process import index_waiting
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.records import (
     KeyUse,
@@ -47,6 +46,7 @@ from tests.store.messages import (
     numbered_thread,
 )
 from tests.store.postgres_server import Server
+from tests.store.tables import count_rows, stop_background_indexing
 
 SECRET = "hunter2-very-secret"
 
@@ -350,12 +350,11 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
         session = await new_thread(store)
         calls = [append_texts(store, session, str(n)) for n in range(50)]
         await asyncio.gather(*calls, *(store.messages(session.id) for _ in range(50)))
-        rows = await store._read(
-            lambda tx: tx.all(
+        with psycopg.connect(url) as other:
+            rows = other.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
             )
-        )
-        return len(rows)
+            return len(rows.fetchall())
 
     assert await busy() <= 5, "one writes, four read"
     await close_sound(store)
@@ -487,14 +486,10 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     """An error discards statements prepared in its transaction; the driver must not rely on them."""
     store = open_at(new_url("postgresql"), Clock())
     session = await new_thread(store)
-
-    def break_off(tx: Tx) -> None:
-        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
-
     for number in range(12):
         calls = [
             append_texts(store, session, f"{number} first"),
-            store._write(break_off),
+            store.learn_limit("url", "model", 2**70, source="too large"),
             append_texts(store, session, f"{number} second"),
             store.put_state("scope", "key", number),
         ]
@@ -505,12 +500,6 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         await append_texts(store, session, f"{number} third")
     assert len(await store.messages(session.id)) == 36
     assert await store.get_state("scope", "key") == 11
-    assert (
-        await store._write(
-            lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")
-        )
-        > 3
-    )
     await close_sound(store)
 
 
@@ -520,18 +509,15 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     """A process that waited for it would keep all its own writes waiting."""
     url = new_url("postgresql")
     store = open_at(url, Clock())
+    stop_background_indexing(store)
     await new_thread(store, "first", "second", "third")
-    assert store._indexing is not None
-    store._indexing.cancel()
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
-        async with asyncio.timeout(10):
-            await store._index_some(BACKGROUND_BATCH_CHARS, wait=False)
-        indexed = await store._read(lambda tx: tx.value("SELECT COUNT(*) FROM pieces"))
-        assert indexed == 2
+        index_waiting(PostgresDatabase(url), 0.1)
+        assert count_rows(store, "pieces") == 2
         searching = asyncio.ensure_future(store.search(SearchQuery("first")))
         await asyncio.sleep(0.1)
-        assert not searching.done(), "who searches waits for it"
+        assert not searching.done(), "a search waits for it"
     assert len(await searching) == 1
     await close_sound(store)
 

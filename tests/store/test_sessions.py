@@ -19,6 +19,7 @@ from tests.store.messages import (
     numbered_thread,
     user_messages,
 )
+from tests.store.tables import count_rows
 
 
 def test_a_store_is_called_as_the_protocol_says() -> None:
@@ -240,5 +241,4 @@ async def test_unknown_ids_say_so(store: Store) -> None:
 async def test_equal_system_prompts_are_stored_once(store: Store) -> None:
     for _ in range(3):
         await store.create_session(NewSession(system="the same prompt"))
-    count = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM texts"))
-    assert count == (1,)
+    assert count_rows(store, "texts") == 1

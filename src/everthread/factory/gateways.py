@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from everthread.gateway.contracts import Auth, Limits
     from everthread.gateway.dashboard.access import LoginMode
     from everthread.gateway.dashboard.page_data import PageReader, WindowSource
-    from everthread.gateway.dashboard.pages import Dashboard
+    from everthread.gateway.dashboard.page_routes import Dashboard
     from everthread.gateway.dashboard.trials import RunTrial
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
@@ -67,7 +67,7 @@ async def make_dashboard(
     `links`: the folder in which several processes share login links.
     """
     from everthread.gateway.dashboard.access import SECRET_NAME, Access, LoginLinks
-    from everthread.gateway.dashboard.pages import Dashboard, PageSettings
+    from everthread.gateway.dashboard.page_routes import Dashboard, PageSettings
 
     key = _read_operator_key(config)
     logins: dict[Auth, LoginMode] = {

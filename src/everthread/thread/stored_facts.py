@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.compaction.history.thread_facts import CHANGED, ThreadState, state_of
+from everthread.compaction.history.thread_facts import CHANGED, ThreadState, build_state
 from everthread.core.messages import calls_of, content_text
 from everthread.core.secrets.redaction import redact
 from everthread.core.transcript import user_text
@@ -100,13 +100,13 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
                     stored_message.id: stored_message.body
                     for stored_message in other_messages
                 }
-    return state_of([messages[key] for key in sorted(messages)])
+    return build_state([messages[key] for key in sorted(messages)])
 
 
 def state_figures(state: ThreadState) -> dict[str, Any]:
     """Return the state as JSON values, without the secrets that commands and errors may hold."""
     return {
-        "messages": state.messages,
+        "messages": state.message_count,
         "directory": redact(state.directory),
         "branch": redact(state.branch),
         "files": [

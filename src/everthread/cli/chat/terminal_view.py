@@ -21,8 +21,12 @@ from rich.text import Text
 from everthread.agent.commands.context_commands import describe_threshold, list_context
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls, format_cost
-from everthread.compaction.history.tool_calls import Action, action_of, outcome_of
-from everthread.compaction.journal.journal import name_author
+from everthread.compaction.history.tool_calls import (
+    Action,
+    describe_outcome,
+    find_action,
+)
+from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
 from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
@@ -152,7 +156,7 @@ def style_markup(text: str) -> Text:
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
     author = (
-        f"; summary by {escape_controls(name_author(event.author))}"
+        f"; summary by {escape_controls(describe_author(event.author))}"
         if event.author
         else ""
     )
@@ -292,7 +296,7 @@ def _describe_outcome(event: ToolFinished, action: Action) -> str:
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, MAX_ARGUMENT_CHARS)
-    return outcome_of(
+    return describe_outcome(
         action.kind, event.text, failed=event.failed, room=MAX_ARGUMENT_CHARS
     )
 
@@ -304,7 +308,7 @@ def _describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _parse_action(tool: str, arguments: Mapping[str, Any]) -> Action:
-    return action_of(
+    return find_action(
         Call("", tool, json.dumps(dict(arguments), default=str))
     ) or Action(tool)
 

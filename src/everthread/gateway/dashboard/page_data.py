@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from everthread.compaction.history.thread_facts import ThreadState, state_of
+from everthread.compaction.history.thread_facts import ThreadState, build_state
 from everthread.core.messages import text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact
@@ -483,7 +483,7 @@ class PageReader:
             change_mark,
             page_model,
             texts,
-            state_of([message.body for message in recent]),
+            build_state([message.body for message in recent]),
         )
 
     # A compaction
@@ -703,7 +703,9 @@ class PageReader:
             self._load_learnt_windows(),
             load_used_window(self.store, row),
         )
-        model = (figures[thread].last_model if thread in figures else "") or row.tip.model
+        model = (
+            figures[thread].last_model if thread in figures else ""
+        ) or row.tip.model
         return model, self._find_window_size(model, limits, used_window)
 
 

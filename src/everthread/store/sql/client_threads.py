@@ -203,10 +203,10 @@ def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
 
 
 def load_conversation_end(
-    tx: Tx, tenant: str, client_session: str, max_messages: int
+    tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
     """The end of a client's conversation; None if there is none, or if it waits for the results of its calls."""
-    thread = find_conversation(tx, tenant, client_session)
+    thread = find_conversation(tx, tenant, client_session, platform)
     if thread is None or has_open_calls(tx, thread):
         return None
     rows = tx.all(

@@ -293,19 +293,13 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 
 
 def find_conversation(
-    tx: Tx, tenant: str, client_session: str, client: str | None = None
+    tx: Tx, tenant: str, client_session: str, platform: str
 ) -> str | None:
     """The thread that a client's side calls belong to: the conversation of its session that was used last."""
-    columns = {
-        "tenant": tenant,
-        "client_session": clean_text(client_session),
-        "client": client,
-    }
-    where, values = columns_equal(columns)
     thread: str | None = tx.value(
-        f"SELECT id FROM sessions WHERE {where} AND client_session <> '' AND kind IN ('main', 'branch') "
-        "AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
-        values,
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
+        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        (tenant, clean_text(client_session), platform),
     )
     return thread
 
@@ -351,7 +345,7 @@ def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
     A client may use one session for many conversations: a thread with tools is placed under another only while that one
     waits for the results of its calls, or if the client says so.
     """
-    conversation = find_conversation(tx, new.tenant, client_parent)
+    conversation = find_conversation(tx, new.tenant, client_parent, new.platform)
     if conversation is not None and (
         new.kind != "main" or has_open_calls(tx, conversation)
     ):
@@ -363,7 +357,7 @@ def adopt_side_calls(tx: Tx, thread: str) -> None:
     """Place the client's side calls without a parent under this thread, which is a conversation."""
     tx.run(
         "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
-        "AND (tenant, client_session) = (SELECT tenant, client_session FROM sessions WHERE id = ?)",
+        "AND (tenant, client_session, platform) = (SELECT tenant, client_session, platform FROM sessions WHERE id = ?)",
         (thread, thread),
     )
 

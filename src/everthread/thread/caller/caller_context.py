@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.summary_message import tools_key
+from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
@@ -29,6 +29,7 @@ from everthread.thread.caller.rewrites import (
     RewriteDraft,
     RewriteStore,
     RewriteTask,
+    rewrite_key,
 )
 from everthread.thread.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.managed import CompactionOrder, ProviderRefusal
@@ -125,6 +126,9 @@ class CallerContext:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
+        elif rewrite_key(call.used) != call.memory.rewrite:
+            # It was made elsewhere: the last attempt here says nothing about it.
+            self.state.retry_above_tokens = 0
         call.is_undone = isinstance(
             undone_state, dict
         ) and call.sent.size < undone_state.get("until", 0)
@@ -317,7 +321,8 @@ class CallerContext:
         )
         engine = self._services.setup.engine_key
         return [
-            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
+            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
+            for frame in frames
         ]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:

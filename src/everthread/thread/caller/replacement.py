@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from everthread.compaction.summary.summary_message import reading_tools
+from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import Message, kind_of
 from everthread.core.outputs import OPENING_TAG, replace_reader_name
 from everthread.core.types import Api
@@ -53,7 +53,7 @@ def name_tool(
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
     reader_names = [
         name
-        for name in reading_tools(tools)
+        for name in find_reading_tools(tools)
         if name.lower().endswith(("recall", "expand"))
     ]
     tool = reader_names[0] if reader_names else None
