@@ -11,7 +11,7 @@ from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import redact_part
-from everthread.store.sql.snippets import RAW_MARGIN
+from everthread.store.sql.snippets import RAW_SECRET_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
 from tests.agent.agent_setup import (
@@ -136,7 +136,7 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(setup: AgentSetup) -
     for start in range(at - 30, at + len(TOKEN) + 5, 3):
         for end in (at + 10, at + len(TOKEN), len(text)):
             if start < end:
-                part = redact_part(text, start, end, margin=RAW_MARGIN)
+                part = redact_part(text, start, end, margin=RAW_SECRET_MARGIN)
                 assert not any(
                     TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)
                 ), (start, end)

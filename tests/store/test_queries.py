@@ -18,7 +18,7 @@ from everthread.store.index_query import (
     parse_query,
 )
 from everthread.store.postgres import split_id_windows
-from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
+from everthread.store.sql.snippets import SNIPPET_CHARS, make_snippet
 
 
 def ways(text: str) -> list[list[str]]:
@@ -158,13 +158,13 @@ def test_the_middle_of_a_long_text() -> None:
     assert "the needle is here" in shown
     assert shown.startswith("…")
     assert shown.endswith("…")
-    assert len(shown) <= SNIPPET_LENGTH + 2
+    assert len(shown) <= SNIPPET_CHARS + 2
 
 
 def test_the_end_is_shown_in_full_length() -> None:
     shown = shows(FILLER + "needle", "needle")
     assert shown.endswith("needle")
-    assert len(shown) > SNIPPET_LENGTH * 0.9
+    assert len(shown) > SNIPPET_CHARS * 0.9
 
 
 def test_a_snippet_shows_the_part_with_the_most_words() -> None:
@@ -202,7 +202,7 @@ def test_the_match_is_shown_however_it_is_written(
 
 
 def test_omitted_text_before_a_snippet_is_marked() -> None:
-    assert make_snippet("needle", [("needle",)], goes_before=True) == "…needle"
+    assert make_snippet("needle", [("needle",)], is_continued=True) == "…needle"
 
 
 def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
@@ -219,5 +219,5 @@ def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
 @given(st.text(max_size=400), st.text(max_size=20))
 def test_any_text_has_a_snippet(text: str, query: str) -> None:
     shown = shows(text, query)
-    assert len(shown) <= SNIPPET_LENGTH + 2 + len("[REDACTED]") * 4
+    assert len(shown) <= SNIPPET_CHARS + 2 + len("[REDACTED]") * 4
     assert "\n" not in shown

@@ -14,7 +14,7 @@ import pytest
 from everthread import open_store
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage, SearchHit, SearchQuery
-from everthread.store.sql.search import SEARCH_CANDIDATES
+from everthread.store.sql.search import MATCHES_PER_BATCH
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
@@ -599,7 +599,7 @@ async def test_of_equals_the_newest(store: Store) -> None:
 
 
 async def test_paging_shows_everything_once(store: Store) -> None:
-    count = SEARCH_CANDIDATES * 2 + 50
+    count = MATCHES_PER_BATCH * 2 + 50
     await new_thread(
         store,
         *(

@@ -81,7 +81,7 @@ class Tx(ABC):
         ]
 
     def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
-        """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
+        """Return the rows of each SELECT; a server gets all of them in one message, run in order."""
         return [self.all(*query) for query in queries]
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Tx(ABC):
 
     @abstractmethod
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
-        """The newest indexed pieces that match, the newest first."""
+        """Return the newest indexed pieces that match, the newest first."""
 
     @abstractmethod
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
@@ -116,7 +116,7 @@ class Connection(Tx):
         self._begin = begin
 
     def was_committed(self, batch: int) -> bool:
-        """Whether a batch in doubt was committed; only a server that writes leaves one in doubt."""
+        """Return whether a batch in doubt was committed. Only a server can leave a batch in doubt."""
         raise StoreError(
             f"no batch can be in doubt here, so nothing is known of batch {batch}"
         )
@@ -124,7 +124,7 @@ class Connection(Tx):
     @property
     @abstractmethod
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: some errors end it, with every savepoint."""
+        """Return whether a transaction is open. Some errors end it, with all savepoints."""
 
     def begin(self) -> None:
         self.run(self._begin)
@@ -137,7 +137,7 @@ class Connection(Tx):
         """Write all commits to the disk. A server does that before it answers a commit."""
 
     def maintain(self) -> None:
-        """Regular maintenance, done while no request waits; a server does it itself."""
+        """Do regular maintenance while no request waits. A server does it itself."""
 
     def rollback(self) -> None:
         if self.in_transaction:
@@ -150,7 +150,7 @@ class Connection(Tx):
         self.run("RELEASE SAVEPOINT item")
 
     def rollback_to_savepoint(self) -> None:
-        """Take back what was done since the savepoint, and the savepoint."""
+        """Undo everything since the savepoint, and remove the savepoint."""
         self.run("ROLLBACK TO SAVEPOINT item")
         self.run("RELEASE SAVEPOINT item")
 
@@ -165,9 +165,9 @@ class Database(ABC):
     migrations: Sequence[Migration]
     """The steps that make its schema, in order."""
     is_remote = False
-    """Whether it is a server, which may be away."""
+    """Whether it is a server, which may be unreachable."""
     location: str
-    """Where it is, for people; without a password."""
+    """Its path or URL for messages to people, without a password."""
     error_translations: Sequence[
         tuple[type[BaseException] | UnionType, type[EverthreadError], str]
     ]
@@ -184,7 +184,7 @@ class Database(ABC):
         """Close the connections to the server."""
 
     def interrupt(self) -> None:  # noqa: B027 - nobody waits for a file
-        """Break every connection: a thread that waits for a server that hangs gets an error."""
+        """Break every connection, so that threads waiting for an unresponsive server get an error."""
 
     def claim_sole_use(self) -> SoleUse | None:
         """Claim to be the only gateway on the store; return None if the database cannot decide that."""
@@ -192,7 +192,7 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def lock_indexing(self) -> Iterator[bool]:
-        """Lock the preparation of texts for the index; yield False if another process is at it.
+        """Lock the preparation of texts for the index; yield False if another process holds the lock.
 
         A server needs no lock: its processes pass over rows that another one is indexing.
         """
@@ -204,7 +204,7 @@ class Database(ABC):
     def connect_reader(self) -> Connection: ...
     @abstractmethod
     def is_transient(self, error: BaseException) -> bool:
-        """Whether the same transaction may succeed when it is tried again (busy, deadlock, connection lost)."""
+        """Return whether a retry of the same transaction may succeed (busy, deadlock, connection lost)."""
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the error as an Everthread error, or unchanged if it is not from the database."""
@@ -216,7 +216,10 @@ class Database(ABC):
         return error
 
     def listen(self, on_change: Callable[[str], None], stop: threading.Event) -> None:  # noqa: B027 - a file reports nothing
-        """Report threads that other processes changed, until stopped; returns at once if the database cannot notify."""
+        """Call `on_change` with each thread that another process changed, until `stop` is set.
+
+        Return at once if the database cannot notify.
+        """
 
     @abstractmethod
     def find_problems(self, tx: Tx) -> list[str]:
@@ -240,18 +243,18 @@ def notify(tx: Tx, thread: str) -> None:
 
 def missing_store_error(location: str) -> NoStoreError:
     return NoStoreError(
-        f"there is no store at {location}; check how it is written, or start a conversation there"
+        f"there is no store at {location}; check the address, or start a conversation there"
     )
 
 
 @contextlib.contextmanager
 def new_private_file(target: str) -> Iterator[None]:
-    """A file only its owner can read, to be filled; gone again if that fails. An existing one is left alone."""
+    """Create a file that only its owner can read, and delete it if the caller's block fails. Never overwrite a file."""
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreError(
-            f"{target}: cannot be made: {error.strerror}; name a new file"
+            f"{target}: cannot be created: {error.strerror}; name a new file"
         ) from error
     try:
         yield
@@ -272,7 +275,7 @@ MAX_ID = 2**62
 
 
 def columns_equal(values_by_column: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Return a condition that these columns have these values, and the values. None matches any value."""
+    """Return an SQL condition that the columns equal the values, and its values. None matches any value."""
     given_values = {
         column: value for column, value in values_by_column.items() if value is not None
     }
@@ -286,5 +289,5 @@ def placeholders(values: Sequence[Any]) -> str:
 
 
 def chunks(ids: Sequence[Any], size: int = 500) -> Iterable[Sequence[Any]]:
-    """Ids in lists that a statement takes."""
+    """Yield the ids in lists that are short enough for one statement."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -33,7 +33,7 @@ class TextPiece:
 
 
 class IndexPiece(NamedTuple):
-    """A piece as the index takes it."""
+    """A piece in the form in which it is added to the index."""
 
     id: int
     terms: str
@@ -42,7 +42,7 @@ class IndexPiece(NamedTuple):
 
 
 def searchable_text(message: Mapping[str, Any]) -> str:
-    """Everything a message says and does: words, calls with their arguments, results."""
+    """Return a message's searchable text: its words, its calls with their arguments, its results."""
     words = [text_of(message)] if message.get("role") != "tool" else []
     calls = [f"{call.name} {call.arguments}" for call in calls_of(message)]
     return "\n".join(
@@ -53,7 +53,7 @@ def searchable_text(message: Mapping[str, Any]) -> str:
 
 
 def redact_and_split(text: str) -> tuple[list[TextPiece], bool]:
-    """The pieces of a text, secrets gone before anything else; and whether there were any."""
+    """Return the pieces of a text without secrets, and whether there were secrets."""
     redacted_text = redact(text)
     return [
         piece for piece in split_text(redacted_text) if piece.terms
@@ -104,7 +104,7 @@ def _fits_index_limits(terms: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 12)
 def filter_name(kind: str, value: str) -> str:
-    """A property as one name no tokenizer splits, folds or shortens: `role` and `user` become `role_user`."""
+    """Return a property as one name that no tokenizer splits or changes: `role` and `user` become `role_user`."""
     if (
         len(value) <= 64
         and value.isascii()
@@ -116,4 +116,4 @@ def filter_name(kind: str, value: str) -> str:
 
 
 PART_OF_LONG_TEXT = filter_name("part", "of")
-"""The name of pieces whose text has others."""
+"""The filter name of pieces whose text has several pieces."""

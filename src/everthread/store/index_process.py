@@ -1,4 +1,4 @@
-"""Index what waits, in a process that does nothing else.
+"""Index waiting messages and outputs in a process that does nothing else.
 
 Redaction and terms are pure Python: in a thread of a gateway they would take the interpreter from its requests. The
 queue is in the store, so this process may be killed at any moment; another one continues.
@@ -18,9 +18,9 @@ IndexInOtherProcess = Callable[[Database, float], Awaitable[bool]]
 
 
 def index_waiting(database: Database, max_seconds: float) -> bool:
-    """Index for at most this long, a little in each transaction; return whether something still waits.
+    """Index for at most `max_seconds`, a little in each transaction; return whether entries still wait.
 
-    Only one process at a time prepares texts of a file: two would prepare the same.
+    Only one process at a time prepares the texts of a SQLite file, so that no text is prepared twice.
     """
     try:
         with database.lock_indexing() as has_lock:

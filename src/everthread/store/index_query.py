@@ -37,7 +37,7 @@ class QueryPhrase:
 
     @property
     def ranking_term(self) -> str | None:
-        """The term that ranks a text: the longest, which is likely the rarest. A prefix matches too many terms."""
+        """Return the term that ranks a text: the longest, as likely the rarest. A prefix matches too many terms."""
         return max(
             self.terms[:-1] if self.last_is_prefix else self.terms,
             key=len,
@@ -60,7 +60,7 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A question to an index: pieces with all the phrases, one of each list of names, within ids and a condition.
+    """A query to the index: pieces with all phrases and one name of each list, within a range of ids and a condition.
 
     An empty list of names restricts nothing.
     """
@@ -73,11 +73,11 @@ class IndexQuery:
     """A condition on `pieces p`; empty for no condition."""
     values: tuple[Any, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
-    """Lists of terms: of each a piece must have one."""
+    """Lists of terms: a piece must have one term of each list."""
 
     @property
     def ranking_terms(self) -> list[str]:
-        """The terms a piece is ranked by."""
+        """Return the terms that a piece is ranked by."""
         return list(
             dict.fromkeys(
                 phrase.ranking_term
@@ -88,14 +88,14 @@ class IndexQuery:
 
 
 class IndexMatch(NamedTuple):
-    """A piece that matches, and how strong each weighed term of the question is in it."""
+    """A piece that matches, and the strength of each ranking term in it."""
 
     id: int
     strengths: tuple[float, ...]
 
 
 def round_strength(value: float) -> float:
-    """A strength as both databases compute it: one of them does so with six digits."""
+    """Round a strength so that both databases give the same: PostgreSQL computes only six digits."""
     return round(value, 4)
 
 
@@ -149,7 +149,7 @@ def parse_query(text: str) -> ParsedQuery:
 def _make_typed_phrases(
     text: str, terms: list[str], *, is_prefix: bool
 ) -> list[QueryPhrase]:
-    """The phrases of a text that contains this. Pairs of characters are rarer than characters, so they are added."""
+    """Return the phrases that a text with this word holds. Add pairs of characters, which are rarer than characters."""
     pairs = [first + second for first, second in pairwise(terms)]
     single_terms = query_terms(text)
     if (
@@ -182,7 +182,7 @@ def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_single_character(term: str) -> bool:
-    """Whether this is a character of a script without spaces: every one is a term, so it is never only begun."""
+    """Return whether this is a character of a script without spaces, where every character is a term."""
     return len(term) == 1 and len(phrase_terms(term + term)) == 2
 
 

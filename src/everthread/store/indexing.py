@@ -27,7 +27,7 @@ from everthread.store.value_encoding import clean_text, decode_body
 log = logging.getLogger(__name__)
 MAX_BATCH_ENTRIES = 500
 MAX_BATCH_CHARS = 1_000_000
-"""The most entries of the queue, and the most text, that are prepared at once."""
+"""The most entries of the queue, and about the most characters, that are prepared at once."""
 BACKGROUND_BATCH_CHARS = 20_000
 """The most text at once in the background: some milliseconds of work."""
 ENTRIES_PER_READ = 50
@@ -81,7 +81,7 @@ def has_waiting_entries(tx: Tx) -> bool:
 
 
 def prepare_index(tx: Tx, max_chars: int = MAX_BATCH_CHARS) -> list[list[IndexPart]]:
-    """Prepare what waits, oldest first, up to about `max_chars` characters: a list of parts for each transaction.
+    """Prepare waiting entries, oldest first, up to about `max_chars` characters; return the parts of each transaction.
 
     Empty if nothing waits.
     """
@@ -157,18 +157,18 @@ def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
 
 
 def output_text(tx: Tx, output_id: str, tenant: str) -> str:
-    """The text of an output. A damaged one is empty for a search; reading it raises the error."""
+    """Return the text of an output; empty if it is damaged, so that the search still succeeds."""
     try:
         return load_output(tx, output_id, tenant=tenant)
     except StoreDamagedError as error:
-        log.warning("a search cannot look into a stored output: %s", error)
+        log.warning("a stored output cannot be searched: %s", error)
         return ""
 
 
 def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
     """Index the parts that no other process has indexed since. The queue and the index change together.
 
-    `wait`: until another process has done what it is at; else that is passed over.
+    `wait`: wait for entries that another process is indexing; else skip them.
     """
     parts_and_pieces = [
         (part, text_piece)
@@ -221,7 +221,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[IndexPart]:
-    """The parts that no other process has indexed, and whose message was not deleted; they are marked as done."""
+    """Mark parts as indexed, and return those that are not indexed yet and whose message still exists."""
     lock = tx.dialect.for_update if wait else tx.dialect.skip_locked
     ids = [part.entry.id for part in parts]
     progress_by_id: dict[int, int] = dict(
@@ -256,7 +256,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
 
 
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
-    """Whether an output is indexed for its thread already: it may be cited more than once."""
+    """Return whether an output is already indexed for its thread, which may cite it more than once."""
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
     return (
         entry.output is not None

@@ -1,9 +1,9 @@
-"""The values a store takes and gives.
+"""The values that callers pass to a store and get from it.
 
-Times are seconds since 1970 (UTC). A session is one stored run of messages; sessions joined by compaction form a
-thread, whose id is the id of its first session. A message is stored once; a session *places* it, so the tail that a
-continuation carries along costs a few bytes a message. Every write may be repeated: what carries the same id is
-stored once.
+Times are seconds since 1970 (UTC). A session is a stored sequence of messages; sessions joined by compaction form a
+thread, whose id is the id of its first session. A message is stored once and *placed* in sessions, so a continuation
+that keeps recent messages costs a few bytes for each. Every write may be repeated: a record with the same id is stored
+once.
 
 A new column needs a file in `migrations/`, its name in the queries of `sql/`, a field here, and a field in the lines of
 exports (`sql/export_lines.py`, `sql/import_lines.py`).
@@ -34,20 +34,20 @@ LimitKind = Literal["window", "output"]
 MessageKind = Literal["message", "summary", "derived"]
 """`derived`: a smaller form of a message (pruned, cited, a stub) that only the context shows, never the history."""
 UNDONE_PREFIX = "undone:"
-"""Before the digest of a rewrite that was taken back."""
+"""The prefix of the digest of a rewrite that was undone."""
 UNDONE_STATE_KEY = "undone"
-"""Of a proxied thread: `until` which size of its messages no compaction follows one that was taken back."""
+"""The state of a proxied thread after an undo: `until` its messages have this size, it is not compacted again."""
 UsageTask = Literal["main", "auxiliary"]
 DEFAULT_TENANT = "default"
 
 
 def new_id() -> str:
-    """A fresh id for a session: unique, short enough to read out, sortable by nothing."""
+    """Return a new random id for a session."""
     return secrets.token_hex(16)
 
 
 def new_event_id() -> str:
-    """A fresh id for an event: unique, and in order of time, so that an index of events grows at one end."""
+    """Return a new id for an event. Ids sort by time, so that an index of events grows at one end."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
@@ -68,7 +68,7 @@ class NewSession:
     client: str = ""
     """The program whose conversation it is."""
     client_session: str = ""
-    """What that program calls its session."""
+    """That program's own name for its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Session:
     messages: int
     """How many messages it places."""
     branched_at: int | None = None
-    """For a branch: the last message it shares with its parent, which it outlives."""
+    """For a branch: the last message that it shares with its parent."""
     client: str = ""
     client_session: str = ""
 
@@ -99,7 +99,7 @@ class Session:
 
     @property
     def shown_kind(self) -> str:
-        """The kind shown to people: a side call without a conversation is shown as a conversation."""
+        """Return the kind shown to people: a side call without a conversation is shown as a conversation."""
         return "main" if self.kind == "side" and self.parent is None else self.kind
 
 
@@ -116,7 +116,7 @@ class ThreadRow:
     tokens: int
     """Tokens of those messages that were counted."""
     last_active: float
-    """When its last message was said; if there is none, when the thread began."""
+    """The time of its last message; if there is none, when the thread began."""
     compactions: int
     """Compactions, except those that were undone."""
     side_calls: int = 0
@@ -153,7 +153,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write to a thread. A write with a number that is no longer the newest changes nothing."""
+    """The right to write to a thread. A write with a `fence` that is not the newest is refused."""
 
     thread: str
     holder: str
@@ -193,7 +193,7 @@ class CompactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The answer to a compaction. `is_committed` is False when another process continued the session first."""
+    """The result of a compaction. `is_committed` is False if another process continued the session first."""
 
     session: Session
     is_committed: bool
@@ -246,7 +246,7 @@ class UsageRow:
 
     @property
     def cost_text(self) -> str:
-        """Its dollars; `unknown` for calls without a price, `free` if every call cost nothing."""
+        """Return the dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
         if self.calls and not self.cost:
             return "unknown" if self.unpriced_calls else "free"
         return (
@@ -255,7 +255,7 @@ class UsageRow:
 
     @property
     def cache_share(self) -> float | None:
-        """The share of the prompt that was read from the cache; None without a prompt."""
+        """Return the share of the prompt that was read from the cache; None without a prompt."""
         return self.cache_read / self.prompt if self.prompt else None
 
 
@@ -270,7 +270,7 @@ class ToolRow:
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """An account of a period."""
+    """Usage, sessions and savings of a period."""
 
     total: UsageRow
     by_day: list[UsageRow]
@@ -279,16 +279,16 @@ class Insights:
     by_task: list[UsageRow]
     by_tool: list[ToolRow]
     sessions: int
-    """That began in the period, and of how many threads; messages that were said in it."""
+    """Sessions that began in the period, the number of their threads, and the messages of the period."""
     threads: int
     messages: int
     compactions: int
     tokens_saved: int
-    """Sum of what compactions took out, by their own figures."""
+    """Tokens that compactions removed, by their own figures."""
 
     @property
     def lookups(self) -> int:
-        """How often a model looked up what had left its context, with a tool that does nothing else."""
+        """Return how often models used a lookup tool to find earlier messages."""
         return sum(row.results for row in self.by_tool if is_lookup_tool(row.tool))
 
 
@@ -313,7 +313,7 @@ MIN_SENTENCE_WORDS = 5
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for, and where. `text`: words, "phrases", prefix*; anything else is taken literally."""
+    """A search text and its bounds. `text`: words, "phrases", prefix*; anything else is taken literally."""
 
     text: str
     tenant: str | None = DEFAULT_TENANT
@@ -333,17 +333,17 @@ class SearchQuery:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it is meant as typed: a phrase, a prefix, a path."""
+        """Return whether it is searched as typed: it has a phrase, a prefix or a path."""
         return bool(self.path or {'"', "*"} & set(self.text))
 
     @property
     def is_question(self) -> bool:
-        """Whether it is asked in several words that are not meant as typed."""
+        """Return whether it has several words that are not searched as typed."""
         return len(self.text.split()) >= MIN_QUESTION_WORDS and not self.is_literal
 
     @property
     def is_sentence(self) -> bool:
-        """Whether it is a whole question rather than a few words to look for."""
+        """Return whether it is a whole question rather than a few words."""
         ends_as_question = self.text.rstrip().endswith(("?", "？"))
         is_long = len(self.text.split()) >= MIN_SENTENCE_WORDS
         return self.is_question and (ends_as_question or is_long)
@@ -351,7 +351,7 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One place found. `message` is None for a stored output, `output` for a message."""
+    """One search result. `message` is None for a stored output, `output` is None for a message."""
 
     message: int | None
     output: str | None
@@ -394,7 +394,7 @@ class ModelLimit:
     tenant: str = DEFAULT_TENANT
     kind: LimitKind = "window"
     credential: str = ""
-    """A digest of the credential that met it."""
+    """A digest of the credential for which the provider stated the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,14 +403,14 @@ class LearntLimits:
 
     window: ModelLimit | None = None
     output: ModelLimit | None = None
-    """The largest output cap the provider takes."""
+    """The largest output cap that the provider accepts."""
     succeeded: int = 0
-    """The largest prompt it took in the last seven days, in tokens."""
+    """Tokens of the largest prompt that was accepted in the last seven days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A text pinned to a thread: every later compaction carries it word for word."""
+    """A text pinned to a thread: every later compaction keeps it word for word."""
 
     id: str
     text: str
@@ -418,13 +418,13 @@ class Pin:
 
 
 def pin_id(text: str) -> str:
-    """A pin's id is made from its text, so that a text is pinned once."""
+    """Return the id of a pin. It is made from the text, so that a text is pinned once."""
     return f"pin:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """What `check` found. No problems: the store is sound."""
+    """The result of `Store.check`. Without problems the store is sound."""
 
     backend: str
     location: str
@@ -442,7 +442,7 @@ class ThreadLink:
 
     tenant: str
     scope: str
-    """Which of the tenant's clients; histories of different scopes are never taken for one."""
+    """Identifies one of the tenant's clients; histories of different scopes are never the same thread."""
     digest: str
     previous: str
     """The digest of the point before it; empty for a thread's first."""
@@ -453,7 +453,7 @@ class ThreadLink:
     message: int | None
     """The last message that was stored for it."""
     results: str = ""
-    """Of the messages since the point before."""
+    """Hashes of the tool results since the point before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +481,7 @@ class ThreadLinkMatch:
     next_digest: str | None
     """The digest with which the thread continued from there."""
     results: str
-    """Of all messages that lead to it."""
+    """Hashes of the tool results of all messages up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +511,7 @@ class RewriteSearch:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The replacement of a beginning: keyed by tenant, engine, digest and strength; never changed."""
+    """The replacement of a history's beginning. Its key is tenant, engine, digest and strength; it is never changed."""
 
     tenant: str
     engine: str
@@ -528,9 +528,9 @@ class Rewrite:
     session: str = ""
     """The continuation that the compaction began; empty if it covers nothing (see `SLIM`)."""
     depth: int = 1
-    """How many compactions are in it."""
+    """How many compactions led to it."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Of the engine that made it."""
+    """State of the engine that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,7 +543,7 @@ class ContextEntry:
     """The message; None if it is certainly one of the stored ones."""
     tokens: int | None = None
     is_changed: bool = False
-    """It is a smaller form of the stored one."""
+    """Whether it is a smaller form of the stored message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +580,7 @@ class NewRewrite:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """For one UTC day; None: no limit."""
+    """The limits of a key for one UTC day; None: no limit."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -609,7 +609,7 @@ NO_USE = KeyUse()
 @dataclass(frozen=True, slots=True)
 class NewKey:
     id: str
-    """Stands in the key itself, readable; no secret."""
+    """The readable part of the key; not secret."""
     digest: str
     """SHA-256 of the key, in hex."""
     tenant: str
@@ -627,7 +627,7 @@ class StoredKey:
     revoked: float | None
     last_used: float | None
     use_of_day: KeyUse
-    """On the day that was asked for."""
+    """The use on the day that the caller asked for."""
 
 
 TurnState = Literal[
@@ -666,20 +666,20 @@ class QueuedTurn:
     result: Mapping[str, Any] | None
     """The outcome; None while the turn is open."""
     cancel_requested: bool
-    """True if a stop was requested."""
+    """Whether a client asked to cancel it."""
     created: float
     started: float | None = None
     ended: float | None = None
 
     @property
     def is_open(self) -> bool:
-        """It is not over."""
+        """Return whether it has not ended."""
         return self.state in OPEN_TURN_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class TurnClaim:
-    """The next turn of a thread, if there is one, and those whose process vanished in the middle."""
+    """The next turn of a thread, if there is one, and running turns whose process ended."""
 
     turn: QueuedTurn | None
     lost_turns: tuple[QueuedTurn, ...] = ()
@@ -688,9 +688,9 @@ class TurnClaim:
 
 @dataclass(frozen=True, slots=True)
 class RecallQuery:
-    """A message as written, and where to search for passages that answer it. Unlike in a search, no word is required.
+    """A message, and the bounds of a search for passages that answer it. Unlike in a search, no word is required.
 
-    Lookups of earlier passages are skipped: they would be found instead of the passages.
+    Calls of lookup tools are skipped: they would be found instead of the original passages.
     """
 
     text: str
@@ -701,28 +701,28 @@ class RecallQuery:
     include_family: bool = False
     """With a thread: also in all threads of its client's session, and in those it branched from."""
     visible_messages: AbstractSet[int] = frozenset()
-    """Messages that need no recalling: they are in view."""
+    """Ids of messages in the context, which are left out."""
     speech_only: bool = False
-    """Only words of people and of the model: no calls, no results, which a tool can give anew."""
+    """Leave out calls and results, which a tool can repeat."""
     limit: int = 10
     min_closeness: float = 0.0
-    """Return nothing unless one place holds at least this share of the query (0 to 1)."""
+    """Return nothing unless one of the best passages holds at least this share of the query (0 to 1)."""
     min_other_closeness: float = 0.0
-    """The share that every place after the best ones must hold."""
+    """The share of the query that every passage after the best ones must hold."""
     max_chars: int = 600
-    """The most of one place."""
+    """The most characters of one passage."""
     role: str | None = None
     tool: str | None = None
     for_page: bool = False
-    """A page to be read: what people said counts more than what the model and tools did, a call and its result are one
-    place, no place repeats another, and what short ones leave of the room longer ones may have."""
+    """Make a page to be read: users' words count more than the model's and tools', a call and its result are one
+    passage, no passage repeats another, and long passages use the room that short ones leave."""
     now: float | None = None
     """The moment that `yesterday` refers to; None: now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPassage:
-    """A place that may answer. `message` is None for a stored output, `output` for a message."""
+    """A passage that may answer. `message` is None for a stored output, `output` is None for a message."""
 
     message: int | None
     output: str | None
@@ -730,7 +730,7 @@ class RecallPassage:
     role: str
     tool: str
     turn: int
-    """Which of its thread's turns it is of, from 1; 0 before the first."""
+    """The number of its turn in the thread, from 1; 0 before the first turn."""
     created: float
     text: str
     """The original words without secrets; `…` marks a cut."""
@@ -745,7 +745,7 @@ class ThreadFigures:
 
     thread: str
     calls: int = 0
-    """To the main model."""
+    """Calls to the main model."""
     cost: Decimal | None = None
     """Dollars of all calls with a known price; None if no call has one."""
     unpriced_calls: int = 0
@@ -753,7 +753,7 @@ class ThreadFigures:
     cache_read_tokens: int = 0
     output_tokens: int = 0
     last_model: str = ""
-    """Of the last call."""
+    """The model of the last call."""
     last_prompt_tokens: int = 0
     """Tokens of the last call's prompt."""
     compactions: int = 0
@@ -779,7 +779,7 @@ class CallRow:
     cost: Decimal | None
     estimated: bool = False
     cache_miss: str = ""
-    """Why the cache missed, as the provider says; empty if it was not asked."""
+    """The provider's reason for a cache miss; empty if the provider gave none."""
 
     @property
     def prompt(self) -> int:
@@ -788,7 +788,7 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageSize:
-    """How large a message is."""
+    """The size of a message."""
 
     id: int
     role: str

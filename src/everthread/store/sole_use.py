@@ -11,10 +11,10 @@ LOCK_FILE_SUFFIX = "-gateway"
 
 
 class SoleUse:
-    """The lock of the only gateway. The system frees it when the process ends, however that comes about.
+    """The lock of the only gateway. The operating system frees it when the process ends, even after a kill.
 
-    The first gateway holds the file exclusively. Another one cannot: it asks by writing to the file, then shares it.
-    The first one looks for that each time before it relies on being alone, and gives the exclusive lock up for good.
+    The first gateway locks the file exclusively. A second one writes to the file to ask for a shared lock. The first
+    one checks for that before each time it relies on being alone, and then gives up the exclusive lock for good.
     """
 
     def __init__(self, store: Path) -> None:
@@ -32,7 +32,7 @@ class SoleUse:
         self.check_is_alone()
 
     def check_is_alone(self) -> bool:
-        """Whether this process is alone now. Give that up if another one asked; ask if another one is alone."""
+        """Return whether this process is alone. Share the lock if another process asked; ask if another is alone."""
         if self._file is None or self._is_shared:
             return False
         if self._is_exclusive and not os.fstat(self._file).st_size:

@@ -181,7 +181,7 @@ class Store:
     list_sessions = read_method(sessions.list_sessions)
     list_threads = read_method(sessions.list_threads)
     count_threads = read_method(sessions.count_threads)
-    threads_started_by = read_method(sessions.list_started)
+    threads_started_by = read_method(sessions.list_child_threads)
     subagents = read_method(sessions.list_subagents)
     family = read_method(sessions.list_family)
     thread_sessions = read_method(sessions.list_thread_sessions)
@@ -486,7 +486,7 @@ class Store:
             limit=limit,
             source=source,
             learnt=now,
-            expires=now + state.LIMIT_LIFE,
+            expires=now + state.LIMIT_LIFE_SECONDS,
             tenant=tenant,
             kind=kind,
             credential=credential,
@@ -503,7 +503,7 @@ class Store:
     ) -> LearntLimits:
         """What holds for a tenant: its own limits, and those that a second credential met too."""
         return await self._read(
-            state.limits_for,
+            state.load_limits,
             base_url,
             model,
             headers=headers,
@@ -544,7 +544,7 @@ class Store:
     async def put_pin(self, thread: str, text: str, *, max_pins: int = 50) -> Pin:
         """Pin a text; a text that is already pinned is not changed."""
         return await self._change(
-            thread, state.put_pin, thread, text, most=max_pins, now=self._clock()
+            thread, state.put_pin, thread, text, max_pins=max_pins, now=self._clock()
         )
 
     pins = read_method(state.list_pins)
@@ -794,7 +794,7 @@ class Store:
         """A waiting turn is cancelled; for a running one its process is asked to."""
         return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
 
-    list_idle_queues = read_method(turn_sql.idle_queues)
+    list_idle_queues = read_method(turn_sql.list_idle_queues)
 
     # Pages that show many threads
 

@@ -24,7 +24,7 @@ def encode_json(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
-            f"this is no JSON value and cannot be stored: {error}"
+            f"this is not a JSON value and cannot be stored: {error}"
         ) from error
     return text
 
@@ -43,7 +43,7 @@ def _decode_with_standard_library(text: str | bytes) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise StoreDamagedError(
-            f"what is stored is damaged: {text[:40]!r} … is no JSON ({error})"
+            f"the stored value is damaged: {text[:40]!r} … is not JSON ({error})"
         ) from error
 
 
@@ -85,7 +85,7 @@ def checksum(stored: bytes) -> int:
 
 
 def clean_text(text: str) -> str:
-    """Replace whatever a database refuses by a question mark. For names and words, never for content."""
+    """Replace characters that a database refuses by question marks. For names and labels, never for content."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "?")

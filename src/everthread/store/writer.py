@@ -1,8 +1,8 @@
 """One thread writes, a few read. The writer runs all queued items in one transaction, with a savepoint for each.
 
-Thus many small writes cost one commit, and each thread's writes keep the order of their calls. A caller that goes away
-changes nothing: queued items are committed. Callers are woken once per batch. A batch that fails for a passing reason
-(a busy file, a deadlock, a lost connection) is tried again as a whole; if the answer to its commit was lost, the writer
+Thus many small writes cost one commit, and each thread's writes keep the order of their calls. Queued items are
+committed even if their caller is cancelled. Callers are woken once per batch. A batch that fails for a transient reason
+(a busy file, a deadlock, a lost connection) is retried as a whole; if the answer to its commit was lost, the writer
 first asks the database for the outcome. Each reader has its own connection and a snapshot for every query.
 """
 
@@ -29,9 +29,9 @@ MAX_BATCH_ITEMS = 512
 SYNC_DELAY_SECONDS = 0.05
 """Seconds until a commit is on the disk if no caller waits for it."""
 RETRY_SECONDS = 30.0
-"""Seconds for which reads and writes are tried again before their callers get the error."""
+"""Seconds for which reads and writes are retried before their callers get the error."""
 MAX_CLOSE_SECONDS = 5.0
-"""Seconds that a read under way has for its end when the store is closed."""
+"""Seconds that a running read has to finish when the store is closed."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Work for several callers at once, with a result for each."""
 
@@ -134,7 +134,7 @@ class StoreWriter:
         return await item.waiter
 
     def close(self) -> None:
-        """Write what is queued, then stop. Blocks until done; a server that hangs is given up after the patience."""
+        """Write all queued items, then stop. Block until done, but break the connection after `retry_seconds`."""
         with self._start_lock:
             self._closed = True
             thread = self._thread
@@ -154,7 +154,7 @@ class StoreWriter:
     def _run(self) -> None:
         connection: Connection | None = None
         sync_time: float | None = None
-        """When commits must be on the disk, unless a caller waits for that sooner."""
+        """When commits must be on the disk at the latest."""
         is_running = True
         while is_running:
             batch, is_running = self._take_batch(sync_time)
@@ -200,7 +200,7 @@ class StoreWriter:
     def _write_batch(
         self, connection: Connection | None, batch: list[_WriteItem]
     ) -> Connection | None:
-        """Run all items in one transaction; try again after a passing error. Errors are kept in their items."""
+        """Run all items in one transaction; retry after a transient error. Store other errors in their items."""
         for item in batch:
             _prepare_item(item)
         ready_items = [item for item in batch if item.error is None]
@@ -279,7 +279,7 @@ class StoreWriter:
         except Exception as error:
             if self._database.is_transient(error):
                 raise
-            log.debug("%d writes are done one by one: %s", len(batch), error)
+            log.debug("%d writes are retried one by one: %s", len(batch), error)
             connection.rollback()
             return False
         return True
@@ -307,7 +307,7 @@ class StoreWriter:
         except Exception as error:
             if not self._undo_to_savepoint(connection, error):
                 raise
-            log.debug("%d writes are done one by one: %s", len(group), error)
+            log.debug("%d writes are retried one by one: %s", len(group), error)
             return False
         for item, result in zip(group, results, strict=True):
             item.error = None
@@ -315,7 +315,7 @@ class StoreWriter:
         return True
 
     def _undo_to_savepoint(self, connection: Connection, error: Exception) -> bool:
-        """Return whether the batch can continue after an error; undo the work since the savepoint."""
+        """Undo the work since the savepoint after an error; return False if the whole batch must be retried."""
         if self._database.is_transient(error) or not connection.in_transaction:
             return False
         connection.rollback_to_savepoint()
@@ -359,7 +359,7 @@ def _order_by_thread(
 def wait_before_retry(subject: str, error: BaseException, attempt: int) -> None:
     """Wait before another attempt: longer each time, with jitter. Only the first attempt is logged as a warning."""
     level = logging.WARNING if attempt == 1 else logging.DEBUG
-    log.log(level, "%s is tried again: %s", subject, " ".join(str(error).split()))
+    log.log(level, "%s is retried: %s", subject, " ".join(str(error).split()))
     time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter  # nosec B311
 
 
@@ -378,7 +378,7 @@ def _reset_connection(connection: Connection | None) -> Connection | None:
     try:
         connection.rollback()
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, a new connection follows
-        log.info("a connection is given up: %s", error)
+        log.info("a broken connection is closed: %s", error)
         connection.close()
         return None
     return connection
@@ -393,9 +393,7 @@ def _deliver_results(batch: list[_WriteItem]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve_waiters, items)
         except RuntimeError:
-            log.info(
-                "%d write(s) are done, but nobody waits for them any more", len(items)
-            )
+            log.info("%d write(s) are done, but their event loop is closed", len(items))
 
 
 def _resolve_waiters(items: list[_WriteItem]) -> None:
@@ -413,12 +411,12 @@ READER_THREADS = 4
 
 
 AWAY_PAUSE_SECONDS = 2.0
-"""Seconds for which nothing is asked of a database that did not answer; then the next read tries again."""
+"""Seconds without reads after the database did not answer; then the next read tries again."""
 
 
 @dataclass(slots=True)
 class _ReadJob:
-    """A read of the database that a thread runs, and whether the thread has begun it or the caller has given it up."""
+    """A read for a reading thread, with its progress."""
 
     work: Callable[[Tx], Any]
     has_database_answered: bool = False
@@ -431,7 +429,7 @@ class _ReadJob:
 class ReaderPool:
     """The reading threads of a store. They start when they are needed.
 
-    With `away_seconds` a database that does not answer delays a caller by that time, and the next callers not at all.
+    With `max_silence_seconds` a server that does not answer delays a caller by that time, and later callers not at all.
     """
 
     def __init__(
@@ -475,7 +473,7 @@ class ReaderPool:
         return result
 
     async def read_short(self, work: Callable[[Tx], T]) -> T:
-        """As `read`, for a short query: a file is read in this thread, because another thread would take longer."""
+        """Like `read`, for a short query: a SQLite file is read in this thread, which is faster than another thread."""
         if self._closed or self._database.is_remote:
             return await self.read(work)
         try:
@@ -483,7 +481,7 @@ class ReaderPool:
         except EverthreadError:
             raise
         except Exception as error:  # noqa: BLE001 - what does not pass is raised by the next try
-            log.info("a short read is tried again: %s", error)
+            log.info("a short read is retried: %s", error)
             self._drop_connection()
             return await self.read(work)
         return result
@@ -508,7 +506,7 @@ class ReaderPool:
 
     @property
     def is_away(self) -> bool:
-        """Whether the database did not answer a moment ago."""
+        """Return whether the database did not answer a moment ago."""
         return time.monotonic() < self._away_until
 
     def _make_unreachable_error(self) -> StoreUnreachableError:
@@ -517,7 +515,7 @@ class ReaderPool:
         )
 
     def close(self) -> None:
-        """Finish what is under way, then stop. Blocks until done; a server that hangs is given up."""
+        """Finish running reads, then stop. Block until done, but interrupt reads after `MAX_CLOSE_SECONDS`."""
         self._closed = True
         interrupt_timer = threading.Timer(MAX_CLOSE_SECONDS, self._database.interrupt)
         interrupt_timer.start()
@@ -569,7 +567,7 @@ class ReaderPool:
             self.answered_at = time.monotonic()
 
     def _drop_connection(self) -> None:
-        """Give up this thread's connection: whatever happened to it, the next one is fresh."""
+        """Close this thread's connection, so that the next read opens a new one."""
         connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is not None:
             self._thread_local.connection = None
@@ -581,4 +579,4 @@ class ReaderPool:
 def _log_abandoned_error(reading: asyncio.Future[Any]) -> None:
     """Log the error of a read that no caller waits for."""
     if not reading.cancelled() and reading.exception() is not None:
-        log.debug("a read that was given up failed: %s", reading.exception())
+        log.debug("an abandoned read failed: %s", reading.exception())

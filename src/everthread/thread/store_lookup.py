@@ -31,7 +31,7 @@ from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index_pieces import searchable_text
 from everthread.store.records import SearchHit, SearchQuery, StoredMessage
-from everthread.store.sql.snippets import RAW_MARGIN, sentence_start
+from everthread.store.sql.snippets import RAW_SECRET_MARGIN, find_sentence_start
 from everthread.store.store import Store
 
 # Patterns
@@ -607,7 +607,7 @@ class StoreLookup:
                         _render_block(stored_message, thread, turns[message_id]),
                         first,
                         last,
-                        margin=RAW_MARGIN,
+                        margin=RAW_SECRET_MARGIN,
                     )
                 )
         end = min(total, start + max_chars)
@@ -751,7 +751,7 @@ def _make_passage(excerpt: Excerpt, start: int, max_chars: int) -> Passage:
     size = len(excerpt.text)
     first = min(start, size)
     end = min(size, first + max_chars)
-    text = redact_part(excerpt.text, first, end, margin=RAW_MARGIN)
+    text = redact_part(excerpt.text, first, end, margin=RAW_SECRET_MARGIN)
     created = excerpt.created or None
     return Passage(
         excerpt.id,
@@ -774,8 +774,8 @@ def _show_around(text: str, snippet: str) -> str:
     if match is None:
         return snippet[:EXCERPT_CHARS]
     context_chars = max(0, EXCERPT_CHARS - (match.end() - match.start())) // 2
-    start = sentence_start(text, max(0, match.start() - context_chars))
+    start = find_sentence_start(text, max(0, match.start() - context_chars))
     end = min(len(text), max(match.end() + context_chars, start + EXCERPT_CHARS))
-    excerpt = redact_part(text, start, end, margin=RAW_MARGIN)
+    excerpt = redact_part(text, start, end, margin=RAW_SECRET_MARGIN)
     is_cut = end < len(text) or len(excerpt) > EXCERPT_CHARS
     return f"{'…' if start else ''}{excerpt[:EXCERPT_CHARS]}{'…' if is_cut else ''}"

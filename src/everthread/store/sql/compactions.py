@@ -31,15 +31,15 @@ from everthread.store.sql.message_rows import (
 )
 from everthread.store.sql.session_rows import (
     ThreadTip,
-    check_fence,
+    copy_activity,
     find_thread,
     insert_session,
+    list_session_chain,
     load_session,
     lock_thread,
     lock_tip,
-    move_activity,
     recount_thread,
-    session_chain,
+    require_lease,
 )
 from everthread.store.sql.thread_state import (
     copy_pins,
@@ -78,7 +78,7 @@ def continue_session(
         return Continuation(
             load_session(tx, old_tip.id), is_committed=first_id == new_id
         )
-    check_fence(tx, old_tip.thread, lease)
+    require_lease(tx, old_tip.thread, lease)
     if not 0 <= seen <= old_tip.next_seq:
         raise InputError(
             f"session {session_id} has {old_tip.next_seq} messages, {seen} cannot have been seen"
@@ -98,7 +98,7 @@ def continue_session(
     ]
     place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
     put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes], lease)
-    move_activity(tx, session_id, new_id)
+    copy_activity(tx, session_id, new_id)
     # A thread that has ended stays so.
     _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
@@ -179,7 +179,7 @@ def undo_compaction(
     tx: Tx, session_id: str, now: float, lease: Lease | None
 ) -> Session:
     tip = lock_tip(tx, session_id)
-    check_fence(tx, tip.thread, lease)
+    require_lease(tx, tip.thread, lease)
     if tip.kind != "continuation" or tip.parent is None:
         raise NothingToUndoError(
             f"thread {tip.thread} has no compaction that could be undone"
@@ -202,7 +202,7 @@ def undo_compaction(
         (parent.messages + len(rows), parent.id),
     )
     tx.run("UPDATE sessions SET kind = 'reverted' WHERE id = ?", (tip.id,))
-    move_activity(tx, tip.id, parent.id)
+    copy_activity(tx, tip.id, parent.id)
     _set_end(tx, parent.id, tip.ended, tip.end_reason)
     _set_end(tx, tip.id, now, "reverted")
     tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
@@ -336,7 +336,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 
     That is the newest session that shows the message, unless its summary covers later messages.
     """
-    for session, _ in reversed(session_chain(tx, thread)):
+    for session, _ in reversed(list_session_chain(tx, thread)):
         row = tx.one(
             "SELECT p.seq FROM places p JOIN messages m ON m.id = p.message_id "
             "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
@@ -375,7 +375,7 @@ def _summary_covers_later(tx: Tx, session: str, at_message: int) -> bool:
 def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
     """Load the ids of a thread's history through a message; None: all of it."""
     ids: list[int] = []
-    for session_and_carried in session_chain(tx, thread):
+    for session_and_carried in list_session_chain(tx, thread):
         for row in tx.all(
             f"SELECT p.message_id {FROM_SESSION_HISTORY} ORDER BY p.seq",
             session_and_carried,

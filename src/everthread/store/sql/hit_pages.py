@@ -17,9 +17,9 @@ from everthread.store.records import (
 )
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages
-from everthread.store.sql.search import as_hits, search_texts
+from everthread.store.sql.search import make_hits_of_passages, search_texts
 
-MAX_CLOSEST = 50
+MAX_CLOSEST_TEXTS = 50
 BEST_ANSWERS = 10
 """Number of best answers to a question that come before the texts with every word."""
 MIN_CLOSENESS = 0.3
@@ -35,21 +35,21 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
 
     If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
     """
-    end = query.offset + query.limit
+    end_rank = query.offset + query.limit
     best_passages: list[RecallPassage] = []
     exact_hits: list[SearchHit] = []
-    asks_first = query.is_question and end < BEST_ANSWERS
-    if asks_first:
+    is_recalled_first = query.is_question and end_rank < BEST_ANSWERS
+    if is_recalled_first:
         best_passages = _find_closest(tx, query, BEST_ANSWERS, now=now)
-    if len(best_passages) <= end:
-        exact_hits = search_texts(tx, replace(query, limit=end + 1, offset=0))
-    if not asks_first and (query.is_question or not exact_hits):
-        count = BEST_ANSWERS if exact_hits else max(BEST_ANSWERS, end + 1)
+    if len(best_passages) <= end_rank:
+        exact_hits = search_texts(tx, replace(query, limit=end_rank + 1, offset=0))
+    if not is_recalled_first and (query.is_question or not exact_hits):
+        count = BEST_ANSWERS if exact_hits else max(BEST_ANSWERS, end_rank + 1)
         best_passages = _find_closest(tx, query, count, now=now)
     best_keys = {(passage.message, passage.output) for passage in best_passages}
     results: list[SearchHit | RecallPassage] = [*best_passages]
     results += (hit for hit in exact_hits if (hit.message, hit.output) not in best_keys)
-    hits = as_hits(tx, results[query.offset : end])
+    hits = make_hits_of_passages(tx, results[query.offset : end_rank])
     neighbours = find_neighbours(tx, [(hit.message, hit.snippet) for hit in hits])
     is_near = not exact_hits and all(passage.closeness < 1 for passage in best_passages)
     return HitPage(
@@ -57,7 +57,7 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
             replace(hit, before=before, after=after)
             for hit, (before, after) in zip(hits, neighbours, strict=True)
         ),
-        has_more=len(results) > end,
+        has_more=len(results) > end_rank,
         is_approximate=bool(hits) and is_near,
     )
 
@@ -72,13 +72,13 @@ def _find_closest(
     if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
         return []
     # Of more texts some are not of the time that is asked for.
-    is_timeless = query.since is query.until is None
-    recall = RecallQuery(
+    has_no_period = query.since is query.until is None
+    recall_query = RecallQuery(
         query.text,
         query.tenant,
         query.thread,
         include_family=query.include_family,
-        limit=count if is_timeless else min(2 * count, MAX_CLOSEST),
+        limit=count if has_no_period else min(2 * count, MAX_CLOSEST_TEXTS),
         min_closeness=MIN_QUESTION_CLOSENESS if query.is_question else MIN_CLOSENESS,
         min_other_closeness=MIN_ANSWER_CLOSENESS,
         role=query.role,
@@ -91,13 +91,13 @@ def _find_closest(
     # The answer to a question may hold none of its words, but be said beside one that does.
     passages = [
         passage
-        for passage in recall_passages(tx, recall, question)
+        for passage in recall_passages(tx, recall_query, question)
         if since <= passage.created < until and (passage.closeness or query.is_sentence)
     ]
     # The best answers may hold little of the query; the others must hold more of it.
-    others = (
+    other_passages = (
         passage
         for passage in passages[BEST_ANSWERS:]
         if passage.closeness >= MIN_ANSWER_CLOSENESS
     )
-    return [*passages[:BEST_ANSWERS], *others][:count]
+    return [*passages[:BEST_ANSWERS], *other_passages][:count]

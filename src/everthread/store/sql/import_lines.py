@@ -33,13 +33,13 @@ from everthread.store.sql.message_rows import (
 )
 from everthread.store.sql.session_rows import (
     insert_session,
+    list_session_chain,
     lock_thread,
     recount_thread,
     refresh_activity,
-    session_chain,
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
-from everthread.store.sql.thread_state import as_node, put_nodes, put_pin, put_state
+from everthread.store.sql.thread_state import decode_node, put_nodes, put_pin, put_state
 from everthread.store.value_encoding import clean_text, from_pico_dollars
 
 NumberedLine = tuple[int, ExportLine]
@@ -307,7 +307,7 @@ class _ThreadImport:
 
     def _check_chain(self, thread: str) -> None:
         """Refuse sessions that do not form one chain. The last one continues it, even if it was continued elsewhere."""
-        chain = [session for session, _ in session_chain(self.tx, thread)]
+        chain = [session for session, _ in list_session_chain(self.tx, thread)]
         rows = self.tx.all(
             "SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'",
             (thread,),
@@ -474,7 +474,7 @@ class _ThreadImport:
             record["sources"] = [
                 str(self.ids_by_number[int(source)]) for source in line["sources"]
             ]
-        put_nodes(self.tx, [as_node(record)], None)
+        put_nodes(self.tx, [decode_node(record)], None)
 
     def _import_state(self, line: ExportLine) -> None:
         put_state(

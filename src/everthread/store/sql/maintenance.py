@@ -11,7 +11,7 @@ from typing import Any
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx, chunks, placeholders
 from everthread.store.sql.session_rows import (
-    AT_TIP,
+    IS_LISTED_TIP,
     THREAD_MESSAGES,
     THREAD_NUMBERS,
     lock_thread,
@@ -59,7 +59,7 @@ CONSISTENCY_CHECKS = {
         # All threads are counted in one pass: a count for each took a large server hours.
         "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS said, SUM(m.tokens) AS tokens "
         f"{THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
-        f"WHERE {AT_TIP} AND (t.said <> COALESCE(c.said, 0) OR t.said_tokens <> COALESCE(c.tokens, 0))"
+        f"WHERE {IS_LISTED_TIP} AND (t.said <> COALESCE(c.said, 0) OR t.said_tokens <> COALESCE(c.tokens, 0))"
     ),
     "session(s) have lost their system prompt": (
         "SELECT COUNT(*) FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash "

@@ -24,10 +24,10 @@ from everthread.store.sql.session_rows import (
     IS_TIP,
     TIP_COLUMNS,
     ThreadTip,
-    check_lease,
     find_thread,
+    list_session_chain,
     load_session,
-    session_chain,
+    require_newest_lease,
 )
 from everthread.store.value_encoding import (
     checksum,
@@ -213,7 +213,7 @@ def load_history(
     message at which it left. Summaries and derived messages are context, not history.
     """
     messages: list[StoredMessage] = []
-    for session, carried in session_chain(tx, find_thread(tx, session_id)):
+    for session, carried in list_session_chain(tx, find_thread(tx, session_id)):
         if start:
             skipped = tx.value(
                 f"SELECT COUNT(*) {FROM_SESSION_HISTORY}", (session, carried)
@@ -277,7 +277,7 @@ def append_messages(
         if tip is None:
             raise UnknownIdError(f"there is no thread or session {request.session!r}")
         if request.lease is not None:
-            check_lease(
+            require_newest_lease(
                 request.lease,
                 tip.thread,
                 locked_threads.leases_by_thread.get(request.lease.thread),
@@ -381,9 +381,9 @@ class _GrowingThread:
     """The place up to which the session's calls are not read yet; None when all of them are."""
 
     def __post_init__(self) -> None:
-        self.message_count = self.tip.said
+        self.message_count = self.tip.message_count
         self.said_tokens = self.tip.said_tokens
-        self.last_active = self.tip.active
+        self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
         """Given in order, as a later call may have an earlier one's id."""

@@ -12,14 +12,14 @@ from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.index_pieces import searchable_text
 from everthread.store.sql.message_rows import ORIGINAL_PLACE_FIRST
-from everthread.store.sql.snippets import RAW_MARGIN
+from everthread.store.sql.snippets import RAW_SECRET_MARGIN
 from everthread.store.value_encoding import decode_body
 
-BEGINNING_CHARS = 100
+NEIGHBOUR_CHARS = 100
 """Characters of a neighbour."""
-_PARTS = re.compile("\n[→≈] ")
+_PART_SEPARATOR = re.compile("\n[→≈] ")
 """Between the messages of a passage that shows several."""
-NEIGHBOURS = (
+SELECT_NEIGHBOURS = (
     "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
     f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
     "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
@@ -47,10 +47,14 @@ def find_neighbours(
     ids = list(dict.fromkeys(message for message, _ in places if message is not None))
     neighbours = {
         (place, side): Neighbour(message, role, tool, _first_words(body))
-        for place, side, message, role, tool, body in tx.all_for_keys(NEIGHBOURS, ids)
+        for place, side, message, role, tool, body in tx.all_for_keys(
+            SELECT_NEIGHBOURS, ids
+        )
     }
 
-    def find(message: int | None, side: int, shown_text: str) -> Neighbour | None:
+    def find_unshown(
+        message: int | None, side: int, shown_text: str
+    ) -> Neighbour | None:
         neighbour = neighbours.get((message, side))
         if (
             neighbour is None
@@ -58,13 +62,13 @@ def find_neighbours(
             or any(map(is_lookup_tool, neighbour.tool.split(",")))
         ):
             return None
-        is_shown = _PARTS.search(shown_text) and neighbour.text.rstrip("…") in " ".join(
-            shown_text.split()
-        )
+        is_shown = _PART_SEPARATOR.search(shown_text) and neighbour.text.rstrip(
+            "…"
+        ) in " ".join(shown_text.split())
         return None if is_shown else neighbour
 
     return [
-        (find(message, 0, shown_text), find(message, 1, shown_text))
+        (find_unshown(message, 0, shown_text), find_unshown(message, 1, shown_text))
         for message, shown_text in places
     ]
 
@@ -75,5 +79,7 @@ def _first_words(body: bytes) -> str:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:
         return ""
-    words = " ".join(redact_part(text, 0, BEGINNING_CHARS, margin=RAW_MARGIN).split())
-    return f"{words}…" if len(text) > BEGINNING_CHARS else words
+    words = " ".join(
+        redact_part(text, 0, NEIGHBOUR_CHARS, margin=RAW_SECRET_MARGIN).split()
+    )
+    return f"{words}…" if len(text) > NEIGHBOUR_CHARS else words

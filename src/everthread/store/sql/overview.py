@@ -19,8 +19,8 @@ from everthread.store.sql.accounts import limit_to_period, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.message_rows import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.session_rows import (
-    AT_TIP,
-    SIDE_CALLS,
+    COUNT_SIDE_CALLS,
+    IS_LISTED_TIP,
     find_thread,
     load_session,
 )
@@ -156,14 +156,14 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     """One thread as a list shows it."""
     thread_id = find_thread(tx, thread)
     [tip] = tx.all(
-        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}",
+        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
         (thread_id,),
     )
     compactions = tx.value(
         "SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL",
         (thread_id,),
     )
-    side_calls = tx.value(f"SELECT {SIDE_CALLS.format('?')}", (thread_id,))
+    side_calls = tx.value(f"SELECT {COUNT_SIDE_CALLS.format('?')}", (thread_id,))
     first = load_session(tx, thread_id)
     last = load_session(tx, tip[0])
     return ThreadRow(first, last, *[*tip[1:], compactions, side_calls])
@@ -252,7 +252,7 @@ def make_change_marker(
         return repr(rows)
     where, values = columns_equal({"t.tenant": tenant})
     newest = tx.one(
-        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP} AND {where} "
+        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {IS_LISTED_TIP} AND {where} "
         "ORDER BY t.active DESC, t.id DESC LIMIT 1",
         values,
     )

@@ -13,7 +13,7 @@ from everthread.store.value_encoding import decode_body
 TextKey = tuple[int | None, str | None, str]
 
 
-class Piece(NamedTuple):
+class StoredPiece(NamedTuple):
     """A row of `piece_details`: a part of a message, or of an output as a thread cites it."""
 
     id: int
@@ -25,13 +25,13 @@ class Piece(NamedTuple):
     tool: str
     start: int
     length: int
-    said: str | None
-    """Its text, where secrets were taken out of it."""
+    redacted_text: str | None
+    """Its text, stored only if secrets were removed from it."""
     created: float
 
     @property
-    def text(self) -> TextKey:
-        """The key of the text that it is a part of."""
+    def text_key(self) -> TextKey:
+        """Return the key of the text that it is a part of."""
         return self.message, self.output, self.thread
 
     @property
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
         return _is_result(self.role, self.tool)
 
 
-class RoughPiece(NamedTuple):
+class PieceSummary(NamedTuple):
     """The columns by which a piece is chosen among many."""
 
     id: int
@@ -69,20 +69,20 @@ PIECE_COLUMNS = (
 
 def load_pieces(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
-) -> list[Piece]:
-    """Pieces within a condition, in any order."""
+) -> list[StoredPiece]:
+    """Load the pieces with these ids that fulfil a condition, in any order."""
     sql = _select_pieces(PIECE_COLUMNS, where)
-    return list(map(Piece._make, tx.all_for_keys(sql, ids, *values)))
+    return list(map(StoredPiece._make, tx.all_for_keys(sql, ids, *values)))
 
 
-def load_rough_pieces(
+def load_piece_summaries(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
-) -> list[RoughPiece]:
-    """The same with fewer columns."""
+) -> list[PieceSummary]:
+    """Load the same pieces with fewer columns."""
     sql = _select_pieces(
         "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
     )
-    return list(map(RoughPiece._make, tx.all_for_keys(sql, ids, *values)))
+    return list(map(PieceSummary._make, tx.all_for_keys(sql, ids, *values)))
 
 
 def _select_pieces(columns: str, where: str) -> str:
@@ -90,20 +90,20 @@ def _select_pieces(columns: str, where: str) -> str:
     return f"SELECT {columns} FROM piece_details p WHERE p.id IN ({{}}){within}"
 
 
-def read_pieces(tx: Tx, pieces: Sequence[Piece]) -> list[str]:
-    """The texts of pieces."""
+def read_piece_texts(tx: Tx, pieces: Sequence[StoredPiece]) -> list[str]:
+    """Return the text of each piece."""
     ids = [
         piece.message
         for piece in pieces
-        if piece.message is not None and piece.said is None
+        if piece.message is not None and piece.redacted_text is None
     ]
     bodies: dict[int | None, bytes] = dict(
         tx.all_for_keys("SELECT id, body FROM messages WHERE id IN ({})", ids)
     )
     texts = []
     for piece in pieces:
-        if piece.said is not None:
-            texts.append(piece.said)
+        if piece.redacted_text is not None:
+            texts.append(piece.redacted_text)
             continue
         if piece.output is not None:
             text = output_text(tx, piece.output, piece.tenant)

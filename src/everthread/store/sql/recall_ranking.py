@@ -27,46 +27,46 @@ from everthread.store.database import SqlQuery, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
 from everthread.store.records import RecallQuery
 from everthread.store.sql.pieces import (
-    Piece,
-    RoughPiece,
+    PieceSummary,
+    StoredPiece,
     TextKey,
+    load_piece_summaries,
     load_pieces,
-    load_rough_pieces,
-    read_pieces,
+    read_piece_texts,
 )
 from everthread.store.sql.recall_words import RecallWord, discount_parts, weigh_pieces
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
 SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
-NEIGHBOUR_REACH = 2
+NEIGHBOURS_PER_SIDE = 2
 """How many texts before and after a text are its neighbours."""
-ROUGH_CANDIDATES = 600
+MAX_COMPARED_PIECES = 600
 """How many pieces with the most words are compared by a few columns."""
-ROUGH_OF_USERS = 75
+MAX_COMPARED_USER_PIECES = 75
 """How many pieces of users' messages are compared for a page, whatever other pieces hold."""
-RECALL_CANDIDATES = 40
+MAX_SCORED_PIECES = 40
 """How many of these are scored with their neighbours: those that come first by their words, and for a page as many that
 come first by words and roles."""
 MIN_SHARE_OF_BEST = 0.2
 """The least share of the best piece's weight that a piece compared with it must have: others never come first."""
-BEST_PLACES = 10
+MAX_EXEMPT_RANKS = 10
 """How many of the best candidates may hold less of the question than others must."""
-MIN_WEIGHT = 0.01
+PHRASE_ONLY_WEIGHT = 0.01
 """The weight of a piece that holds a phrase of the question and none of its words."""
-MAX_RARE = 32
+MAX_RARE_PIECES = 32
 """A word in at most this many pieces is rare."""
-DECIDING_PLACES = 10
+DECIDING_RANKS = 10
 """One of this many first candidates must be close enough."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 """The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
-SPEAKER_CANDIDATES = 40
+MAX_SPEAKER_TEXTS = 40
 """How many of the best pieces are read to see who speaks."""
 MAX_SPEAKER_CHARS = 40
 _SPEAKER = re.compile(r"([^\W\d_][\w .'-]*+):\s")
 WordScores = Mapping[int, float]
 """The scores of the question's words that a text has, by the number of the word."""
-_SIDES = {
+_NEIGHBOUR_CONDITIONS = {
     -1: "id < ? AND start = 0 ORDER BY id DESC",
     1: "id > ? AND start = 0 ORDER BY id",
 }
@@ -76,9 +76,9 @@ _SIDES = {
 class RecallRanking:
     """A ranking: pieces, the best first, with their scores and closeness. Empty if none is close enough."""
 
-    first: Sequence[Piece] = ()
+    ranked: Sequence[StoredPiece] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
-    close: Mapping[int, float] = field(default_factory=dict)
+    closeness: Mapping[int, float] = field(default_factory=dict)
     exchanges: Sequence[CallPieces] = ()
     """Calls with their results, where both were looked at."""
 
@@ -87,21 +87,21 @@ class RecallRanking:
 class CallPieces:
     """Pieces of an assistant's message with calls, and of the results that follow it."""
 
-    calls: list[Piece] = field(default_factory=list)
-    results: list[Piece] = field(default_factory=list)
+    calls: list[StoredPiece] = field(default_factory=list)
+    results: list[StoredPiece] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
     """The pieces that may answer a question, with their neighbours."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[StoredPiece]
     """By thread and in order."""
     word_scores: Mapping[int, WordScores]
     """The words of each piece that has any."""
-    rare: Collection[int]
+    rare_pieces: Collection[int]
     """Those with the rarest identifier of the question."""
-    phrased: Mapping[int, int]
+    phrase_lengths: Mapping[int, int]
     """Those with a phrase of the question as typed, and the number of its terms."""
 
 
@@ -112,47 +112,58 @@ def rank_by_words(
     question: Question,
     query: RecallQuery,
 ) -> RecallRanking:
-    """Load candidates, score them with their neighbours, rank them, and see whether one is close enough."""
+    """Load the candidates, score them with their neighbours and rank them; empty if none is close enough."""
     candidates = _load_candidates(tx, scope, words, question, query)
-    of_day = _find_pieces_of_day(candidates.pieces, question)
+    day_pieces = _find_pieces_of_day(candidates.pieces, question)
     texts = _group_texts(candidates.pieces)
-    scores = _share_scores(texts, candidates.word_scores, of_day)
+    scores = _score_with_neighbours(texts, candidates.word_scores, day_pieces)
     speakers = _read_speakers(tx, candidates.pieces, scores)
-    of_named_speakers = _find_named(speakers, words)
-    scores = _raise_speakers(scores, of_named_speakers)
-    choices = [piece for piece in candidates.pieces if _may_be_shown(piece, query)]
-    ranking = _rank_candidates(choices, scores)
+    named_pieces = _find_pieces_of_named_speakers(speakers, words)
+    scores = _add_speaker_bonus(scores, named_pieces)
+    showable_pieces = [
+        piece for piece in candidates.pieces if _may_be_shown(piece, query)
+    ]
+    ranking = _rank_candidates(showable_pieces, scores)
     if query.for_page:
-        by_role = scores
+        role_scores = scores
         if not speakers:  # where texts name their speakers, the role says nothing
-            weighed = _weigh_roles(candidates.pieces, candidates.word_scores)
-            by_role = _raise_speakers(
-                _share_scores(texts, weighed, of_day), of_named_speakers
+            role_word_scores = _weigh_roles(candidates.pieces, candidates.word_scores)
+            role_scores = _add_speaker_bonus(
+                _score_with_neighbours(texts, role_word_scores, day_pieces),
+                named_pieces,
             )
-        by_rarest = [piece for piece in choices if piece.id in candidates.rare]
-        ranking = _take_turns(
+        rare_pieces = [
+            piece for piece in showable_pieces if piece.id in candidates.rare_pieces
+        ]
+        ranking = _interleave_rankings(
             [
-                _rank_candidates(choices, by_role),
+                _rank_candidates(showable_pieces, role_scores),
                 ranking,
-                _rank_candidates(by_rarest, scores),
+                _rank_candidates(rare_pieces, scores),
             ]
         )
-        ranking.sort(key=lambda piece: -candidates.phrased.get(piece.id, 0))
-    close = _measure_closeness(ranking, words, of_day, query)
-    close |= dict.fromkeys(close.keys() & candidates.phrased.keys(), 1.0)
-    if max(islice(close.values(), DECIDING_PLACES), default=0.0) < query.min_closeness:
+        ranking.sort(key=lambda piece: -candidates.phrase_lengths.get(piece.id, 0))
+    closeness_by_piece = _measure_closeness(ranking, words, day_pieces, query)
+    closeness_by_piece |= dict.fromkeys(
+        closeness_by_piece.keys() & candidates.phrase_lengths.keys(), 1.0
+    )
+    if (
+        max(islice(closeness_by_piece.values(), DECIDING_RANKS), default=0.0)
+        < query.min_closeness
+    ):
         return RecallRanking()
     ranking = [
         piece
-        for place, piece in enumerate(ranking)
-        if place < BEST_PLACES or close[piece.id] >= query.min_other_closeness
+        for rank, piece in enumerate(ranking)
+        if rank < MAX_EXEMPT_RANKS
+        or closeness_by_piece[piece.id] >= query.min_other_closeness
     ]
     exchanges = _find_exchanges(candidates.pieces) if query.for_page else ()
-    return RecallRanking(ranking, scores, close, exchanges)
+    return RecallRanking(ranking, scores, closeness_by_piece, exchanges)
 
 
 def _find_pieces_of_day(
-    pieces: Sequence[Piece | RoughPiece], question: Question
+    pieces: Sequence[StoredPiece | PieceSummary], question: Question
 ) -> set[int]:
     if not question.date_spans:
         return set()
@@ -163,9 +174,11 @@ def _find_pieces_of_day(
     }
 
 
-def _find_named(speakers: Mapping[int, str], words: Sequence[RecallWord]) -> list[int]:
-    """The pieces whose speakers the question names."""
-    question_words = {word.search_words.forms[0] for word in words}
+def _find_pieces_of_named_speakers(
+    speakers: Mapping[int, str], words: Sequence[RecallWord]
+) -> list[int]:
+    """Return the pieces whose speakers the question names."""
+    question_words = {word.search_word.forms[0] for word in words}
     return [
         piece
         for piece, speaker in speakers.items()
@@ -181,33 +194,35 @@ def _load_candidates(
     query: RecallQuery,
 ) -> _Candidates:
     weighed_words = discount_parts(words)
-    weights = weigh_pieces(weighed_words, ROUGH_CANDIDATES)
+    weights = weigh_pieces(weighed_words, MAX_COMPARED_PIECES)
     # A piece said on a named day is good though it holds few of the words.
-    strong = (
+    strong_pieces = (
         _best_pieces(weights, len(weights))
         if question.date_spans
-        else _leave_out_weak(weights)
+        else _drop_weak_pieces(weights)
     )
-    best = _vary_pieces(strong, words, ROUGH_CANDIDATES)
+    best_pieces = _vary_pieces(strong_pieces, words, MAX_COMPARED_PIECES)
     rare_ids: set[int] = set()
     phrase_lengths: dict[int, int] = {}
-    of_users: list[int] = []
+    user_pieces: list[int] = []
     if query.for_page:
         user_weights = weigh_pieces(
-            [replace(word, pieces=word.of_users) for word in weighed_words],
-            ROUGH_OF_USERS,
+            [replace(word, pieces=word.user_pieces) for word in weighed_words],
+            MAX_COMPARED_USER_PIECES,
         )
         weights |= user_weights
-        rare_ids = weights.keys() & _rarest_pieces(words)
-        of_users = _best_pieces(user_weights, ROUGH_OF_USERS)
+        rare_ids = weights.keys() & _find_rarest_identifier_pieces(words)
+        user_pieces = _best_pieces(user_weights, MAX_COMPARED_USER_PIECES)
         phrase_lengths = _find_phrases(tx, scope, question)
-    weights |= {piece: weights.get(piece, MIN_WEIGHT) for piece in phrase_lengths}
+    weights |= {
+        piece: weights.get(piece, PHRASE_ONLY_WEIGHT) for piece in phrase_lengths
+    }
     certain_ids = [*sorted(rare_ids), *sorted(phrase_lengths)]
     pieces = _load_with_neighbours(
         tx,
         scope,
         weights=weights,
-        best=list(dict.fromkeys([*of_users, *certain_ids, *best])),
+        best_ids=list(dict.fromkeys([*user_pieces, *certain_ids, *best_pieces])),
         certain_ids=certain_ids,
         words=words,
         question=question,
@@ -222,23 +237,25 @@ def _load_candidates(
 
 
 def _measure_closeness(
-    pieces: Sequence[Piece],
+    pieces: Sequence[StoredPiece],
     words: Sequence[RecallWord],
-    of_day: Collection[int],
+    day_pieces: Collection[int],
     query: RecallQuery,
 ) -> dict[int, float]:
     """Return the share of the question that each piece holds, by the id of the piece.
 
     Frequent words are ignored, except in a query for a page if no text holds one of the others.
     """
-    counted_words = [word for word in words if word.telling]
+    counted_words = [word for word in words if word.is_telling]
     if query.for_page and not any(word.pieces for word in counted_words):
         counted_words = list(words)
     held_weights = {piece.id: 0.0 for piece in pieces}
     for word in counted_words:
         # A piece said on a named day need not mention the day.
         holding_pieces = (
-            word.pieces if word.search_words.is_counted else word.pieces.union(of_day)
+            word.pieces
+            if word.search_word.is_counted
+            else word.pieces.union(day_pieces)
         )
         for piece_id in holding_pieces & held_weights.keys():
             held_weights[piece_id] += word.weight
@@ -250,15 +267,15 @@ def _measure_closeness(
 
 
 def _read_speakers(
-    tx: Tx, pieces: Sequence[Piece], scores: Mapping[int, float]
+    tx: Tx, pieces: Sequence[StoredPiece], scores: Mapping[int, float]
 ) -> dict[int, str]:
-    """The names that the best pieces begin with, as chats of several people are written ("Ann: …").
+    """Return the speakers that the best pieces begin with, as in a chat of several people ("Ann: …").
 
-    Empty if most texts name nobody, or if hardly a name comes twice: then these are headings.
+    Empty if most texts name no speaker, or if names hardly repeat: then they are headings.
     """
     beginnings = [piece for piece in pieces if not (piece.start or piece.tool)]
-    best = sorted(beginnings, key=lambda piece: -scores[piece.id])[:SPEAKER_CANDIDATES]
-    texts = zip(best, read_pieces(tx, best), strict=True)
+    best = sorted(beginnings, key=lambda piece: -scores[piece.id])[:MAX_SPEAKER_TEXTS]
+    texts = zip(best, read_piece_texts(tx, best), strict=True)
     speakers = {
         piece.id: match[1].casefold()
         for piece, text in texts
@@ -268,104 +285,108 @@ def _read_speakers(
     return speakers if is_chat else {}
 
 
-def _raise_speakers(
-    scores: Mapping[int, float], of_named_speakers: Collection[int]
+def _add_speaker_bonus(
+    scores: Mapping[int, float], named_pieces: Collection[int]
 ) -> dict[int, float]:
     return {
         **scores,
-        **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in of_named_speakers},
+        **{piece: scores[piece] * (1 + SPEAKER_BONUS) for piece in named_pieces},
     }
 
 
 def _weigh_roles(
-    pieces: Sequence[Piece], word_scores: Mapping[int, WordScores]
+    pieces: Sequence[StoredPiece], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
     return {
-        piece.id: _scale(word_scores[piece.id], _role_weight(piece))
+        piece.id: _scale_scores(word_scores[piece.id], _role_weight(piece))
         for piece in pieces
         if piece.id in word_scores
     }
 
 
 def _find_phrases(tx: Tx, scope: IndexQuery, question: Question) -> dict[int, int]:
-    """The pieces that hold a phrase of the question as typed, with the number of its terms; the longest counts.
+    """Return the pieces that hold a phrase of the question as typed, with the number of terms of the longest one.
 
-    A phrase that is in many pieces is passed over.
+    Skip a phrase that is in many pieces.
     """
     lengths: dict[int, int] = {}
     for phrase in question.phrases:
         index_query = replace(scope, phrases=(make_phrase(phrase),))
-        piece_ids = tx.match_ids(index_query, MAX_RARE + 1)
-        if len(piece_ids) <= MAX_RARE:
+        piece_ids = tx.match_ids(index_query, MAX_RARE_PIECES + 1)
+        if len(piece_ids) <= MAX_RARE_PIECES:
             lengths = dict.fromkeys(piece_ids, len(phrase)) | lengths
     return lengths
 
 
-def _role_weight(piece: Piece | RoughPiece) -> float:
+def _role_weight(piece: StoredPiece | PieceSummary) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
-def _rarest_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
+def _find_rarest_identifier_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
     """Return the pieces with the rarest identifier of the question: the answer is mostly beside it."""
     piece_sets = [
         word.pieces
         for word in words
-        if word.telling
-        and 0 < len(word.pieces) <= MAX_RARE
-        and not word.search_words.forms[0].isalpha()
+        if word.is_telling
+        and 0 < len(word.pieces) <= MAX_RARE_PIECES
+        and not word.search_word.forms[0].isalpha()
     ]
     return min(piece_sets, key=len, default=frozenset())
 
 
-def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
-    """The pieces with the most weight, of equals the newest."""
+def _best_pieces(weights: Mapping[int, float], max_pieces: int) -> list[int]:
+    """Return the pieces with the most weight; of equals the newest first."""
     newest_first = sorted(weights, reverse=True)
-    return sorted(newest_first, key=weights.__getitem__, reverse=True)[:most]
+    return sorted(newest_first, key=weights.__getitem__, reverse=True)[:max_pieces]
 
 
-def _leave_out_weak(weights: Mapping[int, float]) -> list[int]:
-    """The pieces with at least a share of the most weight, the best first."""
-    least = MIN_SHARE_OF_BEST * max(weights.values(), default=0.0)
-    strong = {piece: weight for piece, weight in weights.items() if weight >= least}
-    return _best_pieces(strong, len(strong))
+def _drop_weak_pieces(weights: Mapping[int, float]) -> list[int]:
+    """Return the pieces with at least `MIN_SHARE_OF_BEST` of the largest weight, the best first."""
+    min_weight = MIN_SHARE_OF_BEST * max(weights.values(), default=0.0)
+    strong_weights = {
+        piece: weight for piece, weight in weights.items() if weight >= min_weight
+    }
+    return _best_pieces(strong_weights, len(strong_weights))
 
 
 def _vary_pieces(
-    ordered: Iterable[int], words: Sequence[RecallWord], most: int
+    ordered: Iterable[int], words: Sequence[RecallWord], max_pieces: int
 ) -> list[int]:
-    """Return the first `most` pieces; pieces with the same words fill at most a quarter before others have their turn.
+    """Return the first `max_pieces` pieces, but let pieces with the same words fill at most a quarter before others.
 
-    The name of a tool puts the same words into thousands of calls, and these must not shut out all other pieces.
+    A tool's name puts the same words into thousands of calls, which must not exclude all other pieces.
     """
     varied_pieces: list[int] = []
     other_pieces: list[int] = []
     counts: Counter[tuple[bool, ...]] = Counter()
     piece_sets = [word.pieces for word in words]
     for piece_id in ordered:
-        held_words = tuple([piece_id in some for some in piece_sets])
-        counts[held_words] += 1
-        (varied_pieces if counts[held_words] <= most // 4 else other_pieces).append(
-            piece_id
+        held_words = tuple(
+            [piece_id in holding_pieces for holding_pieces in piece_sets]
         )
-        if len(varied_pieces) == most:
+        counts[held_words] += 1
+        (
+            varied_pieces if counts[held_words] <= max_pieces // 4 else other_pieces
+        ).append(piece_id)
+        if len(varied_pieces) == max_pieces:
             break
-    return [*varied_pieces, *other_pieces][:most]
+    return [*varied_pieces, *other_pieces][:max_pieces]
 
 
 def _load_with_neighbours(
     tx: Tx,
     scope: IndexQuery,
     weights: Mapping[int, float],
-    best: Sequence[int],
+    best_ids: Sequence[int],
     certain_ids: Collection[int],
     words: Sequence[RecallWord],
     question: Question,
     query: RecallQuery,
-) -> list[Piece]:
-    """The best pieces and their neighbours, by thread and in order."""
-    rough_pieces = load_rough_pieces(tx, best, scope.where, scope.values)
+) -> list[StoredPiece]:
+    """Load the best pieces and their neighbours, sorted by thread and id."""
+    piece_summaries = load_piece_summaries(tx, best_ids, scope.where, scope.values)
     best_pieces = _keep_best(
-        rough_pieces, weights, certain_ids, words, question=question, query=query
+        piece_summaries, weights, certain_ids, words, question=question, query=query
     )
     ids = _find_neighbours(tx, best_pieces).union(piece.id for piece in best_pieces)
     return sorted(
@@ -375,14 +396,14 @@ def _load_with_neighbours(
 
 
 def _keep_best(
-    pieces: Sequence[RoughPiece],
+    pieces: Sequence[PieceSummary],
     weights: Mapping[int, float],
     certain_ids: Iterable[int],
     words: Sequence[RecallWord],
     question: Question,
     query: RecallQuery,
-) -> list[RoughPiece]:
-    """The certain pieces, and those that come first by their words, or for a page by their words and roles."""
+) -> list[PieceSummary]:
+    """Return the certain pieces, and the best ones by their words, for a page also by their words and roles."""
     ordered_pieces = sorted(pieces, key=lambda piece: (piece.thread, piece.id))
     sittings = list(_number_conversations(ordered_pieces))
     own_scores = [
@@ -402,18 +423,18 @@ def _keep_best(
         for piece_id in _find_pieces_of_day(ordered_pieces, question):
             final_scores[piece_id] += DAY_SCORE
         kept_ids.update(
-            _vary_pieces(_leave_out_weak(final_scores), words, RECALL_CANDIDATES)
+            _vary_pieces(_drop_weak_pieces(final_scores), words, MAX_SCORED_PIECES)
         )
     return [piece for piece in ordered_pieces if piece.id in kept_ids]
 
 
 def _estimate_scores(
-    pieces: Sequence[RoughPiece], own_scores: Sequence[float], sittings: Sequence[int]
+    pieces: Sequence[PieceSummary], own_scores: Sequence[float], sittings: Sequence[int]
 ) -> dict[int, float]:
-    """About the scores that pieces will have with their neighbours, which are not loaded yet.
+    """Estimate the scores that pieces will have with their neighbours, which are not loaded yet.
 
-    Where one word decides, hundreds of pieces hold the same words: then their length, their neighbours and their
-    sitting decide, not which of them is newest.
+    If one word decides, hundreds of pieces hold the same words: rank these by length, neighbours and sitting, not by
+    age.
     """
     message_scores: dict[int, float] = {}
     for piece, score in zip(pieces, own_scores, strict=True):
@@ -430,25 +451,25 @@ def _estimate_scores(
     return estimates
 
 
-def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
-    """The ids of the first pieces of the nearest texts in the same threads.
+def _find_neighbours(tx: Tx, pieces: Sequence[PieceSummary]) -> set[int]:
+    """Return the ids of the first pieces of the nearest texts in the same threads.
 
-    Messages of one turn mostly have ids in a row, so these are read first. Only where another thread wrote in between,
-    or the thread begins or ends there, is the index asked for the neighbours.
+    Messages of one turn mostly have consecutive ids, so these are read first. The index is asked only if another thread
+    wrote in between, or if the thread begins or ends there.
     """
     texts = {piece.message: piece for piece in pieces if piece.message is not None}
-    steps = range(1, NEIGHBOUR_REACH + 1)
+    steps = range(1, NEIGHBOURS_PER_SIDE + 1)
     nearby_ids = sorted(
         {
             message + side * step
             for message in texts
-            for side in _SIDES
+            for side in _NEIGHBOUR_CONDITIONS
             for step in steps
         }
     )
-    beginnings = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
-    nearby: dict[int, tuple[str, int]] = {
-        row[0]: row[1:] for row in tx.all_for_keys(beginnings, nearby_ids)
+    select_first_pieces = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
+    thread_and_piece_by_message: dict[int, tuple[str, int]] = {
+        row[0]: row[1:] for row in tx.all_for_keys(select_first_pieces, nearby_ids)
     }
     neighbours: set[int] = set()
     neighbour_queries: list[SqlQuery] = []
@@ -456,19 +477,25 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
         *texts.values(),
         *(piece for piece in pieces if piece.message is None),
     ]:
-        for side, condition in _SIDES.items():
-            beside = [nearby.get((piece.message or 0) + side * step) for step in steps]
-            inside = [
+        for side, condition in _NEIGHBOUR_CONDITIONS.items():
+            nearby_pieces = [
+                thread_and_piece_by_message.get((piece.message or 0) + side * step)
+                for step in steps
+            ]
+            same_thread_ids = [
                 other[1]
-                for other in beside
+                for other in nearby_pieces
                 if other is not None and other[0] == piece.thread
             ]
-            if piece.message is not None and len(inside) == NEIGHBOUR_REACH:
-                neighbours.update(inside)
+            if (
+                piece.message is not None
+                and len(same_thread_ids) == NEIGHBOURS_PER_SIDE
+            ):
+                neighbours.update(same_thread_ids)
             else:
                 sql = (
                     f"SELECT id FROM pieces WHERE thread = ({THREAD_NUMBERS.format('?')}) "
-                    f"AND {condition} LIMIT {NEIGHBOUR_REACH}"
+                    f"AND {condition} LIMIT {NEIGHBOURS_PER_SIDE}"
                 )
                 neighbour_queries.append((sql, (piece.thread, piece.id)))
     neighbours.update(
@@ -479,35 +506,35 @@ def _find_neighbours(tx: Tx, pieces: Sequence[RoughPiece]) -> set[int]:
     return neighbours
 
 
-def _score_words(piece: Piece, words: Sequence[RecallWord]) -> WordScores:
-    """The score of each word in a piece. A piece that has only a phrase of the question counts a little."""
-    diluted = length_penalty(piece.length)
+def _score_words(piece: StoredPiece, words: Sequence[RecallWord]) -> WordScores:
+    """Return the score of each word in a piece. A piece with only a phrase of the question gets a small score."""
+    penalty = length_penalty(piece.length)
     scores = {
-        number: word.weight / diluted
+        number: word.weight / penalty
         for number, word in enumerate(words)
-        if piece.id in word.pieces or piece.id in word.of_users
+        if piece.id in word.pieces or piece.id in word.user_pieces
     }
-    return scores or {len(words): MIN_WEIGHT}
+    return scores or {len(words): PHRASE_ONLY_WEIGHT}
 
 
-def _scale(scores: WordScores, factor: float) -> WordScores:
+def _scale_scores(scores: WordScores, factor: float) -> WordScores:
     return {number: factor * score for number, score in scores.items()}
 
 
-def _group_texts(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces of each text together."""
+def _group_texts(pieces: Sequence[StoredPiece]) -> list[list[StoredPiece]]:
+    """Group the pieces by the text they are part of."""
     return [
         list(group)
-        for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)
+        for _, group in itertools.groupby(pieces, key=lambda piece: piece.text_key)
     ]
 
 
-def _share_scores(
-    texts: Sequence[Sequence[Piece]],
+def _score_with_neighbours(
+    texts: Sequence[Sequence[StoredPiece]],
     word_scores: Mapping[int, WordScores],
-    of_day: Collection[int],
+    day_pieces: Collection[int],
 ) -> dict[int, float]:
-    """The score of each piece: of its words, of its neighbours' words, of its sitting, and for its day."""
+    """Return the score of each piece: the sum for its words, its neighbours' words, its sitting and its day."""
     sittings = list(_number_conversations(text[0] for text in texts))
     text_scores = [_best_scores(text, word_scores) for text in texts]
     neighbour_scores = borrow_words(text_scores, sittings)
@@ -515,18 +542,20 @@ def _share_scores(
         [_sum_scores(scores) for scores in text_scores], sittings
     )
     return {
-        piece.id: _sum_with_others(word_scores.get(piece.id, {}), others)
+        piece.id: _sum_with_others(word_scores.get(piece.id, {}), other_scores)
         + sitting_scores[sitting]
-        + DAY_SCORE * (piece.id in of_day)
-        for text, others, sitting in zip(texts, neighbour_scores, sittings, strict=True)
+        + DAY_SCORE * (piece.id in day_pieces)
+        for text, other_scores, sitting in zip(
+            texts, neighbour_scores, sittings, strict=True
+        )
         for piece in text
     }
 
 
 def _best_scores(
-    text: Sequence[Piece], word_scores: Mapping[int, WordScores]
+    text: Sequence[StoredPiece], word_scores: Mapping[int, WordScores]
 ) -> WordScores:
-    """The scores of the words in the best piece of a text."""
+    """Return the word scores of the best piece of a text."""
     if len(text) == 1:
         return word_scores.get(text[0].id, {})
     return max((word_scores.get(piece.id, {}) for piece in text), key=_sum_scores)
@@ -547,21 +576,23 @@ def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
     return _sum_scores(own_scores) + sum(increases)
 
 
-def _number_conversations(pieces: Iterable[Piece | RoughPiece]) -> Iterator[int]:
-    """A number for each piece, the same for those of one thread without a long silence between them."""
+def _number_conversations(
+    pieces: Iterable[StoredPiece | PieceSummary],
+) -> Iterator[int]:
+    """Yield a number for each piece: the same for neighbours in one thread without a long silence between them."""
     number = 0
     thread = ""
-    last = 0.0
+    last_time = 0.0
     for piece in pieces:
-        if piece.thread != thread or abs(piece.created - last) > SILENCE_SECONDS:
+        if piece.thread != thread or abs(piece.created - last_time) > SILENCE_SECONDS:
             number += 1
         thread = piece.thread
-        last = piece.created
+        last_time = piece.created
         yield number
 
 
-def _may_be_shown(piece: Piece, query: RecallQuery) -> bool:
-    """Whether a piece is asked for: no text in view, no search, and of the role and tool if one is named."""
+def _may_be_shown(piece: StoredPiece, query: RecallQuery) -> bool:
+    """Return whether the query allows a piece: not in view, not a lookup, and of the role and tool asked for."""
     if piece.message in query.visible_messages or (
         piece.tool and _has_lookup(piece.tool)
     ):
@@ -579,21 +610,23 @@ def _has_lookup(tools: str) -> bool:
 
 
 def _rank_candidates(
-    pieces: Iterable[Piece], scores: Mapping[int, float]
-) -> list[Piece]:
-    """The candidates, the best first, each text once."""
-    worth = [piece for piece in pieces if scores[piece.id] > 0]
-    worth.sort(key=lambda piece: (scores[piece.id], piece.id), reverse=True)
-    best: dict[TextKey, Piece] = {}
-    for piece in worth:
-        best.setdefault(piece.text, piece)
-    return list(best.values())
+    pieces: Iterable[StoredPiece], scores: Mapping[int, float]
+) -> list[StoredPiece]:
+    """Return the candidates with a score, the best first, and of each text only the best piece."""
+    scored_pieces = [piece for piece in pieces if scores[piece.id] > 0]
+    scored_pieces.sort(key=lambda piece: (scores[piece.id], piece.id), reverse=True)
+    best_by_text: dict[TextKey, StoredPiece] = {}
+    for piece in scored_pieces:
+        best_by_text.setdefault(piece.text_key, piece)
+    return list(best_by_text.values())
 
 
-def _take_turns(rankings: Sequence[Iterable[Piece]]) -> list[Piece]:
-    """Several rankings as one: in turn each gives its best candidate that is not chosen yet."""
+def _interleave_rankings(
+    rankings: Sequence[Iterable[StoredPiece]],
+) -> list[StoredPiece]:
+    """Merge rankings: in turn, take the best candidate of each that is not chosen yet."""
     waiting_rankings = [iter(ranking) for ranking in rankings]
-    chosen_pieces: dict[int, Piece] = {}
+    chosen_pieces: dict[int, StoredPiece] = {}
     while waiting_rankings:
         ranking = waiting_rankings.pop(0)
         for piece in ranking:
@@ -604,13 +637,13 @@ def _take_turns(rankings: Sequence[Iterable[Piece]]) -> list[Piece]:
     return list(chosen_pieces.values())
 
 
-def _find_exchanges(pieces: Iterable[Piece]) -> list[CallPieces]:
-    """The exchanges among pieces in order. Messages of one exchange follow each other."""
+def _find_exchanges(pieces: Iterable[StoredPiece]) -> list[CallPieces]:
+    """Return the calls with their results among ordered pieces. Messages of one exchange have consecutive ids."""
     exchanges = [CallPieces()]
-    last = -1
+    last_message = -1
     for piece in pieces:
-        follows = piece.message is not None and piece.message - last in (0, 1)
-        last = piece.message if piece.message is not None else -1
+        follows = piece.message is not None and piece.message - last_message in (0, 1)
+        last_message = piece.message if piece.message is not None else -1
         if not follows or not (
             piece.is_result or (piece.role == "assistant" and not exchanges[-1].results)
         ):
@@ -620,5 +653,5 @@ def _find_exchanges(pieces: Iterable[Piece]) -> list[CallPieces]:
         elif piece.role == "assistant":
             exchanges[-1].calls.append(piece)
         else:
-            last = -1
+            last_message = -1
     return [exchange for exchange in exchanges if exchange.calls and exchange.results]

@@ -11,14 +11,14 @@ from everthread.core.search.terms import encode_term, query_terms
 from everthread.store.database import Tx, placeholders
 from everthread.store.index_pieces import filter_name
 from everthread.store.index_query import IndexQuery
-from everthread.store.sql.search_scope import list_sources
+from everthread.store.sql.search_scope import list_source_threads
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
-MAX_POSTINGS = 1_000
+MAX_PIECES_PER_WORD = 1_000
 """The most pieces read for a word, the newest: a word with more says little."""
-MAX_WORDS = 10
+MAX_LOOKED_UP_WORDS = 10
 """The most words that are looked up in all their forms, the rarest ones."""
-COMMON_COUNT = 64
+COMMON_PIECE_COUNT = 64
 """A word that this many pieces hold as typed is looked up last."""
 
 
@@ -26,79 +26,90 @@ COMMON_COUNT = 64
 class RecallWord:
     """A word of the question, its weight, and the pieces that hold it."""
 
-    search_words: SearchWord
+    search_word: SearchWord
     weight: float
     pieces: frozenset[int]
-    telling: bool
+    is_telling: bool
     """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
-    of_users: frozenset[int] = frozenset()
-    """The pieces of the user's messages that hold it, where these are asked for."""
+    user_pieces: frozenset[int] = frozenset()
+    """The pieces of users' messages that hold it; empty if the caller did not ask for them."""
 
 
 def look_up_words(
     tx: Tx,
     scope: IndexQuery,
-    sought: Sequence[SearchWord],
+    search_words: Sequence[SearchWord],
     thread: str | None,
     *,
     by_role: bool,
 ) -> list[RecallWord]:
-    """The words with the pieces that hold them; of many words the rarest."""
-    total = _count_pieces(tx, thread)
+    """Return the words with the pieces that hold them; only the rarest if there are many words."""
+    piece_count = _count_pieces(tx, thread)
     chosen_words, absent_words = (
-        _pick_telling_words(tx, scope, sought)
-        if len(sought) > MAX_WORDS
-        else (sought, ())
+        _pick_telling_words(tx, scope, search_words)
+        if len(search_words) > MAX_LOOKED_UP_WORDS
+        else (search_words, ())
     )
     words = []
-    for item in chosen_words:
-        index_query = replace(scope, any_of=(_encode_forms(item),))
-        newest_pieces = tx.match_ids(index_query, MAX_POSTINGS)
-        holding = len(newest_pieces)
-        if thread is None and holding == MAX_POSTINGS:
-            holding = _estimate_holding(newest_pieces, total)
-        word_is_telling = item.is_counted and is_distinctive(holding, total)
+    for search_word in chosen_words:
+        index_query = replace(scope, any_of=(_encode_forms(search_word),))
+        newest_pieces = tx.match_ids(index_query, MAX_PIECES_PER_WORD)
+        holding_count = len(newest_pieces)
+        if thread is None and holding_count == MAX_PIECES_PER_WORD:
+            holding_count = _estimate_holding_count(newest_pieces, piece_count)
+        is_telling = search_word.is_counted and is_distinctive(
+            holding_count, piece_count
+        )
         index_query = replace(
             index_query,
             filter_names=(*index_query.filter_names, (filter_name("role", "user"),)),
         )
-        of_users = frozenset(tx.match_ids(index_query, MAX_POSTINGS) if by_role else ())
+        of_users = frozenset(
+            tx.match_ids(index_query, MAX_PIECES_PER_WORD) if by_role else ()
+        )
         words.append(
             RecallWord(
-                item,
-                item.weight * rarity(holding, total),
+                search_word,
+                search_word.weight * rarity(holding_count, piece_count),
                 frozenset(newest_pieces),
-                word_is_telling,
+                is_telling,
                 of_users,
             )
         )
-    words = _complete_postings(tx, scope, words)
-    max_rarity = rarity(0, total)
+    words = _add_older_pieces(tx, scope, words)
+    max_rarity = rarity(0, piece_count)
     return words + [
-        RecallWord(item, item.weight * max_rarity, frozenset(), item.is_counted)
-        for item in absent_words
+        RecallWord(
+            search_word,
+            search_word.weight * max_rarity,
+            frozenset(),
+            search_word.is_counted,
+        )
+        for search_word in absent_words
     ]
 
 
-def _estimate_holding(newest_pieces: Sequence[int], total: int) -> int:
+def _estimate_holding_count(newest_pieces: Sequence[int], piece_count: int) -> int:
     """Return about how many of all pieces hold a word, given the newest that do: it is as frequent in older ones."""
-    span = total - min(newest_pieces) + 1
-    return max(len(newest_pieces), round(len(newest_pieces) * total / span))
+    newest_id_span = piece_count - min(newest_pieces) + 1
+    return max(
+        len(newest_pieces), round(len(newest_pieces) * piece_count / newest_id_span)
+    )
 
 
-def _complete_postings(
+def _add_older_pieces(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]
 ) -> list[RecallWord]:
     """Add to frequent words the older pieces that hold other words of the question too.
 
     These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
     """
-    frequent_words = [word for word in words if len(word.pieces) == MAX_POSTINGS]
+    frequent_words = [word for word in words if len(word.pieces) == MAX_PIECES_PER_WORD]
     rare_terms = tuple(
         term
         for word in words
-        if 0 < len(word.pieces) < MAX_POSTINGS
-        for term in _encode_forms(word.search_words)
+        if 0 < len(word.pieces) < MAX_PIECES_PER_WORD
+        for term in _encode_forms(word.search_word)
     )
     more_pieces: dict[int, set[int]] = {id(word): set() for word in frequent_words}
 
@@ -107,9 +118,9 @@ def _complete_postings(
     ) -> None:
         index_query = replace(
             scope,
-            any_of=(*(_encode_forms(word.search_words) for word in required), *others),
+            any_of=(*(_encode_forms(word.search_word) for word in required), *others),
         )
-        pieces = tx.match_ids(index_query, MAX_POSTINGS)
+        pieces = tx.match_ids(index_query, MAX_PIECES_PER_WORD)
         for word in required:
             more_pieces[id(word)].update(pieces)
 
@@ -129,51 +140,61 @@ def _complete_postings(
 
 def discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
     """Reduce an identifier's weight by that of its parts, which occur wherever it does."""
-    weights = {word.search_words.forms[0]: word.weight for word in words}
-    reduced = []
+    weights = {word.search_word.forms[0]: word.weight for word in words}
+    discounted_words = []
     for word in words:
-        name = word.search_words.forms[0]
-        parts = sum(
-            weights.get(part, 0.0) for part in query_terms(name) if part != name
+        identifier = word.search_word.forms[0]
+        part_weight = sum(
+            weights.get(part, 0.0)
+            for part in query_terms(identifier)
+            if part != identifier
         )
-        reduced.append(
-            replace(word, weight=max(word.weight - parts, word.weight / 4))
-            if parts
+        discounted_words.append(
+            replace(word, weight=max(word.weight - part_weight, word.weight / 4))
+            if part_weight
             else word
         )
-    return reduced
+    return discounted_words
 
 
-def _encode_forms(item: SearchWord) -> tuple[str, ...]:
-    return tuple(map(encode_term, item.forms))
+def _encode_forms(search_word: SearchWord) -> tuple[str, ...]:
+    return tuple(map(encode_term, search_word.forms))
 
 
 def _pick_telling_words(
     tx: Tx, scope: IndexQuery, search_words: Sequence[SearchWord]
 ) -> tuple[list[SearchWord], Sequence[SearchWord]]:
-    """The words to look up, and the rest of those that no piece holds as typed."""
+    """Return the words to look up, and the other words that no piece holds as typed."""
     counted_words: list[tuple[int, SearchWord]] = []
-    for item in search_words:
-        index_query = replace(scope, any_of=((encode_term(item.forms[0]),),))
-        counted_words.append((len(tx.match_ids(index_query, COMMON_COUNT)), item))
+    for search_word in search_words:
+        index_query = replace(scope, any_of=((encode_term(search_word.forms[0]),),))
+        counted_words.append(
+            (len(tx.match_ids(index_query, COMMON_PIECE_COUNT)), search_word)
+        )
     rare_words = sorted(
-        (pair for pair in counted_words if 0 < pair[0] < COMMON_COUNT),
+        (pair for pair in counted_words if 0 < pair[0] < COMMON_PIECE_COUNT),
         key=lambda pair: pair[0],
     )
-    absent_words = [item for count, item in counted_words if count == 0]
-    ordered = [
-        *(item for _, item in rare_words),
+    absent_words = [search_word for count, search_word in counted_words if count == 0]
+    ordered_words = [
+        *(search_word for _, search_word in rare_words),
         *absent_words,
-        *(item for count, item in counted_words if count == COMMON_COUNT),
+        *(
+            search_word
+            for count, search_word in counted_words
+            if count == COMMON_PIECE_COUNT
+        ),
     ]
-    return ordered[:MAX_WORDS], absent_words[max(0, MAX_WORDS - len(rare_words)) :]
+    return ordered_words[:MAX_LOOKED_UP_WORDS], absent_words[
+        max(0, MAX_LOOKED_UP_WORDS - len(rare_words)) :
+    ]
 
 
 def _count_pieces(tx: Tx, thread: str | None) -> int:
-    """How many pieces there are; of all threads about how many."""
+    """Count the pieces of a thread; for all threads, return an estimate."""
     if thread is None:
         return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
-    sources = list_sources(tx, thread)
+    sources = list_source_threads(tx, thread)
     return int(
         tx.value(
             "SELECT COUNT(*) FROM pieces WHERE thread IN "
@@ -183,21 +204,22 @@ def _count_pieces(tx: Tx, thread: str | None) -> int:
     )
 
 
-def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
-    """Return pieces with the weights of the words they hold; the best `most` pieces are among them.
+def weigh_pieces(words: Sequence[RecallWord], max_pieces: int) -> dict[int, float]:
+    """Return pieces with the weights of the words they hold; the best `max_pieces` pieces are among them.
 
-    The words that count most come first. Once `most` pieces have more than all remaining words can give, no other piece
-    can be among the best, and the remaining words only count for the pieces found so far.
+    Words with the most weight come first. Once `max_pieces` pieces have more than all remaining words can add, no other
+    piece can be among the best, and the remaining words only count for the pieces found so far.
     """
     weights: dict[int, float] = {}
-    remaining = sum(word.weight for word in words)
+    remaining_weight = sum(word.weight for word in words)
     is_complete = False
     for word in sorted(words, key=lambda word: -word.weight):
         is_complete = is_complete or (
-            len(weights) >= most
-            and sum(value >= remaining for value in weights.values()) >= most
+            len(weights) >= max_pieces
+            and sum(value >= remaining_weight for value in weights.values())
+            >= max_pieces
         )
         for piece in weights.keys() & word.pieces if is_complete else word.pieces:
             weights[piece] = weights.get(piece, 0.0) + word.weight
-        remaining -= word.weight
+        remaining_weight -= word.weight
     return weights

@@ -12,25 +12,25 @@ from everthread.store.index_pieces import filter_name
 from everthread.store.index_query import IndexQuery, parse_query
 from everthread.store.indexing import PIECES_PER_ERA
 from everthread.store.records import SearchQuery
-from everthread.store.sql.pieces import Piece
+from everthread.store.sql.pieces import StoredPiece
 from everthread.store.sql.session_rows import list_family
 from everthread.store.value_encoding import clean_text, decode_body
 
-OF_THREAD = (
+IN_THREAD = (
     "(p.thread_id = ? OR EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
     "OR EXISTS (SELECT 1 FROM citations c WHERE c.thread_id = ? AND c.output_id = p.output_id))"
 )
-OF_SESSION = (
+IN_SESSION = (
     "(EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
     "OR p.output_id IS NOT NULL AND p.created >= ? AND p.created <= ?)"
 )
 
 
-def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
+def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     """Return the bounds of a search, without its words; None if nothing can be within them."""
-    names = [_tenant_names(tx, query.tenant)]
+    filter_names = [_make_tenant_filter(tx, query.tenant)]
     speaker_filters = (("role", query.role), ("tool", query.tool))
-    names += [
+    filter_names += [
         (filter_name(kind, clean_text(value)),)
         for kind, value in speaker_filters
         if value is not None
@@ -38,22 +38,25 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     conditions: list[str] = []
     values: list[Any] = []
     if query.thread is not None:
-        thread = _scope_session(tx, query.thread, query.tenant)[0]
+        thread = _load_session_bounds(tx, query.thread, query.tenant)[0]
         sources = (
             list_family(tx, thread)
             if query.include_family
-            else list_sources(tx, thread)
+            else list_source_threads(tx, thread)
         )
-        names.append(tuple(filter_name("thread", source) for source in sources))
+        filter_names.append(tuple(filter_name("thread", source) for source in sources))
         if len(sources) > 1 and not query.include_family:
-            conditions.append(OF_THREAD)
+            conditions.append(IN_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
-        thread, started, ended = _scope_session(tx, query.session, query.tenant)
-        names.append(
-            tuple(filter_name("thread", source) for source in list_sources(tx, thread))
+        thread, started, ended = _load_session_bounds(tx, query.session, query.tenant)
+        filter_names.append(
+            tuple(
+                filter_name("thread", source)
+                for source in list_source_threads(tx, thread)
+            )
         )
-        conditions.append(OF_SESSION)
+        conditions.append(IN_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
     first_id = 0
     end_id = MAX_ID
@@ -62,17 +65,17 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         until = 1e18 if query.until is None else query.until
         conditions.append("p.created >= ? AND p.created < ?")
         values += (since, until)
-        runs = tx.one(
+        era_range = tx.one(
             "SELECT MIN(run), MAX(run) FROM eras WHERE latest >= ? AND earliest < ?",
             (since, until),
         )
-        if runs is None or runs[0] is None:
+        if era_range is None or era_range[0] is None:
             return None
-        first_id = runs[0] * PIECES_PER_ERA
-        end_id = (runs[1] + 1) * PIECES_PER_ERA
+        first_id = era_range[0] * PIECES_PER_ERA
+        end_id = (era_range[1] + 1) * PIECES_PER_ERA
     return IndexQuery(
         (),
-        tuple(names),
+        tuple(filter_names),
         first_id=first_id,
         before_id=end_id,
         where=" AND ".join(conditions),
@@ -80,7 +83,7 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     )
 
 
-def _tenant_names(tx: Tx, tenant: str | None) -> tuple[str, ...]:
+def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
     """Return the name to search for a tenant; none if that is the whole store, as looking it up has a cost."""
     tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
@@ -90,7 +93,7 @@ def _tenant_names(tx: Tx, tenant: str | None) -> tuple[str, ...]:
     return (filter_name("tenant", tenant),)
 
 
-def _scope_session(tx: Tx, session_id: str, tenant: str | None) -> Row:
+def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
     """Thread, start and end of a session."""
     row = tx.one(
         "SELECT thread_id, started, ended, tenant FROM sessions WHERE id = ?",
@@ -103,7 +106,7 @@ def _scope_session(tx: Tx, session_id: str, tenant: str | None) -> Row:
     return row[:3]
 
 
-def list_sources(tx: Tx, thread: str) -> list[str]:
+def list_source_threads(tx: Tx, thread: str) -> list[str]:
     """The thread, and for a branch those whose messages and outputs it shares."""
     if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread,)) != "branch":
         return [thread]
@@ -115,36 +118,36 @@ def list_sources(tx: Tx, thread: str) -> list[str]:
     return [thread, *sorted({row[0] for row in rows} - {thread})]
 
 
-MAX_CALLS = 500
+MAX_PATH_CALLS = 500
 """The most messages that name the path and are read, the newest."""
 
 
 def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
     """The ids of calls that name a path."""
-    scope = search_scope(
+    scope = make_search_scope(
         tx, replace(query, role="assistant", tool=None, since=None, until=None)
     )
-    ways = parse_query(f'"{path}"').variants
-    if scope is None or not ways:
+    variants = parse_query(f'"{path}"').variants
+    if scope is None or not variants:
         return set()
-    pieces = tx.match_ids(replace(scope, phrases=ways[0]), MAX_CALLS)
-    in_pieces = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
-    bodies = (decode_body(row[0]) for row in tx.all_for_keys(in_pieces, pieces))
+    pieces = tx.match_ids(replace(scope, phrases=variants[0]), MAX_PATH_CALLS)
+    select_bodies = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
+    bodies = (decode_body(row[0]) for row in tx.all_for_keys(select_bodies, pieces))
     return {
         call.id for body in bodies for call in calls_of(body) if path in call.arguments
     }
 
 
-def is_of_path(tx: Tx, piece: Piece, path: str, calls: set[str]) -> bool:
+def touches_path(tx: Tx, piece: StoredPiece, path: str, path_calls: set[str]) -> bool:
     """Whether a message or a thread's output answers one of the calls with this path, or makes one."""
     if piece.output is not None:
         sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
-        return not calls.isdisjoint(
+        return not path_calls.isdisjoint(
             row[0] for row in tx.all(sql, (piece.thread, piece.output))
         )
     sql = "SELECT body FROM messages WHERE id = ?"
     body = decode_body(tx.value(sql, (piece.message,)) or b"{}")
     makes_one = any(path in call.arguments for call in calls_of(body))
-    return makes_one or not calls.isdisjoint(
+    return makes_one or not path_calls.isdisjoint(
         result.call_id for result in results_of(body)
     )

@@ -37,7 +37,7 @@ THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
 """The numbers of threads, used instead of their ids in `pieces`."""
 
 
-def as_session(row: Row) -> Session:
+def decode_session(row: Row) -> Session:
     system: System = decode_json(row[9]) if row[9] is not None else None
     return Session(*[*row[:9], system, *row[10:]])
 
@@ -46,7 +46,7 @@ def load_session(tx: Tx, session_id: str) -> Session:
     row = tx.one(f"{SELECT_SESSION} WHERE s.id = ?", (session_id,))
     if row is None:
         raise UnknownIdError(f"there is no session {session_id!r}")
-    return as_session(row)
+    return decode_session(row)
 
 
 def find_thread(tx: Tx, session_id: str) -> str:
@@ -88,7 +88,7 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
     sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
     sessions = (
-        [as_session(row) for row in tx.all(sql, (prefix, upper_bound, *values))]
+        [decode_session(row) for row in tx.all(sql, (prefix, upper_bound, *values))]
         if prefix
         else []
     )
@@ -96,9 +96,9 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
     # The id itself sorts before longer ones.
     if len(sessions) > 1 and sessions[0].id != prefix:
-        some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
+        examples = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(
-            f"several sessions begin with {prefix!r} ({some} …): give more of the id"
+            f"several sessions begin with {prefix!r} ({examples} …): give more of the id"
         )
     return sessions[0]
 
@@ -116,7 +116,7 @@ def list_sessions(
     sql = (
         f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
     )
-    return [as_session(row) for row in tx.all(sql, (*values, limit, offset))]
+    return [decode_session(row) for row in tx.all(sql, (*values, limit, offset))]
 
 
 def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
@@ -125,51 +125,58 @@ def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
         f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id",
         (find_thread(tx, thread),),
     )
-    return [as_session(row) for row in rows]
+    return [decode_session(row) for row in rows]
 
 
-def list_started(tx: Tx, thread: str) -> list[Session]:
+def list_child_threads(tx: Tx, thread: str) -> list[Session]:
     """The first sessions of the threads that began in this one: subagents and branches."""
     rows = tx.all(
         f"{SELECT_SESSION} WHERE s.thread_id <> ? AND s.parent_id IN (SELECT id FROM sessions WHERE thread_id = ?) "
         "ORDER BY s.started, s.id",
         (thread, thread),
     )
-    return [as_session(row) for row in rows]
+    return [decode_session(row) for row in rows]
 
 
 def list_subagents(tx: Tx, thread: str) -> list[str]:
     """The threads of a thread's subagents and side calls, and of theirs."""
     threads = [thread]
-    waiting = [thread]
-    while waiting:
-        children = list_started(tx, waiting.pop())
+    unread_threads = [thread]
+    while unread_threads:
+        children = list_child_threads(tx, unread_threads.pop())
         new_threads = [
             child.id
             for child in children
             if child.kind in ("subagent", "side") and child.id not in threads
         ]
         threads += new_threads
-        waiting += new_threads
+        unread_threads += new_threads
     return threads[1:]
 
 
-def session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
+def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
     """The thread's sessions from the first to the tip, each continuing the one before, with how much each carried."""
     rows = tx.all(
         "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
         (thread,),
     )
-    following = {
-        parent: (key, carried)
-        for key, parent, kind, carried in rows
+    continuations = {
+        parent: (session_id, carried)
+        for session_id, parent, kind, carried in rows
         if kind == "continuation"
     }
-    link = next(((key, carried) for key, _, _, carried in rows if key == thread), None)
+    session_and_carried = next(
+        (
+            (session_id, carried)
+            for session_id, _, _, carried in rows
+            if session_id == thread
+        ),
+        None,
+    )
     chain: list[tuple[str, int]] = []
-    while link is not None:
-        chain.append(link)
-        link = following.get(link[0])
+    while session_and_carried is not None:
+        chain.append(session_and_carried)
+        session_and_carried = continuations.get(session_and_carried[0])
     return chain
 
 
@@ -208,8 +215,8 @@ class ThreadTip:
     ended: float | None
     end_reason: str | None
     next_seq: int
-    active: float
-    said: int
+    last_active: float
+    message_count: int
     said_tokens: int
 
 
@@ -280,16 +287,19 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     if system is None:
         return None
     body = encode_json(system)
-    key = hashlib.sha256(body.encode()).hexdigest()
+    prompt_hash = hashlib.sha256(body.encode()).hexdigest()
     # Read with a lock: another process may be about to delete it as unused.
     while (
-        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (key,))
+        tx.one(
+            f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (prompt_hash,)
+        )
         is None
     ):
         tx.run(
-            "INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", (key, body)
+            "INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING",
+            (prompt_hash, body),
         )
-    return key
+    return prompt_hash
 
 
 def find_conversation(
@@ -304,7 +314,7 @@ def find_conversation(
     return thread
 
 
-MAX_FAMILY = 200
+MAX_FAMILY_THREADS = 200
 """The most threads of a client's session that count as its family, the last used ones."""
 
 
@@ -319,16 +329,16 @@ def list_family(tx: Tx, thread: str) -> list[str]:
     while current is not None and current not in ancestors:
         first = load_session(tx, load_session(tx, current).thread)
         ancestors |= {current: None, first.id: None}
-        family |= dict.fromkeys([first.id, *_threads_of_client(tx, first)])
+        family |= dict.fromkeys([first.id, *_list_client_threads(tx, first)])
         current = first.parent
     return list(family)
 
 
-def _threads_of_client(tx: Tx, session: Session) -> list[str]:
+def _list_client_threads(tx: Tx, session: Session) -> list[str]:
     rows = tx.all(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
         "AND id = thread_id ORDER BY active DESC, id LIMIT ?",
-        (session.tenant, session.client_session, session.platform, MAX_FAMILY),
+        (session.tenant, session.client_session, session.platform, MAX_FAMILY_THREADS),
     )
     return [row[0] for row in rows]
 
@@ -375,10 +385,10 @@ def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
 def end_session(
     tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None
 ) -> Session:
-    if reason in OWN_REASONS:
+    if reason in RESERVED_END_REASONS:
         raise InputError(f"the end reason {reason!r} is the store's own; give another")
     current = lock_tip(tx, session_id)
-    check_fence(tx, current.thread, lease)
+    require_lease(tx, current.thread, lease)
     tx.run(
         "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL",
         (now, reason, current.id),
@@ -386,10 +396,10 @@ def end_session(
     return load_session(tx, current.id)
 
 
-OWN_REASONS = frozenset({"compression", "reverted"})
+RESERVED_END_REASONS = frozenset({"compression", "reverted"})
 
 
-def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
+def require_lease(tx: Tx, thread: str, lease: Lease | None) -> None:
     """Refuse a write under a lease that another process has taken over."""
     if lease is None:
         return
@@ -397,21 +407,21 @@ def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
         f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}",
         (thread,),
     )
-    check_lease(lease, thread, row)
+    require_newest_lease(lease, thread, row)
 
 
-def check_lease(lease: Lease, thread: str, row: Row | None) -> None:
+def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
     """Check a lease against the newest one, given by its number and holder."""
     if lease.thread != thread or row is None or row[0] != lease.fence:
-        now_held = (
+        holder_text = (
             f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
         )
         raise LeaseLostError(
-            f"the lease {lease.fence} on thread {lease.thread} is lost: {now_held}; nothing was written"
+            f"the lease {lease.fence} on thread {lease.thread} is lost: {holder_text}; nothing was written"
         )
 
 
-AT_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
+IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
 """The sessions in which threads continue, one of each thread; written as in their indexes."""
 THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
@@ -420,14 +430,14 @@ THREAD_MESSAGES = (
 """The messages said in a thread: its history."""
 
 
-NOT_IN_SIDE_SESSION = (
+AND_NOT_SIDE_CALL = (
     " AND NOT EXISTS "
     "(SELECT 1 FROM sessions f WHERE f.id = t.thread_id AND f.kind = 'side' AND f.parent_id IS NOT NULL)"
 )
 """Side calls are listed under their conversation."""
 
 
-SIDE_CALLS = (
+COUNT_SIDE_CALLS = (
     "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
 )
 
@@ -439,15 +449,15 @@ def list_threads(
     where, values = columns_equal({"t.tenant": tenant})
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
-        f"{SIDE_CALLS.format('r.thread_id')} "
+        f"{COUNT_SIDE_CALLS.format('r.thread_id')} "
         "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {AT_TIP}{NOT_IN_SIDE_SESSION} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )
-    ids = list(dict.fromkeys(key for row in rows for key in row[:2]))
+    ids = list(dict.fromkeys(session_id for row in rows for session_id in row[:2]))
     loaded = tx.all_for_keys(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
-    sessions = {row[0]: as_session(row) for row in loaded}
+    sessions = {row[0]: decode_session(row) for row in loaded}
     return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
 
 
@@ -456,18 +466,18 @@ def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
     where, values = columns_equal({"t.tenant": tenant})
     return int(
         tx.value(
-            f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP}{NOT_IN_SIDE_SESSION} AND {where}",
+            f"SELECT COUNT(*) FROM sessions t WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where}",
             values,
         )
     )
 
 
-def move_activity(tx: Tx, old: str, new: str) -> None:
+def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
     """Copy the activity of a thread's old session to the one in which it continues."""
     tx.run(
         "UPDATE sessions SET (active, said, said_tokens) = "
         "(SELECT active, said, said_tokens FROM sessions WHERE id = ?) WHERE id = ?",
-        (old, new),
+        (old_session, new_session),
     )
 
 

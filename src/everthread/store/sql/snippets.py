@@ -9,108 +9,117 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from everthread.core.secrets.redaction import redact_part
 
-SNIPPET_LENGTH = 160
-SNIPPET_BEFORE = SNIPPET_LENGTH // 4
-SENTENCE_REACH = 150
+SNIPPET_CHARS = 160
+CHARS_BEFORE_MATCH = SNIPPET_CHARS // 4
+MAX_SENTENCE_LOOKBACK = 150
 """Characters before a part that are shown with it if its sentence begins there."""
-MAX_PLACES = 200
+MAX_WORD_POSITIONS = 200
 """The most positions of a word that are compared with those of others."""
 SECRET_MARGIN = 200
 """Characters around a snippet that are searched for secrets too."""
-RAW_MARGIN = 2_000
+RAW_SECRET_MARGIN = 2_000
 """The same for a part of an original message: a secret is recognised by the text beside it."""
-_CLUSTER = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
+_CHARACTER_CLUSTER = re.compile(
+    r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL
+)
 
 
 def make_snippet(
-    text: str, words: Sequence[Sequence[str]], *, goes_before: bool = False
+    text: str, words: Sequence[Sequence[str]], *, is_continued: bool = False
 ) -> str:
-    """The part of a text with the most of the words, on one line.
+    """Return the part of a text with the most of the words, on one line.
 
-    `goes_before`: the text is a piece that begins inside a longer one.
+    `is_continued`: the text is a piece that begins inside a longer one.
     """
-    folded_text, places = _fold_text(text)
-    hits = (
+    folded_text, original_positions = _fold_text(text)
+    word_positions = (
         (hit_position, number)
         for number, word in enumerate(words)
-        for hit_position in _run_positions(folded_text, word)
+        for hit_position in _find_phrase_positions(folded_text, word)
     )
-    position = _richest_start(hits, SNIPPET_LENGTH - SNIPPET_BEFORE, places)
-    start = max(0, min(position - SNIPPET_BEFORE, len(text) - SNIPPET_LENGTH))
-    end = start + SNIPPET_LENGTH
+    position = _find_richest_start(
+        word_positions, SNIPPET_CHARS - CHARS_BEFORE_MATCH, original_positions
+    )
+    start = max(0, min(position - CHARS_BEFORE_MATCH, len(text) - SNIPPET_CHARS))
+    end = start + SNIPPET_CHARS
     # The index holds no secrets; redact once more, with the current rules.
     snippet = redact_part(text, start, end, margin=SECRET_MARGIN)
     return (
-        ("…" if start or goes_before else "")
+        ("…" if start or is_continued else "")
         + " ".join(snippet.split())
         + ("…" if end < len(text) else "")
     )
 
 
-def find_richest_position(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
-    """Return the start of the part of `reach` characters with the most different words, each given by all its forms.
+def find_richest_position(
+    text: str, words: Sequence[Sequence[str]], length: int
+) -> int:
+    """Return the start of the part of `length` characters with the most different words, each given by all its forms.
 
     No pattern is made for a word, so that many words cost little.
     """
-    folded_text, places = _fold_text(text)
-    hits = (
+    folded_text, original_positions = _fold_text(text)
+    word_positions = (
         (position, number)
         for number, forms in enumerate(words)
         for form in forms
-        for position in _word_positions(folded_text, form)
+        for position in _find_word_positions(folded_text, form)
     )
-    return _richest_start(hits, reach, places)
+    return _find_richest_start(word_positions, length, original_positions)
 
 
-def sentence_start(text: str, at: int) -> int:
+def find_sentence_start(text: str, position: int) -> int:
     """Return the start of the sentence or line around a position; the position itself if that is far."""
-    reach_start = max(0, at - SENTENCE_REACH)
+    search_start = max(0, position - MAX_SENTENCE_LOOKBACK)
     previous_end = max(
-        text.rfind("\n", reach_start, at), text.rfind(". ", reach_start, at)
+        text.rfind("\n", search_start, position),
+        text.rfind(". ", search_start, position),
     )
     return (
         previous_end + 1
         if previous_end >= 0
-        else reach_start
-        if not reach_start
-        else at
+        else search_start
+        if not search_start
+        else position
     )
 
 
-def _richest_start(
-    hits: Iterable[tuple[int, int]], reach: int, places: Sequence[int] | None
+def _find_richest_start(
+    word_positions: Iterable[tuple[int, int]],
+    length: int,
+    original_positions: Sequence[int] | None,
 ) -> int:
     """Return the start of the part with the most different words; of equals the shortest part, then the first.
 
-    `hits`: positions and the words found there. `places`: the original position of each character.
+    `word_positions`: positions with the numbers of the words there. `original_positions`: where each character was.
     """
-    ordered_hits = sorted(hits)
-    best_start = word_count = first = 0
-    best_span = reach
+    ordered_positions = sorted(word_positions)
+    best_start = best_word_count = window_start = 0
+    best_span = length
     counts: Counter[int] = Counter()
-    for position, number in ordered_hits:
-        counts[number] += 1
+    for position, word_number in ordered_positions:
+        counts[word_number] += 1
         while (
-            position - ordered_hits[first][0] >= reach
-            or counts[ordered_hits[first][1]] > 1
+            position - ordered_positions[window_start][0] >= length
+            or counts[ordered_positions[window_start][1]] > 1
         ):
-            counts[ordered_hits[first][1]] -= 1
-            if not counts[ordered_hits[first][1]]:
-                del counts[ordered_hits[first][1]]
-            first += 1
-        span = position - ordered_hits[first][0]
-        if (len(counts), -span) > (word_count, -best_span):
-            best_start = ordered_hits[first][0]
-            word_count = len(counts)
+            counts[ordered_positions[window_start][1]] -= 1
+            if not counts[ordered_positions[window_start][1]]:
+                del counts[ordered_positions[window_start][1]]
+            window_start += 1
+        span = position - ordered_positions[window_start][0]
+        if (len(counts), -span) > (best_word_count, -best_span):
+            best_start = ordered_positions[window_start][0]
+            best_word_count = len(counts)
             best_span = span
-    return places[best_start] if places else best_start
+    return original_positions[best_start] if original_positions else best_start
 
 
-def _word_positions(folded_text: str, word: str) -> Iterator[int]:
-    """The positions of a word on its own; single characters of scripts without spaces always are."""
+def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
+    """Yield the positions of a word that is not part of a longer one. Words that are not ASCII may be part of one."""
     position = folded_text.find(word)
     text_end = len(folded_text)
-    for _ in range(MAX_PLACES):
+    for _ in range(MAX_WORD_POSITIONS):
         if position < 0:
             return
         word_end = position + len(word)
@@ -122,16 +131,16 @@ def _word_positions(folded_text: str, word: str) -> Iterator[int]:
         position = folded_text.find(word, word_end)
 
 
-def _run_positions(folded_text: str, word: Sequence[str]) -> list[int]:
-    """The positions of a word: on its own, else inside others, else of one of its terms."""
-    run = r"[\W_]*+".join(map(re.escape, word))
+def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
+    """Return the positions of a word: as a whole word, else inside others, else of any of its terms."""
+    pattern_in_row = r"[\W_]*+".join(map(re.escape, word))
     for pattern in (
-        rf"(?<![^\W_]){run}(?![^\W_])",
-        run,
+        rf"(?<![^\W_]){pattern_in_row}(?![^\W_])",
+        pattern_in_row,
         "|".join(map(re.escape, word)),
     ):
         matches = zip(
-            re.finditer(pattern, folded_text), range(MAX_PLACES), strict=False
+            re.finditer(pattern, folded_text), range(MAX_WORD_POSITIONS), strict=False
         )
         if positions := [match.start() for match, _ in matches]:
             return positions
@@ -147,7 +156,7 @@ def _fold_text(text: str) -> tuple[str, list[int] | None]:
         return folded_text, None
     parts = [
         (match.start(), unicodedata.normalize("NFKC", match[0]).casefold())
-        for match in _CLUSTER.finditer(text)
+        for match in _CHARACTER_CLUSTER.finditer(text)
     ]
     return "".join(part for _, part in parts), [
         start for start, part in parts for _ in part

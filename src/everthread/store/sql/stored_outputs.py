@@ -27,33 +27,33 @@ def put_output(
     now: float,
 ) -> StoredOutput:
     thread = lock_thread(tx, thread)
-    key = output_id(text)
+    output_key = output_id(text)
     tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
     # Read with a lock: another process may be about to delete it as uncited.
     while (
         stored_content := tx.value(
-            f"{SELECT_CONTENT} {tx.dialect.for_share}", (tenant, key)
+            f"{SELECT_OUTPUT_CONTENT} {tx.dialect.for_share}", (tenant, output_key)
         )
     ) is None:
         tx.run(
             "INSERT INTO outputs (tenant, id, size, content, created) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (tenant, id) DO NOTHING",
-            (tenant, key, len(text), content, now),
+            (tenant, output_key, len(text), content, now),
         )
-    if _decompress_output(key, stored_content) != text:
+    if _decompress_output(output_key, stored_content) != text:
         raise StoreDamagedError(
-            f"the stored output {key} is not what was given; it was not cited"
+            f"the stored output {output_key} is not what was given; it was not cited"
         )
     call_id = clean_text(call_id)
     tool = clean_text(tool)
     tx.run(
         "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, output_id, call_id) DO NOTHING",
-        (thread, tenant, key, call_id, tool, now),
+        (thread, tenant, output_key, call_id, tool, now),
     )
-    queue_output(tx, thread, key)
+    queue_output(tx, thread, output_key)
     return StoredOutput(
-        key, thread, call_id=call_id, tool=tool, size=len(text), created=now
+        output_key, thread, call_id=call_id, tool=tool, size=len(text), created=now
     )
 
 
@@ -74,13 +74,13 @@ def load_output(tx: Tx, key: str, *, tenant: str | None = DEFAULT_TENANT) -> str
     if tenant is None:
         content = tx.value("SELECT content FROM outputs WHERE id = ? LIMIT 1", (key,))
     else:
-        content = tx.value(SELECT_CONTENT, (tenant, key))
+        content = tx.value(SELECT_OUTPUT_CONTENT, (tenant, key))
     if content is None:
         raise UnknownIdError(f"there is no stored output {key!r}")
     return _decompress_output(key, content)
 
 
-SELECT_CONTENT = "SELECT content FROM outputs WHERE tenant = ? AND id = ?"
+SELECT_OUTPUT_CONTENT = "SELECT content FROM outputs WHERE tenant = ? AND id = ?"
 
 
 def _decompress_output(key: str, content: bytes) -> str:

@@ -22,11 +22,11 @@ from everthread.store.records import (
     Pin,
     pin_id,
 )
-from everthread.store.sql.session_rows import check_fence, find_thread, lock_thread
+from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
 from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 
-def _lock_first(tx: Tx, thread: str) -> None:
+def _lock_session(tx: Tx, thread: str) -> None:
     """Lock a thread's session before its lease, as every writer does: else two of them would wait for each other."""
     if tx.dialect.for_update:
         tx.one(
@@ -48,7 +48,7 @@ def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | N
 
 
 def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
-    _lock_first(tx, lease.thread)
+    _lock_session(tx, lease.thread)
     row = tx.one(
         f"UPDATE leases SET expires = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires",
         (seconds, lease.thread, lease.fence),
@@ -62,7 +62,7 @@ def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
 
 def release_lease(tx: Tx, lease: Lease) -> None:
     """Release the lease at once. Its number grows, so that a late write of the old holder is still refused."""
-    _lock_first(tx, lease.thread)
+    _lock_session(tx, lease.thread)
     tx.run(
         f"UPDATE leases SET expires = {tx.dialect.now}, fence = fence + 1, holder = '' "
         "WHERE thread_id = ? AND fence = ?",
@@ -70,7 +70,7 @@ def release_lease(tx: Tx, lease: Lease) -> None:
     )
 
 
-LIMIT_LIFE = 7 * 24 * 3600.0
+LIMIT_LIFE_SECONDS = 7 * 24 * 3600.0
 """Seconds until a learnt window expires, as providers change them, and for which a success disproves a smaller one."""
 DAY_SECONDS = 24 * 3600.0
 LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
@@ -99,13 +99,13 @@ def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
     return new
 
 
-def limits_for(
+def load_limits(
     tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float
 ) -> LearntLimits:
     """The limits of a tenant: its own, and those that two credentials met; none below a later success."""
     where = "base_url = ? AND model = ? AND headers = ?"
     values = (base_url, model, headers)
-    rows, sizes = tx.all_of_each(
+    rows, success_rows = tx.all_of_each(
         [
             (
                 f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE {where} AND expires > ?",
@@ -113,22 +113,22 @@ def limits_for(
             ),
             (
                 f"SELECT MAX(tokens) FROM model_successes WHERE {where} AND tenant = ? AND day > ?",
-                (*values, tenant, (now - LIMIT_LIFE) // DAY_SECONDS),
+                (*values, tenant, (now - LIMIT_LIFE_SECONDS) // DAY_SECONDS),
             ),
         ]
     )
     limits = [ModelLimit(*row) for row in rows]
-    succeeded = int(sizes[0][0] or 0)
+    largest_success = int(success_rows[0][0] or 0)
     windows = [
         limit
         for limit in _effective_limits(limits, "window", tenant)
-        if limit.limit >= succeeded
+        if limit.limit >= largest_success
     ]
     outputs = _effective_limits(limits, "output", tenant)
     return LearntLimits(
         min(windows, key=lambda limit: limit.limit, default=None),
         min(outputs, key=lambda limit: limit.limit, default=None),
-        succeeded,
+        largest_success,
     )
 
 
@@ -136,14 +136,14 @@ def _effective_limits(
     limits: Sequence[ModelLimit], kind: LimitKind, tenant: str
 ) -> list[ModelLimit]:
     """The newest of the tenant's own limits; else the one that the most credentials met, at least two."""
-    of_kind = [limit for limit in limits if limit.kind == kind]
-    tenant_limits = [limit for limit in of_kind if limit.tenant == tenant]
+    limits_of_kind = [limit for limit in limits if limit.kind == kind]
+    tenant_limits = [limit for limit in limits_of_kind if limit.tenant == tenant]
     if tenant_limits:
         return [max(tenant_limits, key=lambda limit: (limit.learnt, -limit.limit))]
-    by_size: dict[int, list[ModelLimit]] = {}
-    for limit in of_kind:
-        by_size.setdefault(limit.limit, []).append(limit)
-    commonest_limits = max(by_size.values(), key=len, default=[])
+    limits_by_size: dict[int, list[ModelLimit]] = {}
+    for limit in limits_of_kind:
+        limits_by_size.setdefault(limit.limit, []).append(limit)
+    commonest_limits = max(limits_by_size.values(), key=len, default=[])
     return (
         [max(commonest_limits, key=lambda limit: limit.learnt)]
         if len({limit.credential for limit in commonest_limits}) > 1
@@ -190,11 +190,11 @@ def record_success(
     )
     tx.run(
         "DELETE FROM model_successes WHERE day < ?",
-        (int((now - 2 * LIMIT_LIFE) // DAY_SECONDS),),
+        (int((now - 2 * LIMIT_LIFE_SECONDS) // DAY_SECONDS),),
     )
 
 
-def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
+def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
     thread = lock_thread(tx, thread)
     text = clean_text(text)
     if (
@@ -202,10 +202,10 @@ def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
             "SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?",
             (thread, pin_id(text)),
         )
-        >= most
+        >= max_pins
     ):
         raise InputError(
-            f"{most} texts are pinned to this thread already; take one back first"
+            f"{max_pins} texts are pinned to this thread already; take one back first"
         )
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
@@ -255,7 +255,7 @@ def get_state(tx: Tx, scope: str, key: str) -> Any | None:
     return None if value is None else decode_json(value)
 
 
-FAILURES = "failures:"
+FAILURE_SCOPE_PREFIX = "failures:"
 """Before the tenant whose requests were passed on after a failure: one row a day and kind, its value the count."""
 
 
@@ -265,7 +265,7 @@ def add_failures(
     """Count failures by tenant, thread and kind; without a tenant, the thread's is used."""
     day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
     for (tenant, thread, kind), count in counts.items():
-        owner = (
+        failing_tenant = (
             tenant
             or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
             or DEFAULT_TENANT
@@ -274,7 +274,12 @@ def add_failures(
             "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
             "SET value = CAST(CAST(state.value AS INTEGER) + CAST(excluded.value AS INTEGER) AS TEXT), "
             "changed = excluded.changed",
-            (f"{FAILURES}{owner}", f"{day} {kind}", str(count), now),
+            (
+                f"{FAILURE_SCOPE_PREFIX}{failing_tenant}",
+                f"{day} {kind}",
+                str(count),
+                now,
+            ),
         )
 
 
@@ -282,22 +287,19 @@ def sum_failures(
     tx: Tx, *, since: float = 0.0, tenant: str | None = None
 ) -> list[tuple[str, int]]:
     """Counts by kind from a day on, the most frequent first."""
-    narrowed = (
-        ("scope LIKE ?", f"{FAILURES}%")
-        if tenant is None
-        else ("scope = ?", f"{FAILURES}{tenant}")
-    )
+    condition = "scope LIKE ?" if tenant is None else "scope = ?"
+    scope = f"{FAILURE_SCOPE_PREFIX}{'%' if tenant is None else tenant}"
     rows = tx.all(
-        f"SELECT SUBSTR(name, 12), SUM(CAST(value AS INTEGER)) FROM state WHERE {narrowed[0]} AND changed >= ? "
+        f"SELECT SUBSTR(name, 12), SUM(CAST(value AS INTEGER)) FROM state WHERE {condition} AND changed >= ? "
         "GROUP BY 1 ORDER BY 2 DESC, 1",
-        (narrowed[1], since),
+        (scope, since),
     )
     return [(row[0], int(row[1])) for row in rows]
 
 
 def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:
     for thread in dict.fromkeys(node.thread for node in nodes):
-        check_fence(tx, lock_thread(tx, thread), lease)
+        require_lease(tx, lock_thread(tx, thread), lease)
     tx.run_many(
         "INSERT INTO nodes (id, thread_id, level, first_message, record) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, id) DO UPDATE SET level = excluded.level, first_message = excluded.first_message, "
@@ -320,8 +322,8 @@ def list_nodes(tx: Tx, thread: str) -> list[Node]:
         "SELECT record FROM nodes WHERE thread_id = ? ORDER BY level, first_message, id",
         (find_thread(tx, thread),),
     )
-    return [as_node(decode_json(row[0])) for row in rows]
+    return [decode_node(decode_json(row[0])) for row in rows]
 
 
-def as_node(record: dict[str, Any]) -> Node:
+def decode_node(record: dict[str, Any]) -> Node:
     return Node(**{**record, "sources": tuple(record["sources"])})

@@ -18,26 +18,28 @@ from everthread.store.records import (
     TurnClaim,
     TurnState,
 )
-from everthread.store.sql.session_rows import check_fence, find_thread, lock_thread
+from everthread.store.sql.session_rows import find_thread, lock_thread, require_lease
 from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"
 SELECT_TURN = f"SELECT {TURN_COLUMNS} FROM turns"
-_RUNNING = "state = 'running' AND ended IS NULL"
-_QUEUED = "state = 'queued' AND ended IS NULL"
+_IS_RUNNING = "state = 'running' AND ended IS NULL"
+_IS_QUEUED = "state = 'queued' AND ended IS NULL"
 
 
-def queue_turn(tx: Tx, new: NewQueuedTurn, most: int, now: float) -> QueuedTurn | None:
+def queue_turn(
+    tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float
+) -> QueuedTurn | None:
     """Queue a turn, or return the one that has the key; return None if the queue is full."""
     thread = lock_thread(tx, new.thread)
     key = clean_text(new.key)
     row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND request = ?", (thread, key))
     if row is not None:
-        return as_turn(row)
-    waiting = tx.one(
-        f"SELECT COUNT(*) FROM turns WHERE thread_id = ? AND {_QUEUED}", (thread,)
+        return decode_turn(row)
+    waiting_row = tx.one(
+        f"SELECT COUNT(*) FROM turns WHERE thread_id = ? AND {_IS_QUEUED}", (thread,)
     )
-    if waiting is not None and waiting[0] >= most:
+    if waiting_row is not None and waiting_row[0] >= max_waiting:
         return None
     values = (
         new.id,
@@ -64,7 +66,7 @@ def load_turn(tx: Tx, turn_id: str, *, tenant: str) -> QueuedTurn:
     row = tx.one(f"{SELECT_TURN} WHERE id = ? AND tenant = ?", (turn_id, tenant))
     if row is None:
         raise UnknownIdError(f"there is no turn {turn_id!r}")
-    return as_turn(row)
+    return decode_turn(row)
 
 
 def list_turns(
@@ -76,25 +78,25 @@ def list_turns(
         f"{SELECT_TURN} WHERE thread_id = ? {where} ORDER BY {order} LIMIT ? OFFSET ?",
         (find_thread(tx, thread), limit, offset),
     )
-    return [as_turn(row) for row in rows]
+    return [decode_turn(row) for row in rows]
 
 
 def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
     """Begin the next turn, or return running ones as lost: the holder of the lease has begun none of them."""
     thread = lock_thread(tx, lease.thread)
-    check_fence(tx, thread, lease)
+    require_lease(tx, thread, lease)
     lost_rows = tx.all(
-        f"{SELECT_TURN} WHERE thread_id = ? AND {_RUNNING} ORDER BY place", (thread,)
+        f"{SELECT_TURN} WHERE thread_id = ? AND {_IS_RUNNING} ORDER BY place", (thread,)
     )
     if lost_rows:
-        return TurnClaim(None, tuple(as_turn(row) for row in lost_rows))
+        return TurnClaim(None, tuple(decode_turn(row) for row in lost_rows))
     row = tx.one(
         f"UPDATE turns SET state = 'running', fence = ?, started = ? "
-        f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_QUEUED} ORDER BY place LIMIT 1) "
+        f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_IS_QUEUED} ORDER BY place LIMIT 1) "
         f"RETURNING {TURN_COLUMNS}",
         (lease.fence, now, thread),
     )
-    return TurnClaim(None if row is None else as_turn(row))
+    return TurnClaim(None if row is None else decode_turn(row))
 
 
 def end_turn(
@@ -106,16 +108,16 @@ def end_turn(
     now: float,
 ) -> QueuedTurn:
     thread = lock_thread(tx, lease.thread)
-    check_fence(tx, thread, lease)
+    require_lease(tx, thread, lease)
     tx.run(
-        f"UPDATE turns SET state = ?, result = ?, ended = ? WHERE id = ? AND thread_id = ? AND {_RUNNING}",
+        f"UPDATE turns SET state = ?, result = ?, ended = ? WHERE id = ? AND thread_id = ? AND {_IS_RUNNING}",
         (state, encode_json(dict(result)), now, turn_id, thread),
     )
     notify(tx, thread)
     row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread))
     if row is None:
         raise InputError(f"the turn {turn_id!r} is none of the thread {thread}")
-    return as_turn(row)
+    return decode_turn(row)
 
 
 def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
@@ -125,15 +127,15 @@ def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
         {"code": "cancelled", "message": "It was cancelled before it began."}
     )
     tx.run(
-        f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_QUEUED}",
+        f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_IS_QUEUED}",
         (result, now, turn_id),
     )
     notify(tx, turn.thread)
-    tx.run(f"UPDATE turns SET cancel = 1 WHERE id = ? AND {_RUNNING}", (turn_id,))
+    tx.run(f"UPDATE turns SET cancel = 1 WHERE id = ? AND {_IS_RUNNING}", (turn_id,))
     return load_turn(tx, turn_id, tenant=tenant)
 
 
-def idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
+def list_idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
     """Threads with open turns and no lease that counts."""
     rows = tx.all(
         "SELECT DISTINCT t.thread_id FROM turns t LEFT JOIN leases l ON l.thread_id = t.thread_id "
@@ -144,7 +146,7 @@ def idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
     return [row[0] for row in rows]
 
 
-def as_turn(row: Row) -> QueuedTurn:
+def decode_turn(row: Row) -> QueuedTurn:
     message = decode_json(row[6])
     options = decode_json(row[7])
     if not isinstance(message, dict) or not isinstance(options, dict):
