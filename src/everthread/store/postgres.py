@@ -64,13 +64,13 @@ DIALECT = Dialect(
 )
 MAX_IDLE_SECONDS = 60
 PREPARE_AFTER_RUNS = 3
-"""Number of times a statement of the writer is planned anew before its plan is kept."""
+"""Runs of a writer's statement after which its plan is kept."""
 DOUBT_LOCK_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
 _INSERT_STATEMENT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
 MAX_VALUES_PER_INSERT = 50
-"""The most values inserted by one statement; the driver would parse a larger one anew each time."""
+"""The most values inserted by one statement; the driver does not cache larger statements."""
 
 
 class PostgresConnection(Connection):
@@ -169,10 +169,10 @@ class PostgresConnection(Connection):
 
 
 class PostgresWriter(PostgresConnection):
-    """A connection that writes. Each transaction carries its number, so that one can see whether it was committed.
+    """A connection that writes. Each transaction stores its number, which later shows whether it was committed.
 
-    (The server's own numbers of transactions do not serve: after a crash it gives lost ones to others.)
-    Within a transaction only who needs rows waits for the server; everything else is sent along with the next question.
+    The server's own transaction numbers are not used: after a crash it reuses lost ones. Within a transaction only
+    SELECTs wait for the server; other statements are sent along with the next SELECT.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class PostgresWriter(PostgresConnection):
         batch_numbers: Iterator[int],
     ) -> None:
         super().__init__(raw, pool)
-        # Should this machine vanish, what its last transaction holds is free again soon.
+        # If this machine vanishes, the locks of its last transaction are freed soon.
         self.run(f"SET idle_in_transaction_session_timeout = '{MAX_IDLE_SECONDS}s'")
         self._writer_id = writer_id
         self._batch_numbers = batch_numbers
         self._batch = 0
         self._is_begun_on_server = False
-        """Whether the server has certainly begun the transaction: from then on others see that it has not ended."""
+        """Whether the server has certainly begun the transaction, so that others see that it has not ended."""
         self._pipeline_stack = ExitStack()
         self._pipeline: psycopg.Pipeline | None = None
 
@@ -209,7 +209,7 @@ class PostgresWriter(PostgresConnection):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open. The driver does not know while answers are missing."""
+        """Return whether a transaction is open. The driver does not know while answers are missing."""
         return self._pipeline is not None or super().in_transaction
 
     def all_of_each(self, queries: Sequence[SqlQuery]) -> list[list[Row]]:
@@ -259,8 +259,8 @@ class PostgresWriter(PostgresConnection):
             self._pipeline.sync()
 
     def was_committed(self, batch: int) -> bool:
-        # While the server has not noticed that the other connection broke, the row is locked: one asks again later.
-        # A row that the other connection has made itself cannot be seen yet; to make it is to wait for that one.
+        # Until the server notices that the other connection broke, the row is locked: the caller asks again later.
+        # A row inserted by the other connection is not visible yet; inserting it waits for that connection.
         self.run(
             f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_LOCK_SECONDS}s'; "
             f"INSERT INTO writers (id, batch) VALUES ('{self._writer_id}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
@@ -273,14 +273,14 @@ class PostgresWriter(PostgresConnection):
 
 
 def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
-    """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
+    """Return matches, read in windows, newest first, so that the cost grows with the matches, not with the store."""
     newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
     end_id = 0 if newest_id is None else min(query.before_id, newest_id + 1)
     matches: list[Row] = []
     for window_number, (block_bits, first_id, before_id) in enumerate(
         split_id_windows(query.first_id, end_id)
     ):
-        # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
+        # A prefix is costly to look up in the index, and cheap to find in a few texts.
         scan_texts = window_number == 0 and any(
             phrase.last_is_prefix for phrase in query.phrases
         )
@@ -308,7 +308,7 @@ def match_id_window(
     *,
     scan_texts: bool,
 ) -> list[Row]:
-    """The newest matches between two ids."""
+    """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
     filter_conditions = [
         " | ".join(f"'{filter_name}'" for filter_name in filter_conditions)
         for filter_conditions in query.filter_names
@@ -335,7 +335,7 @@ def match_id_window(
     )
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
-        # `+ 0`: never by the primary key, which would be to look at every text.
+        # `+ 0` keeps the planner from the primary key, which would read every text.
         f"WHERE {has_terms} {has_names} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
@@ -391,7 +391,7 @@ def _make_tsquery(query: IndexQuery) -> str:
 
 
 def make_tsvector(terms: str) -> str:
-    """The terms with their positions, as a literal no parser touches."""
+    """Return the terms with their positions as a `tsvector` literal."""
     positions_by_term: dict[str, list[str]] = {}
     for position, term in enumerate(terms.split()[:MAX_PIECE_TERMS], 1):
         positions_by_term.setdefault(term, []).append(str(position))
@@ -406,7 +406,7 @@ CONNECT_SECONDS = 10.0
 CONNECTION_SETTINGS: dict[str, Any] = {
     "connect_timeout": int(CONNECT_SECONDS),
     "application_name": "everthread",
-    # A server that vanished without a word is noticed within ten seconds.
+    # A server that vanished is noticed within ten seconds.
     "keepalives_idle": 4,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -446,7 +446,7 @@ class PostgresDatabase(Database):
             StoreReadOnlyError,
             "cannot be written: {}",
         ),
-        (RETRYABLE_ERRORS, StoreBusyError, "others were changing the same; try again"),
+        (RETRYABLE_ERRORS, StoreBusyError, "others changed the same rows; try again"),
         (
             psycopg.DataError | psycopg.IntegrityError | UnicodeEncodeError,
             InputError,
@@ -495,7 +495,7 @@ class PostgresDatabase(Database):
             raise
 
     def _migrate(self, connection: PostgresConnection, *, create: bool) -> int:
-        """An advisory lock lets one process at a time do it."""
+        """Run missing migrations under an advisory lock; return the schema number before."""
         encoding = connection.value("SHOW server_encoding")
         if encoding != "UTF8":
             raise StoreError(
@@ -518,7 +518,7 @@ class PostgresDatabase(Database):
         try:
             return PostgresWriter(raw, self._pool, self._writer_id, self._batch_numbers)
         except BaseException:
-            # Give it back, or the pool has one connection less for ever.
+            # Return it, or the pool has one connection less forever.
             self._pool.putconn(raw)
             raise
 
@@ -539,7 +539,7 @@ class PostgresDatabase(Database):
         self._pool.close()
 
     def interrupt(self) -> None:
-        """At the socket: the driver waits for a server that hangs without any time limit."""
+        """Shut the sockets down: the driver waits for an unresponsive server without a time limit."""
         with self._connections_lock:
             connections = list(self._connections)
         for raw in connections:
@@ -563,7 +563,8 @@ class PostgresDatabase(Database):
                             on_change(notice.payload)
             except psycopg.Error as error:
                 log.debug(
-                    "nothing is heard from the server: %s", " ".join(str(error).split())
+                    "the server sends no notifications: %s",
+                    " ".join(str(error).split()),
                 )
                 stop.wait(RELISTEN_SECONDS)
 
@@ -583,7 +584,7 @@ class PostgresDatabase(Database):
         return int(tx.value("SELECT pg_database_size(current_database())"))
 
     def backup(self, target: str) -> None:
-        """A dump in PostgreSQL's own format, by the server's own tool; `pg_restore` reads it."""
+        """Dump the database with `pg_dump` in PostgreSQL's own format; `pg_restore` reads it."""
         tool = shutil.which("pg_dump")
         if tool is None:
             raise StoreError(
@@ -592,7 +593,7 @@ class PostgresDatabase(Database):
         parameters = {
             name: str(value) for name, value in conninfo_to_dict(self.url).items()
         }
-        # Not for all to see in `ps`.
+        # In the environment, so that `ps` does not show it.
         secret = (
             {"PGPASSWORD": parameters.pop("password")}
             if "password" in parameters
@@ -622,9 +623,9 @@ class PostgresDatabase(Database):
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """Return the URL without its password, for messages."""
     unreadable = ConfigError(
-        "the store's url cannot be read: it is like postgresql://user:password@host:5432/database, "
+        "the store's url cannot be read: write it like postgresql://user:password@host:5432/database, "
         "with % codes for special characters in the password"
     )
     try:

@@ -228,7 +228,7 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """A line of an account: a group's name and its sums. `unpriced_calls` calls are not in `cost`."""
+    """The sums of a group of calls. `cost` leaves out `unpriced_calls`."""
 
     key: str
     calls: int = 0

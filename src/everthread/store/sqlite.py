@@ -155,7 +155,7 @@ class SqliteConnection(Connection):
         )
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Matches, read newest first, so that the cost grows with the matches, not with the store."""
+        """Return matches, read newest first, so that the cost grows with the matches, not with the store."""
         rank_column, rank_values = (
             (", counts(search, ?)", (len(query.ranking_terms),))
             if query.ranking_terms
@@ -172,7 +172,7 @@ class SqliteConnection(Connection):
         ]
 
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
-        """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
+        """Return the ids of matching pieces. They are read as one text: a row for each would cost more."""
         sql, values = _make_match_query(query, "", limit)
         ids = self.value(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, ids.split(","))) if ids else []
@@ -213,12 +213,12 @@ class SqliteDatabase(Database):
         (
             apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError,
             StoreDamagedError,
-            "is damaged or no Everthread store ({}); it was not touched. Restore a backup, or move the file away",
+            "is damaged or not an Everthread store ({}); it was not changed. Restore a backup, or move the file away",
         ),
         (
             LOCKED_ERRORS,
             StoreBusyError,
-            "is locked by another process; try again, or find out who holds it",
+            "is locked by another process; try again, or find out which one",
         ),
         (INVALID_VALUE_ERRORS, InputError, "a value cannot be stored: {}"),
         (apsw.IOError | OSError, StoreError, "reading or writing failed: {}"),
@@ -258,7 +258,7 @@ class SqliteDatabase(Database):
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise StoreReadOnlyError(
-                f"{self.location}: cannot be made: {error.strerror or error}"
+                f"{self.location}: cannot be created: {error.strerror or error}"
             ) from error
 
     def _read_version(self) -> int:
@@ -297,7 +297,7 @@ class SqliteDatabase(Database):
         try:
             connection = self._open(begin="BEGIN IMMEDIATE")
         except apsw.BusyError:
-            # Of two processes that begin to write a file ahead only one is made to wait.
+            # Two processes may switch a new file to WAL at once: SQLite makes only one of them wait.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -336,7 +336,7 @@ class SqliteDatabase(Database):
         return connection
 
     def _open(self, *, begin: str) -> SqliteConnection:
-        """Never makes a file: one that is gone while we run must not come back empty."""
+        """Open a connection. Never create a file: one deleted while we run must not come back empty."""
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         raw.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
         for pragma in PRAGMAS:
@@ -352,7 +352,7 @@ class SqliteDatabase(Database):
         return super().explain(apsw.FullError() if is_full else error)
 
     def find_problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
-        """Check on a fresh connection: one that has searched caches the index, and takes others' changes for damage."""
+        """Check on a new connection: a used one caches the index and takes others' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
             problems = [
                 str(row[0])
@@ -437,7 +437,7 @@ def _make_match_query(
 
 
 def _fts_phrase(phrase: QueryPhrase) -> str:
-    """Terms in a row, as FTS5 writes it. Terms hold no quotes: they are encoded."""
+    """Return consecutive terms in FTS5's syntax. Encoded terms contain no quotes."""
     return f'"{" ".join(phrase.terms)}"{" *" if phrase.last_is_prefix else ""}'
 
 

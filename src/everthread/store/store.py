@@ -100,7 +100,7 @@ MAX_PREPARED_BY_WRITER = 32
 def read_method(
     query: Callable[Concatenate[Tx, P], T],
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
-    """A method of the store: the result of `query`, read in one snapshot."""
+    """Make a method of the store that returns the result of `query`, read in one snapshot."""
 
     @functools.wraps(query)
     async def method(self: Store, /, *args: P.args, **keywords: P.kwargs) -> T:
@@ -147,7 +147,7 @@ class Store:
     async def _read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
     ) -> T:
-        """The result of `work`, read in one snapshot."""
+        """Return the result of `work`, read in one snapshot."""
         return await self._readers.read(lambda tx: work(tx, *args, **keywords))
 
     async def _write(
@@ -173,7 +173,7 @@ class Store:
     # Sessions
 
     async def create_session(self, new: NewSession) -> Session:
-        """A session that begins a thread of its own; one made before is returned."""
+        """Create a session that begins a new thread; return the stored one if it exists."""
         return await self._change(new.id, sessions.create_session, new, self._clock())
 
     session = read_method(sessions.load_session)
@@ -189,7 +189,7 @@ class Store:
     async def end_session(
         self, session_id: str, reason: str, *, lease: Lease | None = None
     ) -> Session:
-        """A real end. A session that was continued meanwhile ends at its tip."""
+        """End a thread for good, at the session in which it continues."""
         return await self._change(
             session_id,
             sessions.end_session,
@@ -257,7 +257,7 @@ class Store:
     compactions = read_method(compaction_sql.list_compactions)
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
-        """Take back the thread's last compaction: its parent is live again and gets what was added since."""
+        """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
         return await self._change(
             session_id, compaction_sql.undo_compaction, session_id, self._clock(), lease
         )
@@ -265,7 +265,7 @@ class Store:
     async def branch(
         self, session_id: str, at_message: int, *, new: NewSession | None = None
     ) -> Session:
-        """A thread that shares everything through a message with this one, and outlives it."""
+        """Create a thread that shares the history up to a message. It stays if this thread is deleted."""
         return await self._change(
             session_id,
             compaction_sql.branch_thread,
@@ -312,7 +312,7 @@ class Store:
     async def put_output(
         self, thread: str, text: str, *, call_id: str = "", tool: str = ""
     ) -> StoredOutput:
-        """Store, read back, and only then let the thread cite it."""
+        """Store a tool output, read it back to verify it, and then let the thread cite it."""
         content = await asyncio.to_thread(output_sql.compress_output, text)
         output = await self._change(
             thread,
@@ -374,11 +374,11 @@ class Store:
         await self._index_all()
 
     def use_index_process(self, index_in_other_process: IndexInOtherProcess) -> None:
-        """Index in another process in the background. If that fails, this process does it."""
+        """Index in the background with `index_in_other_process`. If that fails, this process indexes."""
         self._index_process = index_in_other_process
 
     def _index_soon(self) -> None:
-        """Start indexing in the background, unless it is under way."""
+        """Start indexing in the background, unless it is running."""
         if self._indexing is None or self._indexing.done():
             self._indexing = asyncio.get_running_loop().create_task(self._index_later())
 
@@ -404,13 +404,13 @@ class Store:
                 )
         except StoreClosedError:
             log.debug(
-                "the store was closed; what is not indexed yet will be by the next search"
+                "the store was closed; the next search indexes the remaining messages"
             )
         except EverthreadError as error:
-            log.warning("indexing is put off: %s", error)
+            log.warning("indexing is postponed: %s", error)
 
     async def _index_in_other_process(self) -> bool:
-        """Have another process index all that waits; return whether it did."""
+        """Let another process index all waiting messages; return whether it did."""
         if self._index_process is None:
             return False
         try:
@@ -421,12 +421,12 @@ class Store:
                 )
                 await asyncio.sleep(INDEX_DELAY_SECONDS if has_waiting else 0)
         except EverthreadError as error:
-            log.warning("indexing in the process of the requests: %s", error)
+            log.warning("the index process failed, indexing in this process: %s", error)
             return False
         return True
 
     async def _index_all(self) -> None:
-        """Index all that waits, without pauses, before a search."""
+        """Index all waiting messages without pauses, before a search."""
         async with self._index_lock():
             while (
                 await self._index_some(indexing.MAX_BATCH_CHARS, wait=True) is not None
@@ -434,7 +434,7 @@ class Store:
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
-        """A lock, so that two tasks do not index the same entries."""
+        """Return a lock of this event loop, so that two tasks do not index the same entries."""
         loop = asyncio.get_running_loop()
         if self._index_lock_of_loop is None or self._index_lock_of_loop[0] is not loop:
             self._index_lock_of_loop = loop, asyncio.Lock()
@@ -477,7 +477,7 @@ class Store:
         credential: str = "",
         kind: LimitKind = "window",
     ) -> ModelLimit:
-        """Keep what a provider stated. `credential`: a digest of the one that met it."""
+        """Store a limit that a provider stated. `credential`: a digest of the credential that was used."""
         now = self._clock()
         new = ModelLimit(
             base_url,
@@ -501,7 +501,7 @@ class Store:
         headers: str = "",
         tenant: str = DEFAULT_TENANT,
     ) -> LearntLimits:
-        """What holds for a tenant: its own limits, and those that a second credential met too."""
+        """Return the limits for a tenant: its own, and those that at least two credentials met."""
         return await self._read(
             state.load_limits,
             base_url,
@@ -517,7 +517,7 @@ class Store:
     async def forget_limits(
         self, *, base_url: str | None = None, model: str | None = None
     ) -> int:
-        """How many were forgotten: of an address, of a model, or all."""
+        """Delete learnt limits of an address, of a model, or all; return how many."""
         return await self._write(state.forget_limits, base_url, model)
 
     async def record_success(
@@ -550,17 +550,17 @@ class Store:
     pins = read_method(state.list_pins)
 
     async def delete_pin(self, thread: str, pin: str) -> None:
-        """`UnknownIdError` where nothing is pinned under this id."""
+        """Delete a pin; raise `UnknownIdError` if there is none with this id."""
         await self._change(thread, state.delete_pin, thread, pin)
 
     async def add_failures(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        """Count what failed and was passed through: by tenant, thread (where no tenant is known) and kind."""
+        """Count failed requests that were passed through: by tenant, thread (if the tenant is unknown) and kind."""
         await self._write(state.add_failures, counts, self._clock())
 
     failures = read_method(state.sum_failures)
 
     async def put_state(self, scope: str, key: str, value: Any) -> None:
-        """Keep a JSON value under a key of a scope; the last one counts."""
+        """Store a JSON value under a key of a scope, replacing an earlier one."""
         await self._write(state.put_state, scope, key, value, self._clock())
 
     get_state = read_method(state.get_state)
@@ -568,7 +568,7 @@ class Store:
     async def put_nodes(
         self, nodes: Sequence[Node], *, lease: Lease | None = None
     ) -> None:
-        """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
+        """Store summary nodes of one or more threads, replacing stored ones."""
         await self._change(
             nodes[0].thread if nodes else None, state.put_nodes, nodes, lease
         )
@@ -579,12 +579,12 @@ class Store:
 
     @property
     def is_away(self) -> bool:
-        """Whether the database did not answer a read a moment ago."""
+        """Return whether the database did not answer a read a moment ago."""
         return self._readers.is_away
 
     @property
     def answered_at(self) -> float:
-        """The last time the database answered in this process, on the monotonic clock."""
+        """Return when the database last answered in this process, on the monotonic clock."""
         return max(self._readers.answered_at, self._writer.answered_at)
 
     def listen(self, on_change: Callable[[str], None]) -> None:
@@ -678,11 +678,11 @@ class Store:
     find_skeletons = read_method(client_threads.find_links_by_skeleton)
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
-        """Keep a rewrite; return the one that counts: this, or the one that was there before."""
+        """Store a rewrite; return the stored one, which another process may have made first."""
         return await self._write(client_threads.put_rewrite, new, self._clock())
 
     async def commit_rewrite(self, new: NewRewrite) -> Rewrite:
-        """Continue a thread with a compacted context. Return the rewrite that counts: another process may be first."""
+        """Continue a thread with a compacted context; return the stored rewrite, which may be another process's."""
         rewrite = await self._change(
             new.rewrite.thread,
             client_threads.commit_rewrite,
@@ -739,13 +739,13 @@ class Store:
     list_keys = read_method(key_sql.list_keys)
 
     async def revoke_key(self, key_id: str) -> float:
-        """When it was revoked: now, or before. `UnknownIdError` where there is none."""
+        """Revoke a key; return when it was first revoked. Raise `UnknownIdError` if there is no such key."""
         return await self._write(key_sql.revoke_key, key_id, self._clock())
 
     async def count_use(
         self, day: str, uses: Mapping[str, KeyUse]
     ) -> dict[str, KeyUse]:
-        """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
+        """Add to the use of keys, by their ids; return the day's sums, with the use by other processes."""
         return await self._write(key_sql.add_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
@@ -762,7 +762,7 @@ class Store:
     async def queue_turn(
         self, new: NewQueuedTurn, *, max_waiting: int
     ) -> QueuedTurn | None:
-        """The turn: this, or the one that has the key already. None where `max_waiting` are waiting."""
+        """Queue a turn; return it, or the stored one with the same key. Return None if `max_waiting` turns wait."""
         return await self._change(
             new.thread, turn_sql.queue_turn, new, max_waiting, self._clock()
         )
@@ -771,7 +771,7 @@ class Store:
     turns = read_method(turn_sql.list_turns)
 
     async def begin_turn(self, lease: Lease) -> TurnClaim:
-        """Take the first turn that waits. Not while turns are lost: they are ended first."""
+        """Begin the first waiting turn. If turns are lost, return those instead: they must be ended first."""
         return await self._change(
             lease.thread, turn_sql.begin_turn, lease, self._clock()
         )
@@ -791,7 +791,7 @@ class Store:
         )
 
     async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
-        """A waiting turn is cancelled; for a running one its process is asked to."""
+        """Cancel a waiting turn, or ask the process of a running one to cancel it."""
         return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
 
     list_idle_queues = read_method(turn_sql.list_idle_queues)
@@ -815,17 +815,17 @@ class Store:
     export = read_method(export_sql.export_thread)
 
     async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
-        """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
+        """Return the readable lines of a thread in a damaged store, and a list of what could not be read."""
         return await self._read(export_sql.salvage_thread, self.database, thread)
 
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
-        """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
+        """Store exported threads and return their ids. If a session exists already, raise an error and change nothing."""
         imported = await self._write(import_lines.import_lines, lines, self._clock())
         self._index_soon()
         return imported
 
     async def check(self) -> StoreHealth:
-        """Look whether everything is as it must be."""
+        """Check the store for damage and inconsistencies."""
         return await self._read(self._examine)
 
     def _examine(self, tx: Tx) -> StoreHealth:
@@ -840,14 +840,14 @@ class Store:
         )
 
     async def backup(self, target: str) -> None:
-        """A consistent copy in a new file, while others read and write."""
+        """Copy the store into a new file. Others may read and write meanwhile."""
         await asyncio.to_thread(self.database.backup, target)
 
     async def vacuum(self) -> None:
         await asyncio.to_thread(self._vacuum)
 
     def _vacuum(self) -> None:
-        """On a connection of its own, outside any transaction."""
+        """Vacuum on a separate connection, outside any transaction."""
         try:
             with contextlib.closing(self.database.connect_writer()) as connection:
                 self.database.vacuum(connection)
@@ -855,11 +855,11 @@ class Store:
             raise self.database.explain(error) from error
 
     def fail_all(self) -> None:
-        """Fail what waits for a database that hangs; nothing is tried again."""
+        """Fail all waiting and running writes, without retries, if the database does not answer."""
         self._writer.fail_all()
 
     async def close(self) -> None:
-        """Write what is queued, then let go of the database."""
+        """Write all queued items, then close the database."""
         if self._indexing is not None:
             self._indexing.cancel()
         for stop in self._listeners:
