@@ -69,7 +69,7 @@ async def test_indexing_continues_after_its_process_was_killed(
     await new_thread(store, *WORDS)
     await wait_until_indexed(store)
     assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
-    assert all("in the process of the requests" in one for one in caplog.messages)
+    assert all("indexing in this process" in one for one in caplog.messages)
     await processes.close(10)
 
 
@@ -82,7 +82,7 @@ async def test_a_failing_process_is_replaced_by_this_one(
     store.use_index_process(fail)
     await new_thread(store, *WORDS)
     await wait_until_indexed(store)
-    assert "indexing in the process of the requests: the folder is gone" in caplog.text
+    assert "indexing in this process: the folder is gone" in caplog.text
 
 
 async def test_one_process_at_a_time_prepares_the_texts_of_a_file(

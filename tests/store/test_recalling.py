@@ -429,7 +429,7 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
 async def test_a_word_in_nearly_every_text_of_a_large_store_says_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recall_words, "MAX_POSTINGS", 10)
+    monkeypatch.setattr(recall_words, "MAX_PIECES_PER_WORD", 10)
     await new_thread(
         store,
         user_message("The zebra is striped."),

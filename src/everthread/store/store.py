@@ -819,7 +819,7 @@ class Store:
         return await self._read(export_sql.salvage_thread, self.database, thread)
 
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
-        """Store exported threads and return their ids. If a session exists already, raise an error and change nothing."""
+        """Store exported threads and return their ids; raise an error and change nothing if a session exists."""
         imported = await self._write(import_lines.import_lines, lines, self._clock())
         self._index_soon()
         return imported

@@ -35,7 +35,7 @@ def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
 
 
 def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
-    """The same for a session that is there for certain."""
+    """Record a call's usage for a session that certainly exists."""
     usage = new.usage
     if usage.total_tokens > MAX_TOKENS:
         raise InputError(
@@ -75,7 +75,7 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
 
 
 def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
-    """Every call made for a thread, in order, its subagents' not among them: those are threads of their own."""
+    """Return every call of a thread, in order, without those of its subagents, which are separate threads."""
     rows = tx.all(
         "SELECT id, session_id, thread_id, model, task, input, output, cache_read, cache_write, reasoning, "
         "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
@@ -110,7 +110,7 @@ def load_insights(
     tenant: str | None = None,
     platform: str | None = None,
 ) -> Insights:
-    """The account of a period, summed by the database."""
+    """Return the sums of a period, computed by the database."""
 
     def within_period(time_column: str, owner_table: str) -> tuple[str, list[Any]]:
         return limit_to_period(
@@ -176,7 +176,7 @@ def limit_to_period(
     tenant: str | None,
     platform: str | None = None,
 ) -> tuple[str, list[Any]]:
-    """A condition and its values: when, and whose. `owner_table`: the table that has tenant and platform."""
+    """Return a condition on time, tenant and platform, and its values. `owner_table` has tenant and platform."""
     where, values = columns_equal(
         {f"{owner_table}.tenant": tenant, f"{owner_table}.platform": platform}
     )
@@ -190,7 +190,7 @@ def limit_to_period(
 def sum_calls_by(
     tx: Tx, key_column: str, from_clause: str, values: Sequence[Any]
 ) -> list[UsageRow]:
-    """Sums of calls by a key. `from_clause`: what follows FROM."""
+    """Return the sums of calls for each key. `from_clause`: the SQL after FROM."""
     rows = []
     for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
         (
@@ -220,7 +220,7 @@ def sum_calls_by(
 
 
 def make_usage_row(record: UsageRecord) -> UsageRow:
-    """One call as a line of account."""
+    """Return one call as a row of sums."""
     usage = record.usage
     cost = record.cost
     row = UsageRow(
@@ -236,7 +236,7 @@ def make_usage_row(record: UsageRecord) -> UsageRow:
 
 
 def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
-    """Several lines as one."""
+    """Add up several rows."""
     names = [field.name for field in fields(UsageRow) if field.name != "key"]
     return (
         UsageRow(
@@ -248,7 +248,7 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
 
 
 def make_usage_figures(row: UsageRow) -> dict[str, Any]:
-    """The figures of a line of account. `cost` is null if one call has no price; `known_cost` is that of the others."""
+    """Return the figures of a row as JSON. `cost` is null if a call has no price; `known_cost` sums the others."""
     return {
         "calls": row.calls,
         "input": row.input,

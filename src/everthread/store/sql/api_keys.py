@@ -51,13 +51,13 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
 
 
 def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
-    """A key and its use on a day; also a revoked one."""
+    """Return the key with this digest and its use on a day, even if it was revoked."""
     keys = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
     return keys[0] if keys else None
 
 
 def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]:
-    """The newest first, revoked ones among them."""
+    """Return all keys, also revoked ones, the newest first."""
     where, values = ("", ()) if tenant is None else (" WHERE k.tenant = ?", (tenant,))
     return _load_keys(
         tx, f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values, day
@@ -65,7 +65,7 @@ def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]
 
 
 def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
-    """Keys with their use on a day."""
+    """Return the selected keys with their use on a day."""
     rows = tx.all(sql, values)
     uses_of_day = (
         tx.all_of_each([(SUM_USE_OF_DAY, (row[0], day, row[0], day)) for row in rows])
@@ -98,7 +98,7 @@ def revoke_key(tx: Tx, key_id: str, now: float) -> float:
 def add_use(
     tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float
 ) -> dict[str, KeyUse]:
-    """Add rows and sum up. Writers do not block each other: only summing many rows into one changes a row."""
+    """Add use to keys, and return the sums of the day. Insert rows, so that writers do not block each other."""
     sums_by_key: dict[str, KeyUse] = {}
     for key_id, use in sorted(uses.items()):
         tx.run(
@@ -114,7 +114,7 @@ def add_use(
 
 
 def _sum_up_uses(tx: Tx, key_id: str, day: str) -> None:
-    """Sum rows up into their day; not those that another process is at."""
+    """Replace many rows of a key's day by their sum. Skip rows that another process has locked."""
     ids = [
         row[0]
         for row in tx.all(

@@ -117,7 +117,7 @@ def extend_thread(
 
 
 def _link_values(new: NewThreadLink) -> Row:
-    """The values of `INSERT_LINK`."""
+    """Return the values of `INSERT_LINK`."""
     link = new.link
     return (
         link.tenant,
@@ -180,7 +180,7 @@ def _becomes_conversation(tx: Tx, new: NewThreadLink) -> bool:
 def find_link(
     tx: Tx, tenant: str, scope: str, digests: Sequence[str]
 ) -> ThreadLinkMatch | None:
-    """The longest of these beginnings that is known; `digests` from the shortest on."""
+    """Find the longest stored beginning of a history. `digests`: of each beginning, the shortest first."""
     for chunk in chunk_longest_first(digests):
         row = tx.one(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest IN ({placeholders(chunk)}) "
@@ -193,7 +193,7 @@ def find_link(
 
 
 def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
-    """The point at which a thread ends; None if the thread has no points."""
+    """Return the point at which a thread ends; None if the thread has no points."""
     row = tx.one(
         f"SELECT {LINK_COLUMNS} FROM links l WHERE thread_id = ? AND NOT EXISTS "
         "(SELECT 1 FROM links n WHERE n.thread_id = l.thread_id AND n.follows = l.digest)",
@@ -205,7 +205,7 @@ def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
 def load_conversation_end(
     tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
-    """The end of a client's conversation; None if there is none, or if it waits for the results of its calls."""
+    """Return the end of a client's conversation; None if there is none, or if it waits for results of its calls."""
     thread = find_conversation(tx, tenant, client_session, platform)
     if thread is None or has_open_calls(tx, thread):
         return None
@@ -221,7 +221,7 @@ def load_conversation_end(
 
 
 def continues_other_thread(tx: Tx, thread: str) -> bool:
-    """Whether a thread continues another one whose messages its client no longer sends."""
+    """Return whether a thread continues another one whose messages its client no longer sends."""
     row = tx.one(
         "SELECT 1 FROM sessions s JOIN links l ON l.thread_id = s.id "
         "WHERE s.id = ? AND s.kind = 'branch' AND l.follows = '' AND l.previous = ''",
@@ -233,7 +233,7 @@ def continues_other_thread(tx: Tx, thread: str) -> bool:
 def find_links_by_skeleton(
     tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]
 ) -> list[ThreadLinkMatch]:
-    """Points with the longest of these skeletons that is known."""
+    """Return the points with the longest of these skeletons that is stored."""
     for chunk in chunk_longest_first(skeletons):
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(chunk)}) "
@@ -246,7 +246,7 @@ def find_links_by_skeleton(
 
 
 def chunk_longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The digests in chunks, those of the longest prefixes first."""
+    """Yield the digests in chunks, those of the longest prefixes first."""
     for end in range(len(digests), 0, -MAX_DIGESTS_PER_QUERY):
         yield digests[max(0, end - MAX_DIGESTS_PER_QUERY) : end]
 
@@ -264,7 +264,7 @@ def _make_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
 
 
 def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
-    """The hashes of the results, from the first message on."""
+    """Return the hashes of the tool results, from the first message on."""
     results = [link.results]
     previous = link.previous
     while previous:
@@ -296,7 +296,7 @@ MAX_REWRITES = 4
 
 
 def put_rewrite(tx: Tx, new: Rewrite, now: float) -> Rewrite:
-    """Insert a rewrite, or read the one that was first."""
+    """Insert a rewrite; return the stored one, which another process may have inserted first."""
     values = (
         new.tenant,
         new.engine,
@@ -446,7 +446,7 @@ def resolve_stored_context(
 def find_rewrites(
     tx: Tx, tenant: str, engine: str, digests: Sequence[str]
 ) -> list[Rewrite]:
-    """The longest few that cover one of these beginnings, the longest and strongest first."""
+    """Return a few rewrites that cover one of these beginnings, the longest and strongest first."""
     return _find_rewrites(tx, "chain", tenant, engine, digests)
 
 
@@ -506,7 +506,7 @@ def _match_rewrites(
     *,
     searched_length: int,
 ) -> RewriteMatches:
-    """The matches of each engine. `searched_length`: shorter skeletons were searched before."""
+    """Return the matches of each engine. `searched_length`: shorter skeletons were searched before."""
     matches = []
     for engine in engines:
         exact_matches = find_rewrites(tx, tenant, engine, digests)
@@ -564,7 +564,7 @@ def _remember_search(
 def find_similar_rewrites(
     tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]
 ) -> list[Rewrite]:
-    """The longest few rewrites that cover one of these skeletons."""
+    """Return a few rewrites that cover one of these skeletons, the longest first."""
     return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
 
 

@@ -1,4 +1,4 @@
-"""A compaction continues a thread in a new session and can be undone; a branch begins with a part of another thread."""
+"""Continue a thread in a new session after a compaction, undo that, and branch a thread."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def continue_session(
     now: float,
     lease: Lease | None,
 ) -> Continuation:
-    """Of two processes the second gets the first's tip. `compacted`: ids of messages that are kept, and new ones.
+    """End a session and continue it in a new one. If another process did so first, return that continuation.
 
-    `seen`: how many messages of the session the compaction knew. `nodes`: summaries the compacted messages cite, stored
-    with them or not at all.
+    `compacted`: ids of kept messages, and new messages. `seen`: how many messages of the session the compaction knew.
+    `nodes`: summaries that the compacted messages cite, stored in the same transaction.
     """
     old_tip = lock_tip(tx, session_id)
     if old_tip.id != session_id:
@@ -137,7 +137,7 @@ def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -
 
 
 def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
-    """The id of a message the continuation keeps, or of one made for it."""
+    """Return the id of a kept message, or insert a new one and return its id."""
     if isinstance(entry, int):
         # The thread's own, or what came along when it branched.
         select_if_in_thread = (
@@ -151,7 +151,7 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
         return entry
     if entry.kind == "message":
         raise InputError(
-            "a compaction makes summaries and derived messages; what was said is appended or pending"
+            "a compaction makes summaries and derived messages; append other messages, or pass them as pending"
         )
     message_id = insert_message(tx, thread, prepare_message(entry), now)
     if message_id is None:
@@ -163,7 +163,7 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
 
 
 def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
-    """Place messages in a new session, each once; they are what it begins with, not what it adds."""
+    """Place messages at the beginning of a new session, each once. They do not count as added by it."""
     unique_ids = list(dict.fromkeys(ids))
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique_ids))
     tx.run_many(
@@ -211,9 +211,10 @@ def undo_compaction(
 
 
 def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
-    """Take a session's rewrites out of use, for a thread whose client keeps the history.
+    """Disable a session's rewrites, for a thread whose client keeps the history.
 
-    The client sends the whole history, which is as large as before: no other compaction until it grew by a tenth.
+    The client sends the whole history, which is as large as before, so it is not compacted again until it grew by a
+    tenth.
     """
     undone = tx.all(
         "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
@@ -250,7 +251,7 @@ def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
 def _insert_compaction(
     tx: Tx, identity_columns: tuple[str, str, str, float], compaction: NewCompaction
 ) -> None:
-    """`identity_columns`: the thread, the session before, the one after, and when."""
+    """Insert a compaction. `identity_columns`: thread, session before, session after, and time."""
     tx.run(
         "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -343,7 +344,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
             (session, at_message),
         )
         if row is not None and not _summary_covers_later(tx, session, at_message):
-            # Not shown any more, only part of what an earlier branch took over: that is the context then.
+            # The session no longer shows the message, but inherited it as a branch: use the inherited messages.
             first_seq = 0 if row[0] >= 0 else -MAX_ID
             rows = tx.all(
                 "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
@@ -354,7 +355,7 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 
 
 def _summary_covers_later(tx: Tx, session: str, at_message: int) -> bool:
-    """Whether the summary a session begins with covers something that was said after a message."""
+    """Return whether the summary at the beginning of a session covers messages after this one."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
     later_ids = (
         [
@@ -406,7 +407,7 @@ def _place_shared_messages(
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
-    """Stored outputs that the shared messages cite live as long as the branch, too."""
+    """Let the branch cite the outputs that its shared messages cite, so that they are not deleted before it."""
     stored_ids = {
         row[0]
         for row in tx.all(

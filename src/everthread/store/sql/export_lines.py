@@ -25,14 +25,14 @@ MALFORMED_LINE_ERRORS = (
     AttributeError,
     ArithmeticError,
 )
-"""What reading a line of another form raises."""
+"""Errors raised while a malformed line is read."""
 
 EXPORT_FORMAT = 1
 ExportLine = dict[str, Any]
 
 
 def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
-    """A thread as lines of JSON. Messages are numbered anew, so that no database's ids leave it."""
+    """Return a thread as lines of JSON. Messages get new numbers, independent of the database's ids."""
     return _ThreadExport(tx).make_lines(thread)[0]
 
 
@@ -44,9 +44,9 @@ def salvage_thread(
 
 @dataclass(slots=True)
 class _ThreadExport:
-    """Reads a thread; row by row if rows of one kind cannot be read together.
+    """Reads a thread for an export.
 
-    With a database, which recognises damage, unreadable rows are left out and noted; without one they are an error.
+    With a `database`, which recognises damage, unreadable rows are skipped and listed; without one they are an error.
     """
 
     tx: Tx
@@ -108,7 +108,7 @@ class _ThreadExport:
         return lines, self.unreadable
 
     def _load_sessions(self, thread: str) -> list[tuple[Session, int]]:
-        """The sessions, and how much each carried."""
+        """Return the sessions with the number of messages that each inherited, in order."""
         rows = self._try_read(
             "sessions",
             self.tx.all,
@@ -170,7 +170,7 @@ class _ThreadExport:
     def _yield_readable_lines(
         self, subject: str, lines: Iterator[ExportLine]
     ) -> Iterator[ExportLine]:
-        """Lines up to the first that cannot be read."""
+        """Yield lines up to the first that cannot be read."""
         while (line := self._try_read(subject, lambda: next(lines, None))) is not None:
             yield line
 

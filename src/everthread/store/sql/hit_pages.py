@@ -23,9 +23,9 @@ MAX_CLOSEST_TEXTS = 50
 BEST_ANSWERS = 10
 """Number of best answers to a question that come before the texts with every word."""
 MIN_CLOSENESS = 0.3
-"""The least share of a query of a word or two that the closest text must hold; nothing is close otherwise."""
+"""The least share of a short query that the closest text must hold; otherwise there are no hits."""
 MIN_QUESTION_CLOSENESS = 1e-6
-"""The same for a question, whose answer is worded otherwise: a text must hold one of its rare words."""
+"""The same for a question, whose answer has other words: a text must hold one of its rare words."""
 MIN_ANSWER_CLOSENESS = 0.15
 """The least share of a question that each text after the best answers must hold."""
 
@@ -33,7 +33,7 @@ MIN_ANSWER_CLOSENESS = 0.15
 def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
     """Return a page of hits. The best answers to a question come first, then all texts that hold every word.
 
-    If no text holds every word, the hits are the closest texts. Every front end searches by words with this.
+    If no text holds every word, the hits are the closest texts. All front ends search with this function.
     """
     end_rank = query.offset + query.limit
     best_passages: list[RecallPassage] = []
@@ -71,7 +71,7 @@ def _find_closest(
     """
     if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
         return []
-    # Of more texts some are not of the time that is asked for.
+    # Ask for more texts if some may be outside the period.
     has_no_period = query.since is query.until is None
     recall_query = RecallQuery(
         query.text,
@@ -88,7 +88,7 @@ def _find_closest(
     question = read_question(query.text, now, common_words=True)
     since = query.since or 0
     until = query.until or math.inf
-    # The answer to a question may hold none of its words, but be said beside one that does.
+    # The answer to a question may hold none of its words, but follow a text that does.
     passages = [
         passage
         for passage in recall_passages(tx, recall_query, question)

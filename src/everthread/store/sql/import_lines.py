@@ -1,4 +1,4 @@
-"""Make threads from the lines of an export, after every field of every line was checked."""
+"""Import threads from the lines of an export, after checking every field of every line."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
 
 
 def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]]:
-    """Each heading's thread and lines, numbered for the person who has to find one."""
+    """Return the thread of each heading with its lines and their numbers, which error messages name."""
     sections: list[tuple[str, list[NumberedLine]]] = []
     for number, line in enumerate(lines, 1):
         kind = line.get("type") if isinstance(line, dict) else None
@@ -162,7 +162,7 @@ def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]
             sections.append((str(line.get("thread")), []))
         elif not sections:
             raise TranscriptError(
-                "the first line must name the format; this is no export of Everthread"
+                "the first line must name the format; this is not an export of Everthread"
             )
         elif not isinstance(kind, str) or kind not in LINE_SHAPES:
             raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
@@ -184,7 +184,7 @@ def _check_numbered_line(number: int, line: ExportLine, kind: str) -> None:
 
 @dataclass(slots=True)
 class _ThreadImport:
-    """The lines under one heading, and the rows made of them so far."""
+    """Imports the lines under one heading."""
 
     tx: Tx
     now: float
@@ -209,7 +209,7 @@ class _ThreadImport:
                 line["type"] == "session"
                 and self.unstored_sessions.setdefault(line["id"], line) is not line
             ):
-                raise TranscriptError(f"session {line['id']} stands there twice")
+                raise TranscriptError(f"session {line['id']} is listed twice")
         self._apply_lines("session", self._import_session)
         if self.thread not in self.threads_by_session:
             raise TranscriptError(f"the thread {self.thread} has no session of that id")
@@ -286,7 +286,7 @@ class _ThreadImport:
         self.branch_points[new.id] = line.get("branched_at")
 
     def _guess_kind(self, line: ExportLine) -> SessionKind:
-        """For data without kinds: a child continues its parent if that ended by compression before the child began."""
+        """Guess a missing kind: a child continues its parent if that ended by compression before the child began."""
         if line.get("parent") is None:
             return "main"
         parent = self.tx.one(
@@ -306,7 +306,7 @@ class _ThreadImport:
         )
 
     def _check_chain(self, thread: str) -> None:
-        """Refuse sessions that do not form one chain. The last one continues it, even if it was continued elsewhere."""
+        """Refuse sessions that do not form one chain. Reopen the last one if its continuation was not exported."""
         chain = [session for session, _ in list_session_chain(self.tx, thread)]
         rows = self.tx.all(
             "SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'",
@@ -324,7 +324,7 @@ class _ThreadImport:
             (thread,),
         ):
             raise TranscriptError(
-                f"a session of thread {thread} was given more than it shows"
+                f"a session of thread {thread} inherited more messages than it shows"
             )
         if reasons[chain[-1]] == "compression":
             self.tx.run(
@@ -349,7 +349,7 @@ class _ThreadImport:
             or kind not in get_args(MessageKind)
         ):
             raise TranscriptError(
-                f"message {number} stands there twice, in no session, or is of no known kind"
+                f"message {number} is listed twice, is in no session, or has an unknown kind"
             )
         origin = (
             None if line.get("origin") is None else self.ids_by_number[line["origin"]]
@@ -372,7 +372,7 @@ class _ThreadImport:
             self.tx, self.threads_by_number[number], prepared_message, self.now
         )
         if message_id is None:
-            raise TranscriptError(f"the event {event!r} stands there twice")
+            raise TranscriptError(f"the event {event!r} is listed twice")
         self.ids_by_number[number] = message_id
 
     def _import_places(self, line: ExportLine) -> None:
@@ -488,6 +488,6 @@ class _ThreadImport:
     def _require_imported_session(self, session: str) -> str:
         if session not in self.threads_by_session:
             raise TranscriptError(
-                f"session {session} is not among the lines; what belongs to it is not imported"
+                f"session {session} is not among the lines, but another line refers to it"
             )
         return session

@@ -88,7 +88,7 @@ MESSAGES_PER_CHECK = 500
 
 
 def find_problems(tx: Tx) -> list[str]:
-    """Every rule that is broken, with how often; and every content that is not what it was."""
+    """Return each broken rule with its count, and each message or output that was changed."""
     problems = [*_find_changed_messages(tx), *_find_changed_outputs(tx)]
     for problem, sql in CONSISTENCY_CHECKS.items():
         if count := tx.value(sql):
@@ -105,7 +105,7 @@ def _find_changed_messages(tx: Tx) -> Iterator[str]:
         last_id = rows[-1][0]
         for message_id, body, stored_checksum in rows:
             if checksum(body) != stored_checksum:
-                yield f"message {message_id} is not what was stored"
+                yield f"message {message_id} is not as it was stored"
 
 
 def _find_changed_outputs(tx: Tx) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _find_changed_outputs(tx: Tx) -> Iterator[str]:
 
 
 def delete_thread(tx: Tx, thread: str) -> int:
-    """How many sessions were deleted, those of its subagents too. A branch keeps what it shares."""
+    """Delete a thread and its subagents; return the number of sessions. Branches keep the messages they share."""
     threads = _lock_with_subagents(tx, thread)
     thread_placeholders = placeholders(threads)
     rows = tx.all(
@@ -174,7 +174,7 @@ def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
 
 
 def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
-    """The thread and those of its subagents. Each is held before it is looked at, so that none is made meanwhile."""
+    """Lock a thread and its subagents, and return them. Each is locked before it is read, so that none is missed."""
     locked_threads: dict[str, None] = {}
     waiting_threads = [thread]
     while waiting_threads:
@@ -190,7 +190,7 @@ def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
 
 
 def _give_shared_messages_to_branches(tx: Tx, threads: list[str]) -> None:
-    """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
+    """Give messages that branches share to the oldest branch, and index them again for it."""
     rows = tx.all(
         "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
         "JOIN sessions s ON s.id = p.session_id "
@@ -216,7 +216,7 @@ def _give_shared_messages_to_branches(tx: Tx, threads: list[str]) -> None:
 
 
 def _unindex_messages(tx: Tx, ids: Sequence[int]) -> None:
-    """Remove messages from the index. The queue goes first, so that an indexer has finished or will not begin."""
+    """Remove messages from the index. Delete them from the queue first, so that no process indexes them later."""
     where = f"message_id IN ({placeholders(ids)})"
     tx.run(f"DELETE FROM unindexed WHERE {where}", ids)
     _delete_pieces(tx, where, ids)

@@ -1,4 +1,4 @@
-"""Messages: prepared before a transaction, appended once, read as a session's context or as a thread's history."""
+"""Prepare, append and read messages, as the context of a session or the history of a thread."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class PreparedMessage:
     role: str
     tool: str
     opens_turn: bool = False
-    """Whether the user speaks here."""
+    """Whether this is a message of the user, which begins a turn."""
     calls: tuple[Call, ...] = ()
     answered_calls: tuple[str, ...] = ()
-    """The calls whose results it holds without naming the tool."""
+    """Ids of the calls whose results it holds, if the results do not name the tool."""
 
     def make_row(self, thread: str, now: float) -> Row:
-        """The values of `INSERT_COLUMNS`."""
+        """Return the values of `INSERT_COLUMNS`."""
         new = self.new
         return (
             thread,
@@ -121,7 +121,7 @@ def map_calls_to_tools(calls: Iterable[Call]) -> dict[str, str]:
 def name_tool(
     message: PreparedMessage, find_tool_name: Callable[[str], str]
 ) -> PreparedMessage:
-    """A message whose results do not name their tools, with the names their calls have."""
+    """Return a message with the tool names of its calls, if its results do not name their tools."""
     if not message.answered_calls:
         return message
     names = dict.fromkeys(find_tool_name(call_id) for call_id in message.answered_calls)
@@ -261,14 +261,14 @@ class AppendRequest:
     prepared: Sequence[PreparedMessage] = ()
 
     def prepare(self) -> None:
-        """Compute texts and fingerprints once, before the transaction."""
+        """Compute the rows once, before the transaction."""
         self.prepared = [prepare_message(new) for new in self.new]
 
 
 def append_messages(
     tx: Tx, requests: Sequence[AppendRequest]
 ) -> list[list[StoredMessage]]:
-    """Store messages and place them at the end of their threads. A new one reopens a thread; a known event stays."""
+    """Store messages and place them at the end of their threads, reopening them. Skip events that are stored."""
     locked_threads = _lock_and_read(tx, requests)
     growth_by_thread: dict[str, _GrowingThread] = {}
     stored_messages = []
@@ -350,7 +350,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
 
 
 def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]:
-    """Which of the events are stored already."""
+    """Yield the queries that select which of the events are stored already."""
     events_by_session: dict[str, dict[str, None]] = {}
     for request in requests:
         events_by_session.setdefault(request.session, {}).update(
@@ -378,7 +378,7 @@ class _GrowingThread:
     tools_by_call: dict[str, str] = field(default_factory=dict)
     """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
     unread_before: int | None = MAX_ID
-    """The place up to which the session's calls are not read yet; None when all of them are."""
+    """The session's calls before this place are not read yet; None if all are read."""
 
     def __post_init__(self) -> None:
         self.message_count = self.tip.message_count
@@ -386,7 +386,7 @@ class _GrowingThread:
         self.last_active = self.tip.last_active
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
-        """Given in order, as a later call may have an earlier one's id."""
+        """Add a message unless its event is stored. Add messages in order, as call ids may be reused."""
         event = message.new.event
         self.tools_by_call |= map_calls_to_tools(message.calls)
         message = name_tool(message, self._find_tool)

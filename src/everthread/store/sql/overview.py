@@ -43,7 +43,7 @@ CALL_COLUMNS = (
 
 
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
-    """What calls and compactions of these threads sum up to; a thread without any is left out."""
+    """Return the sums of the calls and compactions of each thread; leave out threads without any."""
     figures_by_thread: dict[str, dict[str, Any]] = {}
     for row in tx.all_for_keys(
         "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
@@ -96,7 +96,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
 
 
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
-    """Every call of these threads in order."""
+    """Return every call of these threads in order."""
     rows = tx.all_for_keys(
         f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
         "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
@@ -119,7 +119,7 @@ def list_recent_compactions(
     threads: Sequence[str] | None = None,
     limit: int = 1_000,
 ) -> list[CompactionRecord]:
-    """Compactions of a tenant, or of some threads, the newest first; those that were undone too."""
+    """Return the compactions of a tenant or of some threads, also undone ones, the newest first."""
     where, values = columns_equal({"s.tenant": tenant})
     if threads is not None:
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
@@ -133,7 +133,7 @@ def list_recent_compactions(
 
 
 def list_largest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
-    """The largest messages of a thread's own history."""
+    """Return the largest messages of a thread's own history."""
     rows = tx.all(
         f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS}, m.created FROM messages m "
         "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
@@ -143,7 +143,7 @@ def list_largest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageS
 
 
 def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
-    """What each tool's results take: name, how many, tokens; the largest first."""
+    """Return the name, number and tokens of each tool's results, the largest first."""
     rows = tx.all(
         f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
         "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
@@ -153,7 +153,7 @@ def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
 
 
 def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
-    """One thread as a list shows it."""
+    """Return one thread in the form of a list's row."""
     thread_id = find_thread(tx, thread)
     [tip] = tx.all(
         f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
@@ -200,7 +200,7 @@ def split_shown_messages(
 
 
 def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
-    """The summaries a session shows."""
+    """Return the summaries that a session shows."""
     rows = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = ? AND p.seq >= 0 AND m.kind = 'summary' ORDER BY p.seq",
@@ -221,7 +221,7 @@ def sum_usage_by(
     tenant: str | None = None,
     limit: int = 50,
 ) -> list[UsageRow]:
-    """Sums of a period for each tenant or client, the largest first."""
+    """Return the sums of a period for each tenant or client, the largest first."""
     where, values = limit_to_period("u.created", "u", since, until, tenant)
     source = (
         f"usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
@@ -233,7 +233,7 @@ def sum_usage_by(
 def make_change_marker(
     tx: Tx, *, tenant: str | None = None, thread: str | None = None
 ) -> str:
-    """A text that is another one as soon as something was said, used or compacted; cheap to ask for."""
+    """Return a text that changes with every message, call and compaction; it is cheap to compute."""
     if thread is not None:
         thread_id = find_thread(tx, thread)
         rows = [

@@ -14,7 +14,7 @@ TextKey = tuple[int | None, str | None, str]
 
 
 class StoredPiece(NamedTuple):
-    """A row of `piece_details`: a part of a message, or of an output as a thread cites it."""
+    """A row of `piece_details`: a part of a message, or of an output that a thread cites."""
 
     id: int
     message: int | None

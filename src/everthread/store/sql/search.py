@@ -40,14 +40,14 @@ RARITY_SAMPLE_PIECES = 1_000
 MAX_SPREAD_PIECES = 2_000
 """If no piece has all words: the newest pieces of long texts that are combined for each word."""
 MAX_SPREAD_THREADS = 50
-"""As many threads as are named in one question."""
+"""The most threads that are named in one query."""
 TYPICAL_CHARS = 400
 """Characters. A match in a longer text says less."""
 ScoredPiece = tuple[float, StoredPiece]
 
 
 def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
-    """Messages and outputs that hold every word, phrase and prefix of the query, best first."""
+    """Return messages and outputs that hold every word, phrase and prefix of the query, the best first."""
     parsed = parse_query(query.text)
     scope = make_search_scope(tx, query)
     first_rank = max(query.offset, 0)
@@ -69,7 +69,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
 def _match_variants(
     tx: Tx, parsed: ParsedQuery, scope: IndexQuery
 ) -> Iterator[ScoredPiece]:
-    """The matches, the strictest way first, read as far as the caller iterates."""
+    """Yield matches, of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
     for variant_number, phrases in enumerate(parsed.variants):
         index_query = replace(scope, phrases=phrases)
@@ -114,7 +114,7 @@ class _PhraseSample:
 
 
 def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
-    """How much each weighed term counts: the rarer the more. For a single one it makes no difference."""
+    """Return the weight of each ranking term: rarer terms weigh more. A single term weighs 1."""
     if len(terms) < 2:
         return [1.0] * len(terms)
     weights = [
@@ -127,7 +127,7 @@ def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
 def _rank_pieces(
     tx: Tx, candidates: Sequence[IndexMatch], weights: Sequence[float], *, bonus: float
 ) -> list[ScoredPiece]:
-    """The pieces, best first; of equals the newest, of one text's the earliest."""
+    """Return the pieces, the best first; of equals the newest, and of one text the earliest piece."""
     weights_by_piece = {
         candidate.id: sum(map(operator.mul, weights, candidate.strengths))
         if weights

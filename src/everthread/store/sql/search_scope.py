@@ -94,7 +94,7 @@ def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
 
 
 def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
-    """Thread, start and end of a session."""
+    """Return a session's thread, start and end; raise `UnknownIdError` if the tenant has no such session."""
     row = tx.one(
         "SELECT thread_id, started, ended, tenant FROM sessions WHERE id = ?",
         (session_id,),
@@ -107,7 +107,7 @@ def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
 
 
 def list_source_threads(tx: Tx, thread: str) -> list[str]:
-    """The thread, and for a branch those whose messages and outputs it shares."""
+    """Return the thread, and for a branch the threads whose messages and outputs it shares."""
     if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread,)) != "branch":
         return [thread]
     rows = tx.all(
@@ -123,7 +123,7 @@ MAX_PATH_CALLS = 500
 
 
 def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
-    """The ids of calls that name a path."""
+    """Return the ids of calls that have a path among their arguments."""
     scope = make_search_scope(
         tx, replace(query, role="assistant", tool=None, since=None, until=None)
     )
@@ -139,7 +139,7 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
 
 
 def touches_path(tx: Tx, piece: StoredPiece, path: str, path_calls: set[str]) -> bool:
-    """Whether a message or a thread's output answers one of the calls with this path, or makes one."""
+    """Return whether a piece is of a call with this path, or of the result of one."""
     if piece.output is not None:
         sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
         return not path_calls.isdisjoint(

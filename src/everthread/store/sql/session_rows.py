@@ -50,7 +50,7 @@ def load_session(tx: Tx, session_id: str) -> Session:
 
 
 def find_thread(tx: Tx, session_id: str) -> str:
-    """The thread of a session. Wherever a thread is named, any of its sessions' ids will do."""
+    """Return the thread of a session. A thread can be named by the id of any of its sessions."""
     thread: str | None = tx.value(
         "SELECT thread_id FROM sessions WHERE id = ?", (session_id,)
     )
@@ -62,7 +62,7 @@ def find_thread(tx: Tx, session_id: str) -> str:
 def lock_thread(tx: Tx, session_id: str) -> str:
     """Lock the thread of a session: its first session's row is locked until the transaction ends.
 
-    Everything that changes a thread holds it, so what is read of it afterwards stays true.
+    Every change of a thread takes this lock, so what is read of the thread afterwards stays true.
     """
     thread: str | None = tx.value(
         f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.for_update}",
@@ -74,7 +74,7 @@ def lock_thread(tx: Tx, session_id: str) -> str:
 
 
 def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
-    """The threads of those sessions that are there."""
+    """Return the thread of each session that exists."""
     return dict(
         tx.all_for_keys(
             "SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids
@@ -83,7 +83,7 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
 
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
-    """The session whose id is this or begins like this, if there is exactly one."""
+    """Return the session whose id is or begins with `prefix`; raise an error unless there is exactly one."""
     where, values = columns_equal({"s.tenant": tenant})
     upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
     sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
@@ -111,7 +111,7 @@ def list_sessions(
     limit: int = 50,
     offset: int = 0,
 ) -> list[Session]:
-    """The newest first."""
+    """Return sessions, the newest first."""
     where, values = columns_equal({"s.tenant": tenant, "s.kind": kind})
     sql = (
         f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
@@ -120,7 +120,7 @@ def list_sessions(
 
 
 def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
-    """Every session of a thread, reverted ones too, oldest first."""
+    """Return every session of a thread, also reverted ones, the oldest first."""
     rows = tx.all(
         f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id",
         (find_thread(tx, thread),),
@@ -129,7 +129,7 @@ def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
 
 
 def list_child_threads(tx: Tx, thread: str) -> list[Session]:
-    """The first sessions of the threads that began in this one: subagents and branches."""
+    """Return the first sessions of the threads that began in this one: subagents, side calls and branches."""
     rows = tx.all(
         f"{SELECT_SESSION} WHERE s.thread_id <> ? AND s.parent_id IN (SELECT id FROM sessions WHERE thread_id = ?) "
         "ORDER BY s.started, s.id",
@@ -139,7 +139,7 @@ def list_child_threads(tx: Tx, thread: str) -> list[Session]:
 
 
 def list_subagents(tx: Tx, thread: str) -> list[str]:
-    """The threads of a thread's subagents and side calls, and of theirs."""
+    """Return the threads of a thread's subagents and side calls, and of their own."""
     threads = [thread]
     unread_threads = [thread]
     while unread_threads:
@@ -155,7 +155,7 @@ def list_subagents(tx: Tx, thread: str) -> list[str]:
 
 
 def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
-    """The thread's sessions from the first to the tip, each continuing the one before, with how much each carried."""
+    """Return the sessions from the first to the tip, and the number of messages that each inherited."""
     rows = tx.all(
         "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
         (thread,),
@@ -283,7 +283,7 @@ CREATABLE_KINDS = frozenset({"main", "subagent", "side"})
 
 
 def store_system_prompt(tx: Tx, system: System) -> str | None:
-    """The hash under which a system prompt is kept: equal prompts are stored once."""
+    """Store a system prompt and return its hash. Equal prompts are stored once."""
     if system is None:
         return None
     body = encode_json(system)
@@ -305,7 +305,7 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 def find_conversation(
     tx: Tx, tenant: str, client_session: str, platform: str
 ) -> str | None:
-    """The thread that a client's side calls belong to: the conversation of its session that was used last."""
+    """Return the thread that a client's side calls belong to: its session's last used conversation."""
     thread: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
         "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
@@ -344,7 +344,7 @@ def _list_client_threads(tx: Tx, session: Session) -> list[str]:
 
 
 def has_open_calls(tx: Tx, thread: str) -> bool:
-    """Whether the last message of a thread is an assistant's with tool calls, which are being run now."""
+    """Return whether the last message of a thread has tool calls, whose results are still missing."""
     sql = "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1"
     return bool(calls_of(decode_body(tx.value(sql, (thread,)) or b"{}")))
 
@@ -445,7 +445,7 @@ COUNT_SIDE_CALLS = (
 def list_threads(
     tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0
 ) -> list[ThreadRow]:
-    """The last used first."""
+    """Return threads, the last used first. Side calls of a conversation are left out."""
     where, values = columns_equal({"t.tenant": tenant})
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "

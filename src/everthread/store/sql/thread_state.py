@@ -27,7 +27,7 @@ from everthread.store.value_encoding import clean_text, decode_json, encode_json
 
 
 def _lock_session(tx: Tx, thread: str) -> None:
-    """Lock a thread's session before its lease, as every writer does: else two of them would wait for each other."""
+    """Lock a thread's session before its lease, as every writer does, to avoid deadlocks."""
     if tx.dialect.for_update:
         tx.one(
             f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread,)
@@ -77,7 +77,7 @@ LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tena
 
 
 def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
-    """Keep a limit as the one that this credential met last."""
+    """Store a limit, replacing the last one that this credential met."""
     values = (
         new.base_url,
         new.model,
@@ -102,7 +102,7 @@ def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
 def load_limits(
     tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float
 ) -> LearntLimits:
-    """The limits of a tenant: its own, and those that two credentials met; none below a later success."""
+    """Return a tenant's limits: its own, or those that two credentials met; no window below a later success."""
     where = "base_url = ? AND model = ? AND headers = ?"
     values = (base_url, model, headers)
     rows, success_rows = tx.all_of_each(
@@ -135,7 +135,7 @@ def load_limits(
 def _effective_limits(
     limits: Sequence[ModelLimit], kind: LimitKind, tenant: str
 ) -> list[ModelLimit]:
-    """The newest of the tenant's own limits; else the one that the most credentials met, at least two."""
+    """Return the newest of the tenant's own limits; else the one that the most credentials met, at least two."""
     limits_of_kind = [limit for limit in limits if limit.kind == kind]
     tenant_limits = [limit for limit in limits_of_kind if limit.tenant == tenant]
     if tenant_limits:
@@ -205,7 +205,7 @@ def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
         >= max_pins
     ):
         raise InputError(
-            f"{max_pins} texts are pinned to this thread already; take one back first"
+            f"{max_pins} texts are pinned to this thread already; delete one first"
         )
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
@@ -215,7 +215,7 @@ def put_pin(tx: Tx, thread: str, text: str, max_pins: int, now: float) -> Pin:
 
 
 def list_pins(tx: Tx, thread: str) -> list[Pin]:
-    """The pins of a thread, the earliest first."""
+    """Return the pins of a thread, the earliest first."""
     rows = tx.all(
         "SELECT id, body, created FROM pins WHERE thread_id = ? ORDER BY created, id",
         (find_thread(tx, thread),),
@@ -232,7 +232,7 @@ def delete_pin(tx: Tx, thread: str, pin: str) -> None:
 
 
 def copy_pins(tx: Tx, thread: str, branch: str) -> None:
-    """A branch begins with the pins its parent has."""
+    """Copy the pins of a thread to its branch."""
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) SELECT ?, id, body, created FROM pins WHERE thread_id = ? "
         "ON CONFLICT (thread_id, id) DO NOTHING",
@@ -286,7 +286,7 @@ def add_failures(
 def sum_failures(
     tx: Tx, *, since: float = 0.0, tenant: str | None = None
 ) -> list[tuple[str, int]]:
-    """Counts by kind from a day on, the most frequent first."""
+    """Return the number of failures of each kind since a time, the most frequent first."""
     condition = "scope LIKE ?" if tenant is None else "scope = ?"
     scope = f"{FAILURE_SCOPE_PREFIX}{'%' if tenant is None else tenant}"
     rows = tx.all(

@@ -62,7 +62,7 @@ def queue_turn(
 
 
 def load_turn(tx: Tx, turn_id: str, *, tenant: str) -> QueuedTurn:
-    """`UnknownIdError` where this tenant has none of this id."""
+    """Return a turn; raise `UnknownIdError` if the tenant has none with this id."""
     row = tx.one(f"{SELECT_TURN} WHERE id = ? AND tenant = ?", (turn_id, tenant))
     if row is None:
         raise UnknownIdError(f"there is no turn {turn_id!r}")
@@ -72,7 +72,7 @@ def load_turn(tx: Tx, turn_id: str, *, tenant: str) -> QueuedTurn:
 def list_turns(
     tx: Tx, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
 ) -> list[QueuedTurn]:
-    """Those of a thread: the newest first, open ones in the order of their answers."""
+    """Return the turns of a thread, the newest first; with `only_open`, the open ones in queue order."""
     where, order = ("AND ended IS NULL", "place") if only_open else ("", "place DESC")
     rows = tx.all(
         f"{SELECT_TURN} WHERE thread_id = ? {where} ORDER BY {order} LIMIT ? OFFSET ?",
@@ -116,7 +116,7 @@ def end_turn(
     notify(tx, thread)
     row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread))
     if row is None:
-        raise InputError(f"the turn {turn_id!r} is none of the thread {thread}")
+        raise InputError(f"the thread {thread} has no turn {turn_id!r}")
     return decode_turn(row)
 
 
@@ -136,7 +136,7 @@ def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
 
 
 def list_idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
-    """Threads with open turns and no lease that counts."""
+    """Return threads that have open turns and no valid lease."""
     rows = tx.all(
         "SELECT DISTINCT t.thread_id FROM turns t LEFT JOIN leases l ON l.thread_id = t.thread_id "
         f"WHERE t.ended IS NULL AND (l.expires IS NULL OR l.expires <= {tx.dialect.now}) "
@@ -150,6 +150,6 @@ def decode_turn(row: Row) -> QueuedTurn:
     message = decode_json(row[6])
     options = decode_json(row[7])
     if not isinstance(message, dict) or not isinstance(options, dict):
-        raise StoreDamagedError(f"the turn {row[0]} is no object")
+        raise StoreDamagedError(f"the turn {row[0]} is not a JSON object")
     result = None if row[8] is None else decode_json(row[8])
     return QueuedTurn(*[*row[:6], message, options, result, bool(row[9]), *row[10:]])
