@@ -17,7 +17,7 @@ FORWARDED = [
 ]
 
 
-class Talk:
+class HttpConversation:
     """One conversation over HTTP; each call may carry another credential."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
@@ -41,7 +41,7 @@ class Talk:
 async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = Talk(http, await gateways.start("none", key=None))
+    talk = HttpConversation(http, await gateways.start("none", key=None))
     threads = [
         await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
     ]
@@ -59,9 +59,9 @@ async def test_people_behind_another_server_have_a_tenant_each(
     headers: dict[str, str], gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
-    person = Talk(http, url)
-    one = Talk(http, url)
-    other = Talk(http, url)
+    person = HttpConversation(http, url)
+    one = HttpConversation(http, url)
+    other = HttpConversation(http, url)
     threads = [
         await person.say("Hello", "sk-one"),
         await one.say("Hello", "sk-one", **headers),
@@ -77,7 +77,7 @@ async def test_people_behind_another_server_have_a_tenant_each(
 async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    talk = Talk(http, await gateways.start("passthrough", key=None))
+    talk = HttpConversation(http, await gateways.start("passthrough", key=None))
     before = await talk.say("Hello", "sk-one")
     after = await talk.say("Go on", "sk-two")
     assert before != after

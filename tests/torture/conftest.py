@@ -9,7 +9,6 @@ import pytest
 from tests.providers.conftest import local_file
 from tests.store.conftest import (
     clock,
-    elsewhere,
     kind,
     new_url,
     own_server,
@@ -21,10 +20,10 @@ from tests.store.conftest import (
 
 __all__ = [
     "clock",
-    "elsewhere",
     "kind",
     "local_file",
     "new_url",
+    "other_store",
     "own_server",
     "postgres",
     "run_folder",

@@ -86,7 +86,7 @@ INSIDE = "EVERTHREAD_TORTURE_NETWORK"
 AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
-def says(turns: int, words: int = 20) -> list[str]:
+def user_texts(turns: int, words: int = 20) -> list[str]:
     middle = [f"Entry {number}: {FILLER * words}Look it up." for number in range(turns)]
     return [f"Hello. {FILLER * 3}", *middle, QUESTION]
 
@@ -142,7 +142,7 @@ def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
     )
 
 
-async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
+async def run_client(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
     """What the client heard; skips where it cannot be installed."""
     command = await asyncio.to_thread(_client_command, client, folder)
     task = folder / "job.json"  # longer than a command line may be
@@ -200,7 +200,9 @@ class Cache:
 
     @classmethod
     def of(cls, log: Sequence[Record]) -> Cache:
-        breaks = [at for at in range(1, len(log)) if _breaks(log[at - 1], log[at])]
+        breaks = [
+            at for at in range(1, len(log)) if _breaks_prefix(log[at - 1], log[at])
+        ]
         recovered = [
             log[at + 1].cached_tokens / log[at].prompt_tokens
             for at in breaks
@@ -212,7 +214,7 @@ class Cache:
         )
 
 
-def _breaks(before: Record, after: Record) -> bool:
+def _breaks_prefix(before: Record, after: Record) -> bool:
     if after.shared is None or after.shared.is_extension or before.request is None:
         return False
     return after.shared.shared_messages < len(before.request.messages) - 2
@@ -324,9 +326,9 @@ async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> No
                 "api": api,
                 "model": MODELS[api],
                 "system": SYSTEM,
-                "says": says(TURNS),
+                "says": user_texts(TURNS),
             }
-            heard = await answers(client, tmp_path, job)
+            heard = await run_client(client, tmp_path, job)
         finally:
             await fleet.close()
     store = open_store(home / "everthread.db")
@@ -386,7 +388,7 @@ async def test_a_real_model(local_file: Path, tmp_path: Path) -> None:
     fleet = Fleet(home)
     try:
         url = await fleet.start()
-        said = says(10, 5)
+        said = user_texts(10, 5)
         job = {
             "url": url,
             "api": "openai_chat",
@@ -396,7 +398,7 @@ async def test_a_real_model(local_file: Path, tmp_path: Path) -> None:
             "most": 16,
             "key": key,
         }
-        heard = await answers("litellm", tmp_path, job)
+        heard = await run_client("litellm", tmp_path, job)
     finally:
         await fleet.close()
         await model.aclose()

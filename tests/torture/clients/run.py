@@ -200,7 +200,7 @@ def _upstream(
     breaks = [
         at
         for at in range(1, len(main))
-        if _breaks(main[at - 1], main[at], unsteady=unsteady)
+        if _breaks_prefix(main[at - 1], main[at], unsteady=unsteady)
     ]
     prompts = sum(record.prompt_tokens for record in main)
     refused = [record for record in log if record.status != 200]
@@ -231,7 +231,7 @@ def _upstream(
     }
 
 
-def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
+def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
