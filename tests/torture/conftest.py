@@ -9,8 +9,10 @@ import pytest
 from tests.providers.conftest import local_file
 from tests.store.conftest import (
     clock,
+    database,
     kind,
     new_url,
+    other_store,
     own_server,
     postgres,
     run_folder,
@@ -20,6 +22,7 @@ from tests.store.conftest import (
 
 __all__ = [
     "clock",
+    "database",
     "kind",
     "local_file",
     "new_url",
