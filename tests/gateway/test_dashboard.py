@@ -253,7 +253,7 @@ async def test_a_compaction_is_opened_and_undone(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.words
-        assert (await dashboard.store.session(thread)).live
+        assert (await dashboard.store.session(thread)).is_live
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 409
@@ -327,7 +327,10 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
     made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
     summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
     context = ProxiedContext(
-        [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
+        [ContextEntry(0), summary, ContextEntry(3)],
+        [1, 2],
+        compacted_count=4,
+        inherited_count=0,
     )
     await dashboard.store.commit_rewrite(
         NewRewrite(rewrite, made, context, scope="", digest="d4")

@@ -28,4 +28,4 @@ def stop_background_indexing(store: Store) -> None:
     async def index_nothing(_database: Database, _seconds: float) -> bool:
         return False
 
-    store.index_elsewhere(index_nothing)
+    store.use_index_process(index_nothing)

@@ -35,7 +35,7 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
     made = await compact_session(store, old.id, pending=user_messages("pending"))
     new = made.session
     assert made.is_committed
-    assert (new.kind, new.parent, new.thread, new.live, new.started) == (
+    assert (new.kind, new.parent, new.thread, new.is_live, new.started) == (
         "continuation",
         old.id,
         old.id,
@@ -82,7 +82,7 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     )
     assert await store.get_compression_tip(branch.id) == branch.id
     assert await store.get_compression_tip(agent.id) == agent.id
-    assert [s.id for s in await store.thread_sessions(ids[3]) if s.live] == [ids[-1]]
+    assert [s.id for s in await store.thread_sessions(ids[3]) if s.is_live] == [ids[-1]]
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
@@ -225,7 +225,7 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
     undone = await store.undo(session.id)
     assert undone.end_reason == "user"
     made = await compact_session(store, session.id, pending=user_messages("more"))
-    assert made.session.live
+    assert made.session.is_live
 
 
 async def test_undo_restores_the_parent_with_messages_added_since(
@@ -236,7 +236,7 @@ async def test_undo_restores_the_parent_with_messages_added_since(
     await append_texts(store, session, "after 1", "after 2")
     clock.now += 1
     undone = await store.undo(made.session.id)
-    assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
+    assert (undone.id, undone.is_live, undone.end_reason) == (session.id, True, None)
     reverted = await store.session(made.session.id)
     assert (reverted.kind, reverted.ended, reverted.end_reason) == (
         "reverted",

@@ -53,7 +53,7 @@ class IndexWorker:
     def __init__(self, store: Store) -> None:
         self.processes = WorkerProcesses(1)
         self.is_done = asyncio.Event()
-        store.index_elsewhere(self.index)
+        store.use_index_process(self.index)
 
     async def index(self, database: Database, seconds: float) -> bool:
         is_left = await self.processes.call(index_waiting, database, seconds)
@@ -92,7 +92,7 @@ async def test_a_failing_process_is_replaced_by_this_one(
     async def fail(_database: Database, _seconds: float) -> bool:
         raise StoreError("the folder is gone")
 
-    store.index_elsewhere(fail)
+    store.use_index_process(fail)
     await new_thread(store, *WORDS)
     await wait_until_indexed(store)
     assert "indexing in the process of the requests: the folder is gone" in caplog.text

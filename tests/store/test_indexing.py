@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index_pieces import (
-    MAX_REPEATS,
-    MAX_TERMS,
+    MAX_PIECE_TERMS,
+    MAX_TERM_REPEATS,
     OVERLAP_CHARS,
     PIECE_CHARS,
-    cut_text,
     filter_name,
-    redact_and_cut,
+    redact_and_split,
     searchable_text,
+    split_text,
 )
 from everthread.store.indexing import (
-    BATCH_CHARS,
-    GENTLE_CHARS,
-    WRITE_PIECES,
+    BACKGROUND_BATCH_CHARS,
+    MAX_BATCH_CHARS,
+    PIECES_PER_WRITE,
     index_parts,
     prepare_index,
 )
@@ -65,22 +65,22 @@ WORDS = "lorem ipsum dolor sit amet "
     ],
 )
 def test_pieces_cover_the_text_and_are_distinct(text: str) -> None:
-    found = list(cut_text(text))
+    found = list(split_text(text))
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
         assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
         assert len(cut.text) <= PIECE_CHARS
         words = cut.terms.split()
-        assert len(words) <= MAX_TERMS
-        assert max(Counter(words).values(), default=0) <= MAX_REPEATS
+        assert len(words) <= MAX_PIECE_TERMS
+        assert max(Counter(words).values(), default=0) <= MAX_TERM_REPEATS
     for before, after in pairwise(found):
         assert before.start < after.start <= before.start + len(before.text)
     assert found[-1].start + len(found[-1].text) == len(text)
 
 
 def test_neighbours_share_some_words() -> None:
-    found = list(cut_text(WORDS * 2_000))
+    found = list(split_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
         assert (
@@ -91,7 +91,7 @@ def test_neighbours_share_some_words() -> None:
 
 
 def test_words_are_not_cut() -> None:
-    found = {term for cut in cut_text(WORDS * 2_000) for term in cut.terms.split()}
+    found = {term for cut in split_text(WORDS * 2_000) for term in cut.terms.split()}
     assert found == set(WORDS.split())
 
 
@@ -104,7 +104,7 @@ def test_words_are_not_cut() -> None:
 )
 def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
     text = " ".join(words)
-    pieces = [" ".join(phrase_terms(cut.text)) for cut in cut_text(text)]
+    pieces = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
     for first in range(len(words)):
         phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
         assert any(phrase in piece for piece in pieces)
@@ -113,7 +113,7 @@ def test_every_phrase_of_a_text_is_in_a_piece(words: list[str]) -> None:
 def test_secrets_are_out_before_anything_is_cut() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(PIECE_CHARS - 60, PIECE_CHARS + 60, 7):
-        pieces, redacted = redact_and_cut(
+        pieces, redacted = redact_and_split(
             "x " * (filler // 2) + f"token: {secret} " + "y " * 300
         )
         assert redacted
@@ -174,7 +174,7 @@ def index(store: Store, parts: list[Any]) -> None:
 async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
-    lines = [f"line{number} " + "0 " * 120 for number in range(WRITE_PIECES * 6)]
+    lines = [f"line{number} " + "0 " * 120 for number in range(PIECES_PER_WRITE * 6)]
     await store.put_output(thread.id, "\n".join(lines), tool="terminal")
     batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
@@ -204,7 +204,7 @@ async def test_indexing_pauses_less_when_many_texts_wait(
 
     monkeypatch.setattr(asyncio, "sleep", pause)
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE_FACTOR", 0.0)
-    await new_thread(store, "short", "x " * GENTLE_CHARS, "the last")
+    await new_thread(store, "short", "x " * BACKGROUND_BATCH_CHARS, "the last")
     async with asyncio.timeout(60):
         while len(pauses) < 3:
             await sleep(0.01)
@@ -236,7 +236,7 @@ async def test_two_stores_index_the_same_only_once(
 async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
-    big = "x" * (BATCH_CHARS // 2)
+    big = "x" * (MAX_BATCH_CHARS // 2)
     await store.append(
         thread.id, [user_message(f"{big} needle{number}") for number in range(4)]
     )

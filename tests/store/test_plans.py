@@ -12,9 +12,9 @@ from everthread.store.database import Row, Tx
 from everthread.store.records import NewMessage, RecallQuery, SearchQuery
 from everthread.store.sql.client_threads import (
     find_link,
+    find_links_by_skeleton,
     find_rewrites,
     find_similar_rewrites,
-    find_skeletons,
 )
 from everthread.store.sql.neighbours import find_neighbours
 from everthread.store.sql.recall_queries import recall_passages
@@ -69,8 +69,10 @@ class Explaining:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
-    def ask(self, questions: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
-        return [self.all(*question) for question in questions]
+    def all_of_each(
+        self, queries: Sequence[tuple[str, Sequence[Any]]]
+    ) -> list[list[Row]]:
+        return [self.all(*query) for query in queries]
 
     def _scanned(self, sql: str, values: Sequence[Any]) -> Iterator[str]:
         if self.tx.dialect.name == "sqlite":
@@ -172,7 +174,7 @@ def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
     text = "what was said about the migration on page 4 in line_77?"
     tables: list[str] = []
     for as_page in (False, True):
-        query = RecallQuery(text, "default", thread=thread, as_page=as_page)
+        query = RecallQuery(text, "default", thread=thread, for_page=as_page)
         with transaction(store) as tx:
             explaining: Any = Explaining(tx)
             recall_passages(explaining, query, read_question(text, 1.7e9))
@@ -222,7 +224,7 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
     with transaction(store) as tx:
         counting: Any = CountsRows(tx)
         assert find_link(counting, "t", "s", ["d7", "d8"]) is not None
-        assert find_skeletons(counting, "t", "s", ["k7", "k8"])
+        assert find_links_by_skeleton(counting, "t", "s", ["k7", "k8"])
         assert find_rewrites(counting, "t", "e", ["d7", "d8"])
         assert find_similar_rewrites(counting, "t", "e", ["k7", "k8"])
     assert counting.asked < 10

@@ -705,11 +705,11 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         for start in range(0, 40, 8)
     ]
     assert fact in [hit.snippet for hit in pages[0].hits]
-    assert [page.more for page in pages] == [True] * 3 + [False] * 2
+    assert [page.has_more for page in pages] == [True] * 3 + [False] * 2
     shown = [(hit.message, hit.output) for page in pages for hit in page.hits]
     assert len(shown) == len(set(shown))
     assert set(shown) >= {(hit.message, hit.output) for hit in exact}
-    assert not any(page.near for page in pages)
+    assert not any(page.is_approximate for page in pages)
 
 
 async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
@@ -731,7 +731,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
         await store.find(SearchQuery(question, limit=5, offset=start))
         for start in (0, 5)
     ]
-    assert (len(first.hits), first.more, first.near) == (5, True, True)
+    assert (len(first.hits), first.has_more, first.is_approximate) == (5, True, True)
     assert second.hits
     assert not {hit.message for hit in first.hits} & {
         hit.message for hit in second.hits

@@ -145,12 +145,12 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
         first.begin()
         first.one("SELECT 1")
         with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
-            second.committed(1)
+            second.was_committed(1)
         assert database.is_transient(failure.value)
         second.rollback()
         first.commit()
-        assert second.committed(1)
-        assert not second.committed(2)
+        assert second.was_committed(1)
+        assert not second.was_committed(2)
     database.close()
 
 
@@ -173,7 +173,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
             if sql == "COMMIT":
                 commits.append(sql)
                 with pytest.raises(psycopg.errors.LockNotAvailable):
-                    second.committed(2)
+                    second.was_committed(2)
                 second.rollback()
             run(sql, values)
 
@@ -182,7 +182,7 @@ def test_a_commit_is_asked_for_when_others_can_see_the_batch(
         first.run("DELETE FROM state")
         first.commit()
         assert commits
-        assert second.committed(2)
+        assert second.was_committed(2)
     database.close()
 
 
@@ -230,7 +230,7 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
 
 
 async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
-    store = new_store(own_server, patience=0.2)
+    store = new_store(own_server, retry_seconds=0.2)
     session = await new_thread(store, "kept")
     await asyncio.to_thread(own_server.stop)
     for call in (
@@ -363,7 +363,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 async def test_an_unavailable_server_is_reported_at_once_to_callers_that_do_not_wait(
     own_server: Server,
 ) -> None:
-    store = new_store(own_server, away_seconds=0.2)
+    store = new_store(own_server, max_silence_seconds=0.2)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
@@ -382,7 +382,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(
     own_server: Server,
 ) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
-    store = new_store(own_server, patience=0.5)
+    store = new_store(own_server, retry_seconds=0.5)
     session = await numbered_thread(store, 2)
     await asyncio.to_thread(own_server.freeze)
     try:
@@ -417,7 +417,7 @@ async def test_a_message_queued_by_another_process_is_noticed(
     new = NewQueuedTurn(
         "t1", session.id, "default", {"role": "user", "content": "hi"}, "once"
     )
-    await other.queue_turn(new, most=9)
+    await other.queue_turn(new, max_waiting=9)
     assert await heard.get() == session.id
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
@@ -471,7 +471,7 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
         )
     key = await stores[0].find_key("digest", "2026-01-31")
     assert key is not None
-    assert key.today == KeyUse(200, 2_000, Decimal(100))
+    assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
     with psycopg.connect(url) as server:
         left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
     assert left is not None

@@ -304,7 +304,7 @@ async def test_a_file_that_stays_locked_is_reported(file: SqliteDatabase) -> Non
 
     with contextlib.closing(file.connect_writer()) as other:
         other.begin()
-        writer = StoreWriter(Impatient(file.path), patience=0.05)
+        writer = StoreWriter(Impatient(file.path), retry_seconds=0.05)
         with pytest.raises(StoreBusyError, match="locked"):
             await writer.write(lambda tx: tx.run("DELETE FROM state"))
         other.rollback()

@@ -100,7 +100,7 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
         ]
         children = [
             child.id
-            for child in await store.started_by(next_thread)
+            for child in await store.threads_started_by(next_thread)
             if child.id not in threads
         ]
         threads |= set(children)

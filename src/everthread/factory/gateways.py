@@ -305,7 +305,7 @@ async def _open_own_store(
     )
     stack.push_async_callback(store.close)
     if index_in_process:
-        store.index_elsewhere(functools.partial(indexers.call, index_waiting))
+        store.use_index_process(functools.partial(indexers.call, index_waiting))
     guard_task = asyncio.create_task(_give_up_unresponsive_store(store, end_event))
     stack.callback(guard_task.cancel)
     return store
@@ -456,7 +456,7 @@ def _claim_sole_use(
     if claim is None:
         return never_alone
     stack.callback(claim.close)
-    return claim.is_held
+    return claim.check_is_alone
 
 
 async def preload() -> None:
@@ -762,7 +762,7 @@ async def _give_up_unresponsive_store(store: Store, end_event: asyncio.Event) ->
             _LOG.warning(
                 "the store does not answer; what was not stored yet is given up"
             )
-            store.give_up()
+            store.fail_all()
 
 
 async def _open_authenticator(

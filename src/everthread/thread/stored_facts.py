@@ -159,4 +159,4 @@ async def add_pin(store: Store, thread: str, text: str) -> Pin:
         raise InputError(
             f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
         )
-    return await store.put_pin(thread, note, most=MAX_PINS)
+    return await store.put_pin(thread, note, max_pins=MAX_PINS)

@@ -30,7 +30,7 @@ from everthread.compaction.journal.journal import describe_author
 from everthread.core.messages import Call, clip, count_noun
 from everthread.core.prices import format_dollars
 from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -561,7 +561,7 @@ class Status:
         self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]
     ) -> None:
         """Take the figures of a stored thread."""
-        self.usage = sum_usage("all", [*map(usage_row, usage)])
+        self.usage = sum_usage("all", [*map(make_usage_row, usage)])
         self.compactions = sum(record.reverted is None for record in compactions)
 
     def update(self, event: Event) -> None:
@@ -570,7 +570,7 @@ class Status:
                 self.tokens = event.tokens
                 self.window = event.window
             case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
-                self.usage = sum_usage("all", [self.usage, usage_row(call)])  # type: ignore[arg-type]  # the same fields
+                self.usage = sum_usage("all", [self.usage, make_usage_row(call)])  # type: ignore[arg-type]  # the same fields
             case CompactionDone():
                 self.compactions = event.count
                 self.tokens = event.tokens_after
@@ -587,7 +587,7 @@ class Status:
             parts.append(f"cache {self.usage.cache_read / self.usage.prompt:.0%}")
         if self.usage.calls and not self.is_free:
             price = format_cost(self.usage)
-            parts.append(f"cost {price}" if self.usage.unpriced else price)
+            parts.append(f"cost {price}" if self.usage.unpriced_calls else price)
         if self.compactions:
             parts.append(count_noun(self.compactions, "compaction"))
         return " · ".join(parts)

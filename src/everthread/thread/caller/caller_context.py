@@ -15,7 +15,7 @@ from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.store.records import UNDONE_STATE, Rewrite
+from everthread.store.records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller import recall_rounds
@@ -113,7 +113,7 @@ class CallerContext:
     async def look_up(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
-        states = [(call.thread, UNDONE_STATE)]
+        states = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
         if call.match.matched:
             source = call.match.source
@@ -345,7 +345,7 @@ class CallerContext:
         covered_count = call.used.length if call.used else 0
         if not covered_count < rewrite.length <= len(call.sent.history):
             return False
-        return call.sent.history.digest(rewrite.length) == rewrite.chain
+        return call.sent.history.digest(rewrite.length) == rewrite.digest
 
     def _describe_adopted(self, rewrite: Rewrite) -> Compaction:
         sizer = self._services.sizer
