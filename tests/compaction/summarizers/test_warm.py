@@ -93,7 +93,7 @@ async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> 
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
     chain = SummarizerChain(
-        [warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0
+        [warm, plain], fallback=ScriptedSummarizer(), clock=lambda: 0.0
     )
     assert await chain.summarize(notes) == SummaryDraft(
         GOOD, "scripted", route="scripted"
