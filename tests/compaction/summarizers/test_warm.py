@@ -81,7 +81,9 @@ async def test_the_appended_message_asks_for_a_summary() -> None:
 
 
 async def test_only_the_given_range_is_asked_for_and_notes_are_not_written() -> None:
-    _, request = await summarize(LIVE, summary_request(MESSAGES[10:20], is_stretch=True))
+    _, request = await summarize(
+        LIVE, summary_request(MESSAGES[10:20], is_stretch=True)
+    )
     told = last_message_text(request)
     first = told.index("user: Question 5:")
     last = told.index("assistant: Answer 9:")
