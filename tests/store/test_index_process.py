@@ -48,7 +48,7 @@ def find_own_id(database: Database, seconds: float) -> int:
 
 
 class IndexWorker:
-    """A worker process that indexes a store; `is_done` is set each time that nothing is left."""
+    """A worker process that indexes a store; `is_done` is set when nothing is left, or it failed."""
 
     def __init__(self, store: Store) -> None:
         self.processes = WorkerProcesses(1)
@@ -56,9 +56,12 @@ class IndexWorker:
         store.use_index_process(self.index)
 
     async def index(self, database: Database, seconds: float) -> bool:
-        is_left = await self.processes.call(index_waiting, database, seconds)
-        if not is_left:
-            self.is_done.set()
+        is_left = False
+        try:
+            is_left = await self.processes.call(index_waiting, database, seconds)
+        finally:
+            if not is_left:
+                self.is_done.set()
         return is_left
 
 
@@ -79,7 +82,9 @@ async def test_indexing_continues_after_its_process_was_killed(
     await new_thread(store, *WORDS)
     await worker.is_done.wait()
     os.kill(await worker.processes.call(find_own_id, store.database, 0), signal.SIGKILL)
+    worker.is_done.clear()
     await new_thread(store, *WORDS)
+    await worker.is_done.wait()
     await wait_until_indexed(store)
     assert len(await store.search(SearchQuery("needle", limit=100))) == 2 * len(WORDS)
     assert all("in the process of the requests" in one for one in caplog.messages)

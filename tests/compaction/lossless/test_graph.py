@@ -99,7 +99,7 @@ async def test_every_message_is_covered_once(compactions: list[Compaction]) -> N
     assert (
         under
         == len(numbers)
-        == sum(part.messages for part in visible_nodes(compactions[-1]))
+        == sum(part.message_count for part in visible_nodes(compactions[-1]))
     )
 
 
