@@ -257,6 +257,11 @@ class CallerContext:
             body=refusal.body,
         )
         await self.load_caps()
+        if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
+            # The prompt stays the same, and the provider has counted it.
+            self.state.calibration.observe(
+                call.model, verdict.input_tokens, call.estimate
+            )
         if learnt is not None:
             call.limit.window = learnt.tokens
             event = events.LimitLearnt(

@@ -60,12 +60,14 @@ from everthread.thread.wire_messages import JsonMessages, decode_messages
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
-RewriteKey = tuple[int, bytes]
 
 
-def rewrite_key(rewrite: Rewrite) -> RewriteKey:
-    """Return the key that distinguishes a rewrite from others of the same thread."""
-    return rewrite.length, rewrite.replacement
+def rewrite_key(rewrite: Rewrite) -> str:
+    """Return the key that distinguishes a rewrite from others of the same thread.
+
+    It stays the same in another process and when the client re-words its answers.
+    """
+    return f"{rewrite.engine} {rewrite.skeleton} {rewrite.strength}"
 
 
 @dataclass(frozen=True, slots=True)
