@@ -703,6 +703,7 @@ class Store:
         return await read(work)
 
     find_similar_rewrites = reads(client_threads.find_similar_rewrites)
+    list_rewrite_engines = reads(client_threads.list_rewrite_engines)
 
     # Keys of the gateway. A day is written 2026-01-31.
 

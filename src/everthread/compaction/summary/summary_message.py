@@ -33,6 +33,7 @@ def text_file(name: str) -> str:
 
 
 PINNED = "Pinned by the user:"
+_KEY_SEPARATOR = " with "
 
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
@@ -43,7 +44,22 @@ def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
 def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
     """Return a key for the tools that a summary names: it fits only requests with the same tools."""
     names = reading_tools(tools)
-    return f" with {','.join(names)}" if names else ""
+    return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
+
+
+def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """Return a key without what `tools_key` added to it, and the names of those tools."""
+    engine, _, names = key.partition(_KEY_SEPARATOR)
+    return engine, tuple(names.split(",")) if names else ()
+
+
+def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Return a summary, or JSON that holds it, with other tools that can read the covered messages."""
+    return text.replace(_recall_line(old_names), _recall_line(new_names))
+
+
+def _recall_line(names: Sequence[str]) -> str:
+    return text_file("recall").format(tools=" and ".join(f"`{name}`" for name in names))
 
 
 def marker_text(
@@ -60,7 +76,7 @@ def marker_text(
     readers = reading_tools(tools) if services.is_stored else ()
     if not readers:
         return marker
-    return f"{marker}\n{text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in readers))}"
+    return f"{marker}\n{_recall_line(readers)}"
 
 
 def pinned_text(

@@ -29,6 +29,8 @@ class ThreadMemory:
     """The key of the rewrite that was sent last, in this process or an earlier one."""
     search: RewriteSearch | None = None
     """The result of the last search for its rewrites."""
+    engine_keys: list[str] = field(default_factory=list)
+    """The keys of that search; others mean that the client's tools changed."""
     is_stored: bool = False
     """The thread is in the store, so the client may get its id."""
     continues_other: bool = False
