@@ -136,7 +136,7 @@ async def test_in_a_framework(tmp_path: Path) -> None:
     turn = await threads.prepare(call)
     assert turn is not None
     sent = turn.messages_to_send(lambda message: message)
-    await threads._close()  # its loop is the test's own
+    await threads.aclose()
     assert "left out by journal" in str(sent[0]["content"])
     assert sent[-1] == history[-1]
     expect_work(is_beside=True)

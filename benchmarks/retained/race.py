@@ -91,12 +91,13 @@ class Contexts:
         return self.size >= self.threshold
 
     def compact(self) -> bool:
-        """False where ours is below its threshold or could not be made smaller: then all stay as they are."""
+        """False where ours could not be made smaller: then all stay as they are."""
         result = compress(
             self.current[OURS].messages,
             window=self.window,
             model=MODEL,
             summarizer="journal",
+            force=True,
         )
         if not result.changed:
             return False

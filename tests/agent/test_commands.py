@@ -284,8 +284,7 @@ async def test_a_learnt_window_is_named_alone(setup: AgentSetup) -> None:
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "400,000 tokens (the model's own)"
     )
-    agent.conversation._state.use_window(16_000)
-    assert describe_window(agent.conversation.window, agent.conversation.route) == (
+    assert describe_window(16_000, agent.conversation.route) == (
         "16,000 tokens, learnt from the provider"
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everthread.agent.tools.search_files import SearchFiles
-from everthread.compaction.history.tool_calls import describe
+from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import Call
 from everthread.errors import InputError
 from tests.agent.tool_use import call_tool_in, closed_tool_context, write_files
@@ -198,7 +198,7 @@ async def test_nothing_to_look_for(tmp_path: Path) -> None:
 
 
 async def test_the_outcome_is_understood_where_it_is_summed_up(project: Path) -> None:
-    line = describe(
+    line = describe_call(
         Call("c", "search_files", '{"pattern": "pay"}'),
         (await call_tool_in(project, "search_files", pattern="pay")).text,
     )

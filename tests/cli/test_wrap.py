@@ -211,7 +211,7 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
 
 
 def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
-    row = UsageRow("total", 3, 9_000, 100, 0, unpriced=3)
+    row = UsageRow("total", 3, 9_000, 100, 0, unpriced_calls=3)
     total = ReceiptFigures.from_insights(
         Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0)
     )

@@ -52,19 +52,24 @@ def tool_turns(start: int, count: int, *, size: int = 1500) -> list[Message]:
     return found
 
 
-def make_engine(
+def make_services(
     window: int,
     summarizer: Summarizer | None = None,
     *,
     clock: Callable[[], float] = lambda: 0.0,
     events: Events = silent,
     **settings: Any,
-) -> ContextCompressor:
-    services = Services(
+) -> Services:
+    return Services(
         summarizer or ScriptedSummarizer(),
         TokenCounter("gpt-4o"),
         Budget.for_window(window, **settings),
         clock,
         events,
     )
-    return ContextCompressor(services)
+
+
+def make_engine(
+    window: int, summarizer: Summarizer | None = None, **options: Any
+) -> ContextCompressor:
+    return ContextCompressor(make_services(window, summarizer, **options))

@@ -9,10 +9,10 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.history.thread_facts import state_of
+from everthread.compaction.history.thread_facts import build_state
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import BLOCKED, STATE, parse_sections
-from everthread.compaction.summary.state_sections import blocked_text
+from everthread.compaction.summary.state_sections import write_open_errors
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -45,7 +45,7 @@ def turn(text: str, *steps: list[Message]) -> list[Message]:
 
 
 def blocked(*turns: list[Message]) -> str:
-    return blocked_text(state_of([message for one in turns for message in one]))
+    return write_open_errors(build_state([message for one in turns for message in one]))
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_the_last_test_run_is_a_run_of_a_test_command() -> None:
         run("gh pr view 1558 --json body --jq .body", "All good: 142 passed"),
         run("./report.sh", "40 passed this month"),
     )
-    test = state_of(talk).last_test()
+    test = build_state(talk).last_test()
     assert test is not None
     assert test[0] == "pytest -q"
 
 
 def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
-    test = state_of(
+    test = build_state(
         turn(
             "Go.",
             run(

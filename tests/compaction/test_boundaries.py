@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.cutting.shortening import MIN_CITED_TOKENS, equal_share
+from everthread.compaction.cutting.shortening import (
+    MIN_CITED_TOKENS,
+    largest_equal_share,
+)
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.messages import Message, Result, results_of, text_of
 from everthread.core.outputs import parse_persisted
@@ -196,7 +199,7 @@ class TestUnansweredGroup:
     def test_an_equal_share_uses_the_room_and_no_more(
         self, sizes: list[int], room: int
     ) -> None:
-        share = equal_share(sizes, room)
+        share = largest_equal_share(sizes, room)
         used = sum(min(size, share) for size in sizes)
         assert used <= max(room, 0)
         if sum(sizes) > room:

@@ -18,10 +18,10 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.compaction.summary.user_quotes import (
-    NO_WORDS,
-    UserMessage,
-    entry_tokens,
-    parse_words,
+    NO_WORDS_NOTE,
+    UserQuote,
+    count_quote_tokens,
+    parse_quotes,
 )
 from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.message_repair import repair_messages
@@ -171,13 +171,13 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
     )
 
 
-def shown_words(result: list[Message]) -> list[UserMessage]:
+def shown_words(result: list[Message]) -> list[UserQuote]:
     """Return the user's messages as the summary shows them."""
     return [
         said
         for message in result
         if is_summary(message)
-        for said in parse_words(
+        for said in parse_quotes(
             parse_sections(summary_text(message)).get(USER_WORDS, "")
         )
     ]
@@ -197,9 +197,11 @@ def expect_result(messages: list[Message], result: Compaction, window: int) -> N
 def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     """Check that the user's messages are in order and unaltered; if there is no room, each one has its number."""
     entries = shown_words(result)
-    numbers = [said.number for said in entries if not said.last]
+    numbers = [said.number for said in entries if not said.range_end]
     assert numbers == sorted(set(numbers)), "in order, each once"
-    ranges = [range(said.number, said.last + 1) for said in entries if said.last]
+    ranges = [
+        range(said.number, said.range_end + 1) for said in entries if said.range_end
+    ]
     visible = [user_text(message) for message in result if user_text(message)]
     cut = [
         text.partition(f"\n{OPENING_TAG}")[0]
@@ -208,16 +210,18 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     ]
     middle = range(1, len(talk.said) + 1)
     needed = sum(
-        entry_tokens(UserMessage(number, text), COUNTER.text)
+        count_quote_tokens(UserQuote(number, text), COUNTER.text)
         for number, text in enumerate(talk.said, 1)
     )
     for number in middle:
         text = redact(talk.said[number - 1])
-        stands = [said for said in entries if said.number == number and not said.last]
-        if stands and not stands[0].is_short:
-            assert stands[0].note == NO_WORDS or stands[0].text == text.rstrip("\n"), (
-                f"{number} stands word for word"
-            )
+        stands = [
+            said for said in entries if said.number == number and not said.range_end
+        ]
+        if stands and not stands[0].is_shortened:
+            assert stands[0].note == NO_WORDS_NOTE or stands[0].text == text.rstrip(
+                "\n"
+            ), f"{number} stands word for word"
             continue
         if text in visible or text in [redact(later) for later in talk.said[number:]]:
             continue

@@ -5,11 +5,11 @@ from __future__ import annotations
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.history.tool_calls import Effect
-from everthread.compaction.journal.journal_builder import journal_of
+from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.earlier_summary import read_state
+from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -95,11 +95,11 @@ def test_listed_files_are_read_back_whatever_the_next_root_is() -> None:
     state = ThreadState()
     for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
         path = f"/home/me/shop/src/{name}"
-        state.apply(Effect("changed", "write_file", path, paths=(path,)), 1)
+        state.apply_effect(Effect("changed", "write_file", path, paths=(path,)), 1)
     state.root = "/home/me/shop/src/orders"
-    sections = state_sections(state, 1_000, COUNTER.text)
+    sections = write_state_sections(state, 1_000, COUNTER.text)
     assert "- changed: /home/me/shop/src/users/login.py, bill.py" in sections[FILES]
-    again = read_state(sections, is_ours=True)
+    again = read_state_from_sections(sections, is_from_journal=True)
     assert again.files.keys() == state.files.keys()
 
 
@@ -115,8 +115,10 @@ def test_a_conclusion_that_is_told_again_and_again_leaves_room_for_others() -> N
                 f"gate-7.example.org is renewed by the platform team in step {number} of the runbook."
             )
         )
-    whole, _ = journal_of(messages)
-    short = whole.fit(COUNTER.text(whole.text()) * 6 // 10, COUNTER.text).text()
+    whole, _ = build_journal_and_state(messages)
+    short = whole.shorten_to(
+        COUNTER.text(whole.render()) * 6 // 10, COUNTER.text
+    ).render()
     kept = sum(finding(number) in short for number in numbers)
     assert kept > 25
     assert 1 <= short.count("ticket 8812") < kept // 2

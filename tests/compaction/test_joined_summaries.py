@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.summary.earlier_summary import read_summary
+from everthread.compaction.summary.earlier_summary import parse_earlier_summary
 from everthread.compaction.summary.sections import (
     BLOCKED,
     DONE,
@@ -11,7 +11,7 @@ from everthread.compaction.summary.sections import (
     USER_WORDS,
     parse_sections,
 )
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
 from everthread.core.transcript import (
     SUMMARY_END,
@@ -76,13 +76,13 @@ async def test_user_messages_of_two_summaries_stay_in_order() -> None:
     assert sum(map(is_summary, joined)) == 2
     made = await make_engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
-    said = [entry.text for entry in parse_words(told[USER_WORDS])]
+    said = [entry.text for entry in parse_quotes(told[USER_WORDS])]
     red, blue = (
         [f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))]
         for about in ("red", "blue")
     )
     assert said[:51] == [*red, "Start blue.", *blue]
-    assert [entry.number for entry in parse_words(told[USER_WORDS])] == list(
+    assert [entry.number for entry in parse_quotes(told[USER_WORDS])] == list(
         range(2, 2 + len(said))
     )
     assert numbers(told[DONE]) == sorted(numbers(told[DONE]))
@@ -94,7 +94,9 @@ async def test_user_messages_of_two_summaries_stay_in_order() -> None:
         int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1])
         for one in (first, second)
     )
-    assert read_summary(made.messages).messages == covered + len(made.covered)
+    assert parse_earlier_summary(made.messages).message_count == covered + len(
+        made.covered
+    )
 
 
 async def test_later_ones_count_on_where_the_summary_stands_before_words() -> None:
@@ -103,18 +105,18 @@ async def test_later_ones_count_on_where_the_summary_stands_before_words() -> No
         mark_summary(user_message(f"{(await compacted('blue')).summary}\n\nGo on.")),
         assistant_message("ok"),
     ]
-    earlier = read_summary([*first.messages, *second])
+    earlier = parse_earlier_summary([*first.messages, *second])
     assert earlier.state is not None
-    said = {entry.text: entry.number for entry in earlier.words}
+    said = {entry.text: entry.number for entry in earlier.quotes}
     assert said["Rule blue."] == 27
     made = await make_engine(WINDOW).compress(
         [*first.messages, *second, *chat("green")]
     )
     said = {
         entry.text: entry.number
-        for entry in parse_words(parse_sections(made.summary)[USER_WORDS])
+        for entry in parse_quotes(parse_sections(made.summary)[USER_WORDS])
     }
-    assert said["Go on."] == earlier.covered[-1] + 1
+    assert said["Go on."] == earlier.last_covered_turns[-1] + 1
     assert list(said.values()) == sorted(said.values())
 
 
@@ -122,9 +124,11 @@ async def test_a_repeated_summary_is_used_once() -> None:
     (one,) = [
         message for message in (await compacted("red")).messages if is_summary(message)
     ]
-    earlier = read_summary([user_message("Start."), assistant_message("ok"), one, one])
-    assert earlier.words == read_summary([one]).words
-    assert len(set(earlier.covered)) == 1
+    earlier = parse_earlier_summary(
+        [user_message("Start."), assistant_message("ok"), one, one]
+    )
+    assert earlier.quotes == parse_earlier_summary([one]).quotes
+    assert len(set(earlier.last_covered_turns)) == 1
 
 
 async def test_one_without_a_tag_becomes_background_beside_another() -> None:
@@ -135,11 +139,11 @@ async def test_one_without_a_tag_becomes_background_beside_another() -> None:
         [*first.messages, other],
         [user_message("Start."), other, *first.messages],
     ):
-        earlier = read_summary(messages)
+        earlier = parse_earlier_summary(messages)
         assert "From an earlier summary: Goal: Build it." in [
-            entry.closing for entry in earlier.journal.entries
+            entry.closing_words for entry in earlier.journal.entries
         ]
-        assert "Rule red." in [entry.text for entry in earlier.words]
+        assert "Rule red." in [entry.text for entry in earlier.quotes]
         made = await make_engine(WINDOW).compress(
             [*messages, assistant_message("ok"), *chat("green")]
         )

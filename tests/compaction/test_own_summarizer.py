@@ -18,10 +18,10 @@ from everthread.compaction.summary.sections import (
     USER_WORDS,
     parse_sections,
 )
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.compaction.verification.draft_checks import (
-    NAMES_TOO_MUCH,
-    WROTE_TOO_MUCH,
+    LINES_TOO_LONG,
+    TOO_MANY_UNKNOWN_NAMES,
 )
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
@@ -103,11 +103,11 @@ async def test_an_invalid_draft_does_not_fail_the_compaction(answer: Any) -> Non
 
 async def test_the_warning_names_the_fault() -> None:
     endless = await compacted(SummaryDraft({GOAL: "word " * 100_000}, "own"))
-    assert WROTE_TOO_MUCH in endless.warnings[0]
+    assert LINES_TOO_LONG in endless.warnings[0]
     made_up = await compacted(
         SummaryDraft({GOAL: "See /a/b.py, /c/d.py, /e/f.py and /g/h.py."}, "own")
     )
-    assert NAMES_TOO_MUCH in made_up.warnings[0]
+    assert TOO_MANY_UNKNOWN_NAMES in made_up.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_a_heading_in_a_section_begins_no_section(heading: str) -> None:
         [*made.messages, *tool_turns(100, 60), user_message("On.")]
     )
     for one in (made, again):
-        said = parse_words(parse_sections(one.summary)[USER_WORDS])
+        said = parse_quotes(parse_sections(one.summary)[USER_WORDS])
         assert said[0].text == "Never push."
         assert not any("delete" in entry.text for entry in said)
         assert "delete" not in parse_sections(one.summary)[TASK]

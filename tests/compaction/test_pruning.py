@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.cutting.pruning import CLEARED, LONG, prune
-from everthread.compaction.history.tool_calls import EFFECT_CHARS, MAX_ERRORS
+from everthread.compaction.cutting.pruning import (
+    CLEARED,
+    LONG_TEXT_CHARS,
+    prune_messages,
+)
+from everthread.compaction.history.tool_calls import (
+    MAX_CALL_ERRORS,
+    MAX_ERROR_LINE_CHARS,
+)
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
 from everthread.core.outputs import make_persisted_block, output_id
 from everthread.core.transcript import (
@@ -42,7 +49,7 @@ def result(call_id: str = "a", content: Any = OLD) -> Message:
 
 
 def whole(*messages: Any) -> list[Message]:
-    return prune(list(messages), protect_from=len(messages))
+    return prune_messages(list(messages), protect_from=len(messages))
 
 
 def test_a_long_result_becomes_one_line() -> None:
@@ -69,7 +76,7 @@ def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
             content=f"checking 14 files of the project\n{error}\nsee above\n[exit code 1]"
         ),
     ]
-    assert len(str(short[1]["content"])) < 3 * LONG
+    assert len(str(short[1]["content"])) < 3 * LONG_TEXT_CHARS
     assert error in str(whole(*short)[1]["content"])
 
 
@@ -92,7 +99,7 @@ def test_the_head_and_the_protected_tail_are_not_touched() -> None:
         made("c"),
         result("c", OLD + "c"),
     ]
-    pruned = prune(messages, start=2, protect_from=4)
+    pruned = prune_messages(messages, start=2, protect_from=4)
     changed = [
         index for index, message in enumerate(pruned) if message is not messages[index]
     ]
@@ -106,7 +113,7 @@ def test_of_identical_results_only_the_newest_stays() -> None:
         made("b", path="x.py", name="read"),
         result("b"),
     ]
-    pruned = prune(messages, protect_from=2)
+    pruned = prune_messages(messages, protect_from=2)
     assert pruned[1]["content"] == "[read] read x.py -> same output as the later call b"
     assert pruned[3] is messages[3]
     both = whole(*messages)
@@ -251,7 +258,7 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
     value = json.loads(arguments)["content"]
     assert value.startswith('q"\né')
     assert value.endswith("… [cut: 400 characters in all]")
-    assert len(value) <= LONG
+    assert len(value) <= LONG_TEXT_CHARS
 
 
 def test_arguments_that_are_no_json_become_json() -> None:
@@ -370,12 +377,12 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         for found in results_of(message):
             line, *errors = found.text.split("\n")
             is_short = (
-                len(line) <= LONG
-                and len(errors) <= MAX_ERRORS
-                and all(len(e) <= EFFECT_CHARS for e in errors)
+                len(line) <= LONG_TEXT_CHARS
+                and len(errors) <= MAX_CALL_ERRORS
+                and all(len(e) <= MAX_ERROR_LINE_CHARS for e in errors)
             )
             assert is_short or (
-                message is messages[index] and len(found.text) <= 3 * LONG
+                message is messages[index] and len(found.text) <= 3 * LONG_TEXT_CHARS
             ), "a short failed output"
         if index != latest:
             assert not any(
@@ -411,10 +418,10 @@ def test_every_history_is_pruned_soundly(
     start = data.draw(st.integers(0, len(messages)))
     end = data.draw(st.integers(start, len(messages) + 2))
     before = copy.deepcopy(messages)
-    pruned = prune(messages, start=start, protect_from=end)
+    pruned = prune_messages(messages, start=start, protect_from=end)
     assert messages == before
     check(messages, pruned, start, end)
-    again = prune(pruned, start=start, protect_from=end)
+    again = prune_messages(pruned, start=start, protect_from=end)
     assert all(new is old for new, old in zip(again, pruned, strict=True))
 
 
@@ -430,9 +437,9 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
         "messages"
     ]
     for end in (len(messages), len(messages) // 2):
-        pruned = prune(messages, start=2, protect_from=end)
+        pruned = prune_messages(messages, start=2, protect_from=end)
         check(messages, pruned, 2, end)
-        assert prune(pruned, start=2, protect_from=end) == pruned
+        assert prune_messages(pruned, start=2, protect_from=end) == pruned
         assert not any(
             found.text == CLEARED for message in pruned for found in results_of(message)
         )

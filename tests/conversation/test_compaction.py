@@ -30,8 +30,7 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
-from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
-from everthread.thread.summary_wait import Timer
+from everthread.thread.summary_wait import MAX_SUMMARY_WAIT_SECONDS, Timer
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,
@@ -46,10 +45,15 @@ from tests.conversation.conversation_setup import (
 
 
 async def filled(
-    setup: ConversationSetup, tokens: int, *, window: int = 16_000, **options: Any
+    setup: ConversationSetup,
+    tokens: int,
+    *,
+    window: int = 16_000,
+    script: Callable[[Any], str | Reply] = lambda _: make_text(200, "answer"),
+    **options: Any,
 ) -> Conversation:
     """Open a conversation with about this many tokens of context, in turns of five hundred."""
-    model = ScriptedModel(lambda _: make_text(200, "answer"), window=window)
+    model = ScriptedModel(script, window=window)
     conversation = await setup.open(model, **options)
     turn = 0
     while conversation.tokens < tokens:
@@ -500,12 +504,12 @@ async def test_of_two_concurrent_compactions_one_wins_and_the_other_continues_fr
 
 async def test_open_calls_are_never_touched(setup: ConversationSetup) -> None:
     conversation = await filled(setup, 5_000)
-    conversation.route.model._script = lambda _: call_reply("ls", "{}")  # type: ignore[union-attr]
+    model = ScriptedModel([call_reply("ls", "{}"), "done"], window=16_000)
+    await conversation.use_model(route_to_model(model))
     await conversation.send("List the files.")
     await conversation.compress()
     assert conversation.messages[-1].get("tool_calls")
     await conversation.add_results([tool_result("a.py")])
-    conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
     assert (await conversation.send()).text == "done"
 
 
@@ -569,13 +573,14 @@ async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
 ) -> None:
     """The model's summary is unchanged, and the result is as small as any other."""
     slow = Slow()
-    conversation = await filled(setup, 6_500, summarizer=slow)
-    numbers = iter(range(100))
-    model = ScriptedModel(
-        lambda _: call_reply("read", "{}", f"since_{next(numbers)}"), window=16_000
-    )
+    steps: list[str | Reply] = []
+
+    def answer(_: Any) -> str | Reply:
+        return steps.pop(0) if steps else make_text(200, "answer")
+
+    conversation = await filled(setup, 6_500, script=answer, summarizer=slow)
     await slow.begun.wait()
-    conversation.route.model._script = model._script  # type: ignore[union-attr]
+    steps += [call_reply("read", "{}", f"since_{number}") for number in range(8)]
     await conversation.send("Read all of it.")
     for number in range(6):
         await conversation.add_results(

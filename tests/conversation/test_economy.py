@@ -190,10 +190,10 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     wall.advance(0.8 * TTL)
     alarm.ring()
     await asyncio.wait_for(writer.done.wait(), 60)
-    while not conversation._thread.preparation.is_ready:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    wall.advance(TTL)
-    await conversation.send("And again.")
+    async with asyncio.timeout(60):
+        while not setup.watch.of(CompactionDone):  # until the summary is ready
+            wall.advance(TTL)
+            await conversation.send("And again.")
     (done,) = setup.watch.of(CompactionDone)
     assert (done.reason, done.author) == ("cold-cache", "priced")
     await conversation.close()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.request.json_slices import slice_body
@@ -155,29 +156,38 @@ def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> N
     assert len(digests) == 2
 
 
-def test_cache_marks_that_move_leave_the_beginning_known() -> None:
-    sizes = SizeCache()
-    knowing = RequestReader(sizes)
+def test_cache_marks_that_move_leave_the_beginning_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[Any] = []
+    count_messages = TokenCounter.messages
+
+    def record_and_count(counter: TokenCounter, messages: Any) -> int:
+        counted.append(messages)
+        return count_messages(counter, messages)
+
+    monkeypatch.setattr(TokenCounter, "messages", record_and_count)
+    knowing = RequestReader(SizeCache())
     messages = [said(index, f"größer {index} " * 50) for index in range(41)]
-    for count in (37, 39, 41):
+    for length in (37, 39, 41):
         marked = [
-            said(index, message["content"][0]["text"], marked=index + 3 >= count)
-            for index, message in enumerate(messages[:count])
+            said(index, message["content"][0]["text"], marked=index + 3 >= length)
+            for index, message in enumerate(messages[:length])
         ]
         body = anthropic_body(marked)
         outline = locate(knowing, "anthropic", body)
-        if count > 37:
+        if length > 37:
             assert outline.match is not None
-            assert outline.match.parts.count == count - 5
+            assert outline.match.parts.count == length - 5
             assert outline.match.parts.tail
             assert outline.new_bytes < 6 * 1_000
-        counted = len(sizes._tokens)
+        counted.clear()
         parsed = read(knowing, "anthropic", body)
+        if length > 37:
+            assert len(counted) == 2, "the new messages"
         alone = read_alone("anthropic", body)
         assert parsed.history.digests == alone.history.digests
         assert (parsed.sizes, parsed.fixed) == (alone.sizes, alone.fixed)
-        if count > 37:  # only the two new messages are decoded and counted
-            assert len(sizes._tokens) == counted + 2
 
 
 def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:

@@ -249,6 +249,21 @@ async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
     assert len(writer.requests) == asked, "the prepared summary was used"
 
 
+async def test_a_draft_that_found_nothing_to_shorten_says_nothing_about_later_messages(
+    setup: ManagerSetup,
+) -> None:
+    manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
+    client = HistoryClient("openai_chat")
+    await ask(manager, client, make_text(2_900, "entry"))
+    await manager.settle()
+    assert not setup.of(CompactionDone), "it is too short, though large enough"
+    await ask(manager, client, make_text(300, "second entry"))
+    sent = await ask(manager, client, make_text(300, "third entry"))
+    before = int(sent.headers["x-everthread-tokens"].split("/")[0])
+    assert 4_000 <= before < 4_400
+    assert sent.rewritten
+
+
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("says_much", [False, True])
 async def test_messages_since_a_prepared_summary_are_shortened(

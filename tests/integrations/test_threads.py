@@ -110,7 +110,7 @@ async def threads(
 ) -> AsyncIterator[FrameworkThreads]:
     made = opened(tmp_path, heard)
     yield made
-    await made._close()  # its loop is the test's own
+    await made.aclose()
 
 
 def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
@@ -188,7 +188,7 @@ async def test_another_process_continues_a_thread(
     assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
     (thread,) = await (await threads.get_store()).list_threads()
     assert thread.messages == len(second.history)
-    await later._close()
+    await later.aclose()
 
 
 async def test_two_processes_continue_one_thread_in_turns(
@@ -209,7 +209,7 @@ async def test_two_processes_continue_one_thread_in_turns(
     assert thread.compactions == len(
         [event for event in heard if isinstance(event, CompactionDone)]
     )
-    await other._close()
+    await other.aclose()
 
 
 async def test_an_unchanged_message_is_the_framework_s_own(
@@ -317,7 +317,7 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     assert (
         await again.ask(user("Once more."))
     ).prepared.thread == first.prepared.thread
-    await later._close()
+    await later.aclose()
 
 
 async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(

@@ -106,7 +106,7 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
         )
     total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
     assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
-    assert (total.calls, total.unpriced) == (len(costs), costs.count(None))
+    assert (total.calls, total.unpriced_calls) == (len(costs), costs.count(None))
 
 
 async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:

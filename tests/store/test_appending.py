@@ -15,6 +15,7 @@ from everthread.errors import (
 )
 from everthread.store.records import Lease, SearchQuery
 from everthread.store.store import Store
+from tests.store.conftest import open_database
 from tests.store.messages import (
     append_texts,
     compact_session,
@@ -28,12 +29,17 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
-from tests.store.test_writer import held
+from tests.store.watched_database import WatchedDatabase, keep_busy
+
+
+@pytest.fixture
+def database(url: str) -> Any:
+    return WatchedDatabase(open_database(url))
 
 
 async def together(store: Store, *calls: Any) -> list[Any]:
     """Return the results, or errors, of calls that are queued while the writer is blocked."""
-    async with held(store):
+    async with keep_busy(store):
         tasks = [asyncio.ensure_future(call) for call in calls]
     return await asyncio.gather(*tasks, return_exceptions=True)
 

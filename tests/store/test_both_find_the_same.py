@@ -248,6 +248,6 @@ def test_any_text_is_found_by_its_own_words(both: Both) -> None:
         ]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))
-        assert not parse_query(part).ways or ids[0] in {hit[0] for hit in hits}
+        assert not parse_query(part).variants or ids[0] in {hit[0] for hit in hits}
 
     check()

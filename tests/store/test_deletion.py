@@ -23,6 +23,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import count_rows
 
 TABLES = (
     "sessions",
@@ -41,11 +42,9 @@ TABLES = (
 )
 
 
-async def rows(store: Store) -> dict[str, int]:
+def rows(store: Store) -> dict[str, int]:
     """Count the rows of everything a thread can own."""
-    counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in TABLES)  # noqa: S608 - our own names
-    [row] = await store._read(lambda tx: tx.all(f"SELECT {counts}"))
-    return dict(zip(TABLES, row, strict=True))
+    return {table: count_rows(store, table) for table in TABLES}
 
 
 async def full_thread(store: Store, word: str) -> str:
@@ -74,9 +73,9 @@ async def found(store: Store, text: str) -> set[str]:
 
 
 async def test_deletion_removes_everything_except_usage(store: Store) -> None:
-    before = await rows(store)
+    before = rows(store)
     keep = await full_thread(store, "banana")
-    with_keep = await rows(store)
+    with_keep = rows(store)
     gone = await full_thread(store, "apple")
     assert await found(store, "apple*")
     assert await store.delete_thread(gone) == 5, (
@@ -84,7 +83,7 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     )
     assert await found(store, "apple*") == set()
     assert await found(store, "banana*")
-    assert {**await rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
+    assert {**rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
         **with_keep,
         "search": 0,
         "pieces": 0,
@@ -103,7 +102,7 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     account = await store.insights(since=0, until=1e12)
     assert account.total.calls == 2, "what it cost stays in the accounts"
     await store.delete_thread(keep)
-    assert await rows(store) == before
+    assert rows(store) == before
 
 
 async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
@@ -150,9 +149,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     assert await found(store, "word8") == set()
     await store.delete_thread(sibling.id)
     await store.delete_thread(two.id)
-    assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {
-        (0,)
-    }
+    assert count_rows(store, "messages") == 0
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from everthread.store.store import Store
 from tests.store.reference_model import OPERATIONS, Model
+from tests.store.tables import count_rows
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)),
@@ -47,6 +48,4 @@ async def test_any_sequence_of_operations(
         "pieces",
         "unindexed",
     ):
-        assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (  # noqa: B023, S608
-            0,
-        )
+        assert count_rows(store, name) == 0

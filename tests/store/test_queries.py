@@ -10,22 +10,25 @@ from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term
 from everthread.store.index_query import (
-    MAX_RUN,
-    MAX_WORDS,
+    MAX_PHRASE_TERMS,
+    MAX_QUERY_WORDS,
     TERM_STRENGTHS,
     IndexQuery,
     QueryPhrase,
     parse_query,
 )
-from everthread.store.postgres import id_windows
+from everthread.store.postgres import split_id_windows
 from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
 
 
 def ways(text: str) -> list[list[str]]:
     """Return each way as texts: the terms of a phrase with blanks, a prefix with a star."""
     return [
-        [" ".join(phrase.terms) + ("*" if phrase.prefix else "") for phrase in phrases]
-        for phrases in parse_query(text).ways
+        [
+            " ".join(phrase.terms) + ("*" if phrase.last_is_prefix else "")
+            for phrase in phrases
+        ]
+        for phrases in parse_query(text).variants
     ]
 
 
@@ -77,27 +80,30 @@ def test_reading(text: str, expected: list[list[str]]) -> None:
 def test_a_long_query_is_cut() -> None:
     ((in_a_row,), words) = parse_query(
         " ".join(f"w{number}" for number in range(1_000))
-    ).ways
-    assert len(in_a_row.terms) == MAX_WORDS
-    assert len(words) == MAX_WORDS
+    ).variants
+    assert len(in_a_row.terms) == MAX_QUERY_WORDS
+    assert len(words) == MAX_QUERY_WORDS
     (phrase,) = parse_query(
         '"' + " ".join(f"w{number}" for number in range(1_000)) + '"'
-    ).ways[0]
-    assert len(phrase.terms) == MAX_RUN
+    ).variants[0]
+    assert len(phrase.terms) == MAX_PHRASE_TERMS
 
 
 @given(st.text())
 def test_every_text_is_a_query(text: str) -> None:
     asked = parse_query(text)
     terms = [
-        term for phrases in asked.ways for phrase in phrases for term in phrase.terms
+        term
+        for phrases in asked.variants
+        for phrase in phrases
+        for term in phrase.terms
     ]
     assert all(
         (term and term == encode_term(term).replace("__", "_")) or "_" in term
         for term in terms
     )
     assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
-    assert bool(asked.ways) == bool(asked.shown)
+    assert bool(asked.variants) == bool(asked.highlighted)
 
 
 def test_a_text_is_ranked_by_its_matches() -> None:
@@ -107,8 +113,8 @@ def test_a_text_is_ranked_by_its_matches() -> None:
         QueryPhrase(("x", "configur"), True),
         QueryPhrase(("y",), True),
     )
-    assert IndexQuery(phrases).weighed == ["main", "a", "x"]
-    assert IndexQuery((QueryPhrase(("y",), True),)).weighed == []
+    assert IndexQuery(phrases).ranking_terms == ["main", "a", "x"]
+    assert IndexQuery((QueryPhrase(("y",), True),)).ranking_terms == []
 
 
 def test_every_further_time_adds_less() -> None:
@@ -122,7 +128,7 @@ def test_every_further_time_adds_less() -> None:
 
 @given(st.integers(0, 2**41), st.integers(0, 2**41))
 def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -> None:
-    found = list(id_windows(first, before))
+    found = list(split_id_windows(first, before))
     for (_, start, _), (_, _, end) in pairwise(found):
         assert start == end
     if before > first:
@@ -140,7 +146,7 @@ FILLER = "lorem ipsum dolor sit amet " * 40
 
 
 def shows(text: str, query: str) -> str:
-    return make_snippet(text, parse_query(query).shown)
+    return make_snippet(text, parse_query(query).highlighted)
 
 
 def test_a_short_text_is_shown_whole_on_one_line() -> None:

@@ -114,9 +114,9 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     seen = frozenset({(await store.messages(mine.id))[1].id})
     await new_thread(store, user_message("The harbour crane is blue."), tenant="other")
     await new_thread(store, user_message("The harbour crane was bought in Rostock."))
-    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == [
-        "The harbour crane is yellow."
-    ]
+    assert await recalled(
+        store, "harbour crane", thread=mine.id, visible_messages=seen
+    ) == ["The harbour crane is yellow."]
     everywhere = await recalled(store, "harbour crane")
     assert set(everywhere) == {
         "The harbour crane is yellow.",
@@ -125,8 +125,8 @@ async def test_recall_leaves_out_visible_foreign_and_distant_texts(
     }
     near = "colour of the harbour crane"
     far = "harbour pilots, tariffs, moorings, dredging and bollards"
-    assert await recalled(store, near, thread=mine.id, least=0.4)
-    assert not await recalled(store, far, thread=mine.id, least=0.4)
+    assert await recalled(store, near, thread=mine.id, min_closeness=0.4)
+    assert not await recalled(store, far, thread=mine.id, min_closeness=0.4)
     assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
@@ -167,7 +167,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
     await append_texts(store, thread, f"token {secret} of the FluxCapacitor")
     query = RecallQuery(
-        "why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200
+        "why did the FluxCapacitor overheat", "default", thread=thread.id, max_chars=200
     )
     passages = await store.recall(query)
     (output,) = [passage for passage in passages if passage.output]
@@ -182,7 +182,7 @@ async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
         "what only looked it up is no finding"
     )
     assert not any(
-        passage.tool for passage in await store.recall(replace(query, spoken=True))
+        passage.tool for passage in await store.recall(replace(query, speech_only=True))
     )
 
 
@@ -296,7 +296,7 @@ async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) ->
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     together = [
         passage.text
@@ -324,7 +324,7 @@ async def test_a_page_shows_nearly_equal_texts_once(store: Store) -> None:
     thread = await new_thread(
         store, tool_result("bash", "grep: parentheses not balanced"), *calls
     )
-    query = RecallQuery("grep", "default", thread=thread.id, limit=8, as_page=True)
+    query = RecallQuery("grep", "default", thread=thread.id, limit=8, for_page=True)
     texts = [passage.text for passage in await store.recall(query)]
     assert "grep: parentheses not balanced" in texts
     assert sum("packages/billing" in text for text in texts) == 1
@@ -360,7 +360,7 @@ async def test_a_page_shows_a_call_and_its_result_even_without_a_shared_word(
 
     async def first_place(question: str) -> str:
         query = RecallQuery(
-            question, "default", thread=thread.id, limit=4, as_page=True
+            question, "default", thread=thread.id, limit=4, for_page=True
         )
         return (await store.recall(query))[0].text
 
@@ -393,7 +393,7 @@ async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     first = (await store.recall(query))[0].text.split("\n≈ ")
     assert len(first) == 3, "the best and two more"
@@ -421,7 +421,7 @@ async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_com
         "default",
         thread=thread.id,
         limit=4,
-        as_page=True,
+        for_page=True,
     )
     assert any("not balanced" in passage.text for passage in await store.recall(query))
 
@@ -454,12 +454,12 @@ async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
         "default",
         thread=thread.id,
         limit=8,
-        chars=300,
+        max_chars=300,
     )
     assert not any(
         "amount 533" in passage.text for passage in await store.recall(query)
     )
-    whole = await store.recall(replace(query, as_page=True))
+    whole = await store.recall(replace(query, for_page=True))
     assert any("amount 533" in passage.text for passage in whole)
     assert sum(len(passage.text) for passage in whole) <= 8 * 300
 
@@ -522,7 +522,7 @@ async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2
 
@@ -545,7 +545,7 @@ async def test_a_page_shows_the_differences_of_nearly_equal_long_texts(
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     [text] = [
         passage.text
@@ -581,7 +581,7 @@ async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_t
         "default",
         thread=thread.id,
         limit=8,
-        as_page=True,
+        for_page=True,
     )
     assert any("Editor(theme)" in passage.text for passage in await store.recall(query))
 
@@ -604,8 +604,8 @@ async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
         "default",
         thread=thread.id,
         limit=2,
-        least=0.15,
-        as_page=True,
+        min_closeness=0.15,
+        for_page=True,
         now=june,
     )
     assert {passage.created < june for passage in await store.recall(query)} == {True}
@@ -625,7 +625,7 @@ async def test_a_named_speaker_comes_before_someone_who_says_the_same(
     for speaker in ("Ann", "Ben"):
         for as_page in (False, True):
             texts = await recalled(
-                store, f"Which boat has {speaker}?", thread=thread.id, as_page=as_page
+                store, f"Which boat has {speaker}?", thread=thread.id, for_page=as_page
             )
             assert texts[0].startswith(f"{speaker}: The boat")
 
@@ -677,5 +677,5 @@ async def test_a_question_whose_rare_words_are_nowhere_finds_its_frequent_ones(
     )
     page = await store.find(SearchQuery("which is the third rule?", thread=thread.id))
     assert page.hits
-    assert page.near
-    assert not await recalled(store, "which is the third rule?", least=0.2)
+    assert page.is_approximate
+    assert not await recalled(store, "which is the third rule?", min_closeness=0.2)

@@ -28,6 +28,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
+from tests.store.tables import transaction
 
 FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor "
 
@@ -642,7 +643,8 @@ async def test_everything_is_found_in_an_index_with_many_pieces(
             thread.id, [user_message(f"needle {number}", created=float(number))]
         )
         await found(store, "needle")
-        await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
+        with transaction(store) as tx:
+            tx.run(jump[kind], (key,))
     assert await found(store, "needle") == [
         f"needle {number}" for number in range(9, -1, -1)
     ]
@@ -698,11 +700,11 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         for start in range(0, 40, 8)
     ]
     assert fact in [hit.snippet for hit in pages[0].hits]
-    assert [page.more for page in pages] == [True] * 3 + [False] * 2
+    assert [page.has_more for page in pages] == [True] * 3 + [False] * 2
     shown = [(hit.message, hit.output) for page in pages for hit in page.hits]
     assert len(shown) == len(set(shown))
     assert set(shown) >= {(hit.message, hit.output) for hit in exact}
-    assert not any(page.near for page in pages)
+    assert not any(page.is_approximate for page in pages)
 
 
 async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
@@ -724,7 +726,7 @@ async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
         await store.find(SearchQuery(question, limit=5, offset=start))
         for start in (0, 5)
     ]
-    assert (len(first.hits), first.more, first.near) == (5, True, True)
+    assert (len(first.hits), first.has_more, first.is_approximate) == (5, True, True)
     assert second.hits
     assert not {hit.message for hit in first.hits} & {
         hit.message for hit in second.hits

@@ -73,13 +73,13 @@ async def test_messages_count_once_through_compactions_and_undos(
         made.session.id,
         session.id,
     )
-    assert row.active == began, "a compaction is no use of a thread"
+    assert row.last_active == began, "a compaction is no use of a thread"
     await store.append(session.id, weighing(16))
     await compact_session(store, made.session.id, pending=weighing(32))
     assert counts(await row_of(store, session.id)) == (7, 63, 2)
     await store.undo(session.id)
     row = await row_of(store, session.id)
-    assert (counts(row), row.tip.id, row.active) == (
+    assert (counts(row), row.tip.id, row.last_active) == (
         (7, 63, 1),
         made.session.id,
         clock.now,
@@ -101,7 +101,7 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
         ],
     )
     row = await row_of(store, session.id)
-    assert (counts(row), row.active) == ((1, 5, 0), began)
+    assert (counts(row), row.last_active) == ((1, 5, 0), began)
 
 
 async def test_a_message_given_twice_counts_once(store: Store) -> None:
@@ -122,7 +122,7 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
     await store.append(late.id, weighing(64))
     assert counts(await row_of(store, early.id)) == (3, 7, 0)
     row = await row_of(store, late.id)
-    assert (counts(row), row.first.kind, row.active) == (
+    assert (counts(row), row.first.kind, row.last_active) == (
         (7, 127, 0),
         "branch",
         clock.now,
@@ -145,7 +145,7 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
     made = await compact_session(store, session.id)
     await store.end_session(session.id, "done")
     row = await row_of(store, session.id)
-    assert (row.tip.id, row.tip.live, row.tip.end_reason) == (
+    assert (row.tip.id, row.tip.is_live, row.tip.end_reason) == (
         made.session.id,
         False,
         "done",
@@ -163,9 +163,9 @@ async def test_an_import_keeps_its_place_in_the_list(
     await elsewhere.import_lines(await store.export(session.id))
     here = await row_of(store, session.id)
     there = await row_of(elsewhere, session.id)
-    assert (counts(there), there.active, there.tip) == (
+    assert (counts(there), there.last_active, there.tip) == (
         counts(here),
-        here.active,
+        here.last_active,
         here.tip,
     )
 

@@ -168,20 +168,6 @@ def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
     )
 
 
-def test_instructions_that_leave_a_compaction_no_room_raise_the_threshold() -> None:
-    options = ContextOptions()
-    thresholds = [
-        options.budget(32_000, fixed_tokens=tokens).threshold
-        for tokens in (4_000, 6_000, 8_000, 10_000, 15_999, 16_000)
-    ]
-    assert thresholds == [16_000, 20_000, 25_000, 27_200, 27_200, 27_200]
-    assert options.budget(200_000, fixed_tokens=30_000).threshold == 100_000
-    for tokens in (6_000, 8_000):
-        budget = options.budget(32_000, fixed_tokens=tokens)
-        least = tokens + budget.summary_min + budget.tail // 2 + budget.threshold // 10
-        assert least <= budget.compacted_limit
-
-
 async def learn(
     limits: ModelLimits, verdict: ErrorVerdict, *, tokens: int, window: int = 128_000
 ) -> int | None:

@@ -41,4 +41,4 @@ def test_a_passed_point_is_replaced_by_its_stored_form_and_stays_passed() -> Non
     again = cache.find(FAMILY, start)
     assert again is not None
     assert again.point.link.message == 7
-    assert again.point.next == whole.digest(2)
+    assert again.point.next_digest == whole.digest(2)

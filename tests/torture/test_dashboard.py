@@ -18,7 +18,7 @@ from everthread.config import parse_config
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_dashboard
-from everthread.gateway.dashboard.pages import Dashboard
+from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.store.records import NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn

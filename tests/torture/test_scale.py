@@ -139,7 +139,7 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(
             ]
             made = await count_compactions(store)
             (used,) = [
-                one.today
+                one.use_of_day
                 for one in await store.list_keys(utc_day(time.time()))
                 if one.key.id == key.id
             ]

@@ -10,7 +10,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR, Journal
 from everthread.compaction.journal.journal_builder import GrowingJournal
@@ -18,7 +18,7 @@ from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import EngineState
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import (
-    HANDOFF,
+    HANDOFF_SECTIONS,
     NAMES,
     RULES,
     TASK,
@@ -28,12 +28,12 @@ from everthread.compaction.summary.sections import (
     render_sections,
 )
 from everthread.compaction.summary.summary_message import (
-    fit_sections,
-    pinned_text,
-    section_tokens,
-    write_names,
+    count_section_tokens,
+    drop_lines_to_fit,
+    write_names_section,
+    write_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import Count, render_words
+from everthread.compaction.summary.user_quotes import CountTokens, render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
     SummaryOrder,
@@ -41,7 +41,7 @@ from everthread.compaction.summary_engine import (
 )
 from everthread.compaction.verification.draft_checks import (
     check_draft,
-    write_journal,
+    fill_from_journal,
 )
 from everthread.errors import ConfigError
 
@@ -85,24 +85,26 @@ class ContextCompressor(SummaryEngine):
         plan = order.cut
         compaction_input = order.given
         fold = self._fold(plan, order.state)
-        facts = fold.state.finished(plan.facts)
-        state = facts.at_end(*plan.following)
-        journal = fold.journal(facts.root_prefix, state)
-        if plan.earlier.ends:
+        facts = fold.state.prepare_for_summary(plan.facts)
+        state = facts.after_messages(*plan.tail_facts_and_turns)
+        journal = fold.build_journal(facts.root_prefix, state)
+        if plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
-            entries = sorted(journal.entries, key=lambda entry: entry.first)
+            entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
             journal = Journal(tuple(entries))
-        task = task_lines(plan)
-        pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
+        task = write_task(plan)
+        pinned, warnings = write_pinned_notes(
+            order.state.notes, plan.full_summary_budget // 8, count
+        )
         names = NamesSection.plan(state.names, plan.summary_budget)
         around = count(order.marker) + count(task) + count(pinned) + names.room + 40
         request = SummaryRequest(
-            messages=order.hide_secrets(plan.middle),
+            messages=order.hide_secrets(plan.middle_messages),
             pruned=order.hide_secrets(plan.pruned)
             if compaction_input.has_model
             else (),
             budget=max(plan.summary_budget - around, plan.summary_budget // 2),
-            previous=_without_names(plan.earlier.sections),
+            previous=_without_names(plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
             ids=[compaction_input.ids[index] for index in plan.covered]
@@ -138,7 +140,7 @@ class ContextCompressor(SummaryEngine):
                 return replace(writing, pending=outcome)
             draft = outcome
         if draft.author == AUTHOR:
-            draft = write_journal(draft, request, counter)
+            draft = fill_from_journal(draft, request, counter)
         return self._compose(writing, draft)
 
     def _compose(
@@ -178,33 +180,37 @@ class ContextCompressor(SummaryEngine):
         around = (
             names.room
             + 36
-            + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
+            + (
+                0
+                if is_brief
+                else 4 * sum(not sections.get(name) for name in HANDOFF_SECTIONS)
+            )
         )
         # A text has fewer tokens than twice its bytes. If even those leave room for all words, nothing is counted.
         texts = "".join([marker, *sections, *sections.values()]).encode(
             "utf-8", "surrogatepass"
         )
-        room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
-        if room < plan.word_tokens * 21 // 20 + 60 or any(
-            entry.last for entry in plan.words
+        room = plan.user_words_room(around + 2 * len(texts) + 8 * len(sections))
+        if room < plan.user_words_tokens * 21 // 20 + 60 or any(
+            entry.range_end for entry in plan.user_words
         ):
-            room = plan.words_room(
-                around + count(marker) + section_tokens(sections, count)
+            room = plan.user_words_room(
+                around + count(marker) + count_section_tokens(sections, count)
             )
-            missing_tokens = plan.words_least - room
+            missing_tokens = plan.min_user_words_tokens - room
             if missing_tokens > 0:
                 # The summary must not push out the user's own words.
                 sections = _make_room(sections, missing_tokens, count)
-                room = plan.words_room(
-                    around + count(marker) + section_tokens(sections, count)
+                room = plan.user_words_room(
+                    around + count(marker) + count_section_tokens(sections, count)
                 )
-        words = render_words(plan.words, room, count)
+        words = render_quotes(plan.user_words, room, count)
         summary_text = "\n".join([marker, *sections, *sections.values(), words])
-        names_text = write_names(names, plan, summary_text, count)
+        names_text = write_names_section(names, plan, summary_text, count)
         sections_text = render_sections(
             {**sections, USER_WORDS: words, NAMES: names_text},
             template=self._template,
-            brief=is_brief,
+            skip_empty=is_brief,
         )
         return f"{marker}\n\n{sections_text}"
 
@@ -213,15 +219,16 @@ class ContextCompressor(SummaryEngine):
         facts = plan.facts
         turns = plan.covered_turns
         last_fold = None
-        if self._last and self._last[0] == plan.earlier.text:
+        if self._last and self._last[0] == plan.earlier_summary.text:
             last_fold = self._last[1]
-        if last_fold is not None and last_fold.continues_messages(facts, turns):
+        if last_fold is not None and last_fold.can_extend_to(facts, turns):
             fold = last_fold.copy().extend(facts, turns)
         else:
             fold = GrowingJournal(
-                plan.earlier.journal, self.facts_before(plan.earlier, state)
+                plan.earlier_summary.journal,
+                self.facts_before(plan.earlier_summary, state),
             ).extend(facts, turns)
-        self._last = plan.earlier.text, fold
+        self._last = plan.earlier_summary.text, fold
         return fold
 
     def on_compacted(self, compaction: Compaction) -> None:
@@ -254,7 +261,7 @@ def _without_names(sections: Mapping[str, str]) -> Sections:
     return {name: text for name, text in sections.items() if name != NAMES}
 
 
-def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
+def _make_room(sections: Sections, tokens: int, count: CountTokens) -> Sections:
     """Shorten the sections by this many tokens, except the task and the pinned notes."""
     fixed_sections = {
         name: text for name, text in sections.items() if name in (TASK, RULES)
@@ -264,7 +271,7 @@ def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
     }
     return {
         **fixed_sections,
-        **fit_sections(
+        **drop_lines_to_fit(
             other_sections,
             max(sum(map(count, other_sections.values())) - tokens, 0),
             count,

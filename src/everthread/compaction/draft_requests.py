@@ -19,8 +19,8 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
+    find_section_name,
     parse_sections,
-    section_name,
 )
 from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError
@@ -75,7 +75,8 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
     for name, text in draft.sections.items():
         if isinstance(text, str):
             lines = (
-                f"\\{line}" if section_name(line) else line for line in text.split("\n")
+                f"\\{line}" if find_section_name(line) else line
+                for line in text.split("\n")
             )
             for section, body in parse_sections(
                 "\n".join([f"## {name}", *lines])

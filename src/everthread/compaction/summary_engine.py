@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, reason_for
+from everthread.compaction.cutting.cut_plan import CutPlan, plan_cut, trigger_of
 from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.engine import Services
-from everthread.compaction.history.compaction_history import Memory
+from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.planning_engine import (
     CompactionInput,
@@ -24,14 +24,14 @@ from everthread.compaction.planning_engine import (
 )
 from everthread.compaction.prepared_compaction import append_since, merge_compactions
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
-from everthread.compaction.summary.assembly import assemble, system_note
+from everthread.compaction.summary.assembly import assemble_messages, make_system_note
 from everthread.compaction.summary.earlier_summary import (
-    Earlier,
-    read_earlier,
-    read_state,
-    read_summary,
+    EarlierSummary,
+    parse_earlier_summary,
+    read_earlier_summary,
+    read_state_from_sections,
 )
-from everthread.compaction.summary.summary_message import marker_text
+from everthread.compaction.summary.summary_message import write_marker
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor
@@ -97,7 +97,7 @@ class SummaryEngine(PlanningEngine):
         self._prompt_tokens = 0
         """The provider's last count of the prompt."""
         self.compactions = 0
-        self._memory = Memory()
+        self._memory = HistoryReader()
         self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
         self._facts: ThreadState | None = None
@@ -115,7 +115,7 @@ class SummaryEngine(PlanningEngine):
     ) -> SummaryWriting | WrittenSummary:
         """Continue with the requested drafts."""
 
-    def facts_before(self, earlier: Earlier, state: EngineState) -> ThreadState:
+    def facts_before(self, earlier: EarlierSummary, state: EngineState) -> ThreadState:
         """Return a copy of the facts before this compaction; if unknown, those of the summary in the list."""
         if earlier.state is not None:
             return earlier.state
@@ -123,9 +123,9 @@ class SummaryEngine(PlanningEngine):
             return state.facts.copy()
         return self.read_facts(earlier)
 
-    def read_facts(self, earlier: Earlier) -> ThreadState:
+    def read_facts(self, earlier: EarlierSummary) -> ThreadState:
         """Read the facts from a summary in the list."""
-        return read_state(earlier.sections)
+        return read_state_from_sections(earlier.sections)
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
         """Take the prompt's size. Output and reasoning do not count: they do not fill the next prompt as such."""
@@ -154,7 +154,7 @@ class SummaryEngine(PlanningEngine):
         )
         if not plan.cut.has_work or plan.cut.only_prunes:
             return plan
-        marker = marker_text(plan.cut, self.marker, services, compaction_input.tools)
+        marker = write_marker(plan.cut, self.marker, services, compaction_input.tools)
         order = SummaryOrder(plan.cut, compaction_input, state, marker)
         return replace(plan, writing=self.begin_writing(order))
 
@@ -229,7 +229,7 @@ class SummaryEngine(PlanningEngine):
             level=history.level,
         )
         if self._last_cut is None or self._last_cut[0] != key:
-            earlier = read_earlier(history.messages)
+            earlier = read_earlier_summary(history.messages)
             cut = plan_cut(history, earlier, self._services, self._memory)
             self._last_cut = key, cut
         return self._last_cut[1]
@@ -238,46 +238,46 @@ class SummaryEngine(PlanningEngine):
         """Finish a plan that summarises nothing."""
         services = self._services
         if plan.cut.has_work:
-            return self._settle(plan, plan.cut.pruned_only())
-        reason = plan.cut.no_work_reason(services.budget)
+            return self._settle(plan, plan.cut.pruned_result())
+        reason = plan.cut.explain_no_work(services.budget)
         return replace(
-            plan.cut.unchanged(reason), duration=services.clock() - plan.started
+            plan.cut.unchanged_result(reason), duration=services.clock() - plan.started
         )
 
     def _settle(self, plan: SummaryPlan, result: Compaction) -> Compaction:
         """Return the result with its sizes, or the input if it would not be smaller."""
         cut = plan.cut
         services = self._services
-        tokens_after = cut.fixed + cut.count(
+        tokens_after = cut.fixed_tokens + cut.count_tokens(
             result.messages, result.kept, services.counter
         )
-        reason = reason_for(manual=plan.given.manual, level=plan.given.level)
-        settled = cut.settled(result, tokens_after, reason)
+        reason = trigger_of(manual=plan.given.manual, level=plan.given.level)
+        settled = cut.accept_if_smaller(result, tokens_after, reason)
         return replace(settled, duration=services.clock() - plan.started)
 
     def _prune_after_summary(self, history: CompactionInput) -> Compaction:
         """Shrink the messages in place: old results become lines, oversized ones are cut."""
         services = self._services
         started = services.clock()
-        earlier = read_summary(history.messages)
-        cut = plan_cut(history, earlier, services, Memory()).without_middle()
-        if cut.tokens_before * cut.scale <= services.budget.compacted_limit:
-            compaction = cut.unchanged("it is small enough")
+        earlier = parse_earlier_summary(history.messages)
+        cut = plan_cut(history, earlier, services, HistoryReader()).with_middle_kept()
+        if cut.tokens_before * cut.provider_scale <= services.budget.compacted_limit:
+            compaction = cut.unchanged_result("it is small enough")
         else:
-            result = cut.pruned_only()
-            tokens_after = cut.fixed + cut.count(
+            result = cut.pruned_result()
+            tokens_after = cut.fixed_tokens + cut.count_tokens(
                 result.messages, result.kept, services.counter
             )
-            compaction = cut.settled(result, tokens_after, "background")
+            compaction = cut.accept_if_smaller(result, tokens_after, "background")
         return replace(compaction, duration=services.clock() - started)
 
     def _assemble(self, cut: CutPlan, written_summary: WrittenSummary) -> Compaction:
-        note = system_note(cut)
+        note = make_system_note(cut)
         counter = self._services.counter
         text = seal_summary(
             self._redactor.redact(written_summary.text), self._services.summary_key
         )
-        messages, origins = assemble(cut, text, note)
+        messages, origins = assemble_messages(cut, text, note)
         summary = next(message for message in messages if is_summary(message))
         rest = without_summary(summary)
         tokens = counter.message(summary)
@@ -289,10 +289,10 @@ class SummaryEngine(PlanningEngine):
             summary=text,
             covered=cut.covered,
             kept=origins,
-            to_store=cut.fit.to_store,
+            to_store=cut.fitted_cut.to_store,
             phases=cut.phases(tokens),
             boundaries=cut.cut.reasons,
-            steps=cut.fit.steps,
+            steps=cut.fitted_cut.steps,
             system_note=note,
         )
 

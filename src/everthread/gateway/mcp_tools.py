@@ -35,7 +35,7 @@ from everthread.errors import (
 )
 from everthread.gateway.identify import named_thread_id
 from everthread.store.records import DEFAULT_TENANT
-from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.sql.accounts import make_usage_row, sum_usage
 from everthread.store.store import Store
 from everthread.thread.store_lookup import LookupCache, StoreLookup
 from everthread.thread.stored_facts import (
@@ -248,7 +248,7 @@ async def describe_thread(store: Store, thread: str) -> str:
         record for record in await store.compactions(thread) if record.reverted is None
     ]
     total = sum_usage(
-        "all", [usage_row(record) for record in await store.usage(thread)]
+        "all", [make_usage_row(record) for record in await store.usage(thread)]
     )
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
@@ -286,7 +286,7 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
         title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
             f"- {row.first.id}{title}: {row.messages:,} messages{_format_tokens(row.tokens)}, {row.compactions:,} "
-            f"compactions, last used {format_utc_time(row.active)}"
+            f"compactions, last used {format_utc_time(row.last_active)}"
         )
     return redact("\n".join(lines))
 

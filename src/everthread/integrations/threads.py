@@ -233,7 +233,7 @@ class FrameworkThreads:
             loop = self._loop
             self._loop = None
         if loop is not None:
-            loop.run(self._close())
+            loop.run(self.aclose())
             loop.stop()
 
     # A call
@@ -339,7 +339,8 @@ class FrameworkThreads:
                 _close_at_exit(self)
             return self._loop
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """Close the store from the event loop that opened it."""
         await self._exit_stack.aclose()
         self._reset()
 

@@ -92,7 +92,9 @@ class KnownPoint:
 
     def relate(self, history: History) -> Relation:
         """Return how a history that leads to this point relates to its thread."""
-        return relate(self.length, given=len(history), is_end=self.point.next is None)
+        return relate(
+            self.length, given=len(history), is_end=self.point.next_digest is None
+        )
 
 
 def is_at_point(history: History, length: int, point: ThreadLinkMatch) -> bool:
@@ -116,7 +118,7 @@ def find_longest_point(
     """
     matched_length = history.digests.index(exact.link.digest) + 1 if exact else 0
     by_length = sorted(
-        similar, key=lambda point: (-point.link.length, point.next is not None)
+        similar, key=lambda point: (-point.link.length, point.next_digest is not None)
     )
     for point in by_length:
         length = history.skeletons.index(point.link.skeleton) + 1

@@ -50,8 +50,6 @@ WINDOW_TOKENS_PER_CALL = 3_200
 MIN_HYGIENE_MESSAGES = 4
 NEARLY_COLD_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
-OPTIONAL_WAIT_SECONDS = 0.25
-"""Seconds a turn waits for an optional summary of a model."""
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
 
@@ -96,12 +94,7 @@ class ContextOptions:
         )
 
     def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
-        """Return the budget of a window.
-
-        If system prompt and tools alone reach T, T is 85 % of the window. If 60 % of T could not hold them with the
-        least that a compaction keeps (half of the tail, a tenth of T for the user's words, the smallest summary), T
-        is as large as that needs: otherwise every compaction would leave too much, and the next would follow soon.
-        """
+        """Return the budget of a window. If system prompt and tools alone reach T, T is 85 % of the window."""
         budget = Budget.for_window(
             window,
             threshold=self.threshold,
@@ -116,25 +109,11 @@ class ContextOptions:
             if self.max_tokens is None
             else min(self.max_tokens, max(window // 4, 1)),
         )
-        threshold = self._threshold_beside(fixed_tokens, budget)
-        if threshold <= budget.threshold:
+        if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
             return budget
         return replace(
-            self, threshold=threshold / window, threshold_tokens=None
+            self, threshold=budget.hygiene_limit / window, threshold_tokens=None
         ).budget(window)
-
-    @staticmethod
-    def _threshold_beside(fixed_tokens: int, budget: Budget) -> int:
-        """Return the threshold that leaves room beside system prompt and tools, at most 85 % of the window."""
-        if fixed_tokens >= budget.threshold:
-            return budget.hygiene_limit
-        history_room = (
-            budget.compacted_limit - budget.tail // 2 - budget.threshold // 10
-        )
-        needed_room = fixed_tokens + budget.summary_min
-        return min(
-            budget.threshold * needed_room // max(history_room, 1), budget.hygiene_limit
-        )
 
     @property
     def cache_seconds(self) -> float:

@@ -120,11 +120,11 @@ class ExcerptFinder:
             text,
             view.tenant,
             thread=view.thread if self._options.scope == "thread" else None,
-            seen=frozenset(message.id for message in view.messages),
-            spoken=is_mid_turn,
+            visible_messages=frozenset(message.id for message in view.messages),
+            speech_only=is_mid_turn,
             limit=2 * MAX_EXCERPTS,
-            least=self._options.closeness,
-            chars=chars,
+            min_closeness=self._options.closeness,
+            max_chars=chars,
         )
         passages = await self._store.recall(query)
         return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.compaction.cutting.pruning import drop_media, prune
+from everthread.compaction.cutting.pruning import drop_media, prune_messages
 from everthread.core.messages import (
     Message,
     edit_results,
@@ -158,10 +158,10 @@ def slim_messages(
     Images and documents stay in the latest user message and in the latest results.
     """
     latest_user = latest_user_index(bodies)
-    smaller_bodies = prune(
+    smaller_bodies = prune_messages(
         bodies,
         protect_from=len(bodies) if latest_user is None else latest_user,
-        results=False,
+        prune_results=False,
     )
     last_answer = max(
         (

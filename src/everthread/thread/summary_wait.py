@@ -14,6 +14,10 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryRequest,
 )
 
+MAX_SUMMARY_WAIT_SECONDS = 30.0
+"""Maximum wait of a turn for a model's summary; then the journal writes one."""
+OPTIONAL_WAIT_SECONDS = 0.25
+"""Maximum wait of a turn that can do without the summary."""
 T = TypeVar("T")
 
 

@@ -11,7 +11,7 @@ from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
 from everthread.compaction.summary.sections import TASK, USER_WORDS, parse_sections
-from everthread.compaction.summary.user_quotes import parse_words
+from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_END, is_summary
@@ -62,7 +62,7 @@ async def test_the_nodes_in_view_cover_all_turns_in_order(
             text_of(message) for message in result.messages if message["role"] == "user"
         ]
         first = next(text for text in kept[1:] if text.startswith("Turn"))
-        told = parse_words(parse_sections(result.summary)[USER_WORDS])
+        told = parse_quotes(parse_sections(result.summary)[USER_WORDS])
         assert first.startswith(f"Turn {told[-1].number + 1}:")
         assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 

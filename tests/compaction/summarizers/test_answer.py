@@ -16,7 +16,7 @@ from everthread.compaction.summarizers.answer_judging import (
 )
 from everthread.compaction.summarizers.prompts import SummaryPrompt, fit, headings
 from everthread.compaction.summary.sections import (
-    HANDOFF,
+    HANDOFF_SECTIONS,
     TemplateName,
     render_sections,
 )
@@ -61,7 +61,7 @@ WRAPPED = {
     ),
     "dressed headings": "\n".join(
         f"#### {number}. **{name}:**\n{GOOD.get(name, 'None.')}"
-        for number, name in enumerate(HANDOFF, start=1)
+        for number, name in enumerate(HANDOFF_SECTIONS, start=1)
     ),
     "and": GOOD_TEXT.replace(
         "Constraints & Preferences", "Constraints and Preferences"
@@ -106,7 +106,7 @@ def test_thinking_that_is_quoted_stays() -> None:
 
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 ANSWERED = "The answer is 4. ## Not a heading of ours\n\n## Goal\nTo help you."
-FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF)
+FAULT_EMPTY_SECTIONS = "\n\n".join(f"## {name}\nNone." for name in HANDOFF_SECTIONS)
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "empty": ("", {}, answer_judging.FAULT_EMPTY),
     "blank": (" \n", {}, answer_judging.FAULT_EMPTY),
@@ -239,7 +239,9 @@ def test_the_headings_of_each_layout() -> None:
 
 
 SECTIONS = st.dictionaries(
-    st.sampled_from(HANDOFF), st.text("ab c\n", min_size=1, max_size=2000), min_size=1
+    st.sampled_from(HANDOFF_SECTIONS),
+    st.text("ab c\n", min_size=1, max_size=2000),
+    min_size=1,
 )
 
 
@@ -249,7 +251,7 @@ def test_fitting_keeps_every_section_within_the_room(
 ) -> None:
     fitted = fit(sections, room, COUNT)
     assert list(fitted) == list(sections)
-    assert COUNT(render_sections(fitted, brief=True)) <= 1.1 * room
+    assert COUNT(render_sections(fitted, skip_empty=True)) <= 1.1 * room
     for name, text in sections.items():
         assert fitted[name] == text or "left out" in fitted[name]
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.journal.entries import Entry
+from everthread.compaction.journal.entries import JournalEntry
 from everthread.compaction.journal.journal import Journal, parse_journal
 from everthread.compaction.summary.sections import (
     BLOCKED,
@@ -26,12 +26,12 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
-    nodes_end,
+    find_nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.summary_message import without_pins
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.summary_message import strip_pinned_notes
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.messages import Messages
 from everthread.core.transcript import (
     is_user_message,
@@ -84,7 +84,7 @@ def read_parts(
     summary: str, *, first_turn: int, last_turn: int, messages: int
 ) -> list[VisibleNode]:
     """Parse the parts of a summary message's text. Without nodes it is a single part over the given turns."""
-    nodes_stop = nodes_end(summary)  # a user's words come after the nodes
+    nodes_stop = find_nodes_end(summary)  # a user's words come after the nodes
     headings = [
         match for match in _HEADING.finditer(summary) if match.end() <= nodes_stop
     ]
@@ -127,15 +127,15 @@ def _read_foreign(
         TASK: "",
         USER_WORDS: "",
         NAMES: "",
-        RULES: without_pins(sections.get(RULES, "")),
+        RULES: strip_pinned_notes(sections.get(RULES, "")),
     }
-    if any(entry.last for entry in parse_journal(sections.get(DONE, "")).entries):
+    if any(entry.last_turn for entry in parse_journal(sections.get(DONE, "")).entries):
         # For a journal they come from the state, which follows the nodes.
         visible_sections |= {
             BLOCKED: "",
             FILES: "",
         }
-    body = defuse_nodes(render_sections(visible_sections, brief=True))
+    body = defuse_nodes(render_sections(visible_sections, skip_empty=True))
     node = Node(
         id="",
         thread="",
@@ -188,16 +188,19 @@ def join_sections(parts: Sequence[VisibleNode]) -> Sections:
 
 def join_journals(parts: Sequence[VisibleNode]) -> Journal:
     """Join the journals of several nodes. A model's text under that heading becomes one entry for its node."""
-    joined_entries: list[Entry] = []
+    joined_entries: list[JournalEntry] = []
     for part in parts:
         entries = list(
             parse_journal(parse_sections(part.node.body).get(DONE, "")).entries
         )
-        if len(entries) == 1 and not entries[0].last:
+        if len(entries) == 1 and not entries[0].last_turn:
             turns = part.node.first_turn, part.node.last_turn
             entries = [
                 replace(
-                    entries[0], first=turns[0], last=turns[1], messages=part.messages
+                    entries[0],
+                    first_turn=turns[0],
+                    last_turn=turns[1],
+                    message_count=part.messages,
                 )
             ]
         for entry in entries:
@@ -207,26 +210,26 @@ def join_journals(parts: Sequence[VisibleNode]) -> Journal:
     return Journal(tuple(joined_entries))
 
 
-def _join_turn(previous_entry: Entry, entry: Entry) -> list[Entry]:
+def _join_turn(previous_entry: JournalEntry, entry: JournalEntry) -> list[JournalEntry]:
     """Join two entries of one turn, unless the result is too long or loses closing words.
 
     Return both if they cannot be joined.
     """
-    if previous_entry.last != entry.first:
+    if previous_entry.last_turn != entry.first_turn:
         return [previous_entry, entry]
     lines = (*previous_entry.lines, *entry.lines)
     if (
-        previous_entry.first < entry.last
+        previous_entry.first_turn < entry.last_turn
         or len(lines) > MAX_LINES
-        or (previous_entry.closing and entry.closing)
+        or (previous_entry.closing_words and entry.closing_words)
     ):
         return [previous_entry, replace(entry, is_continued=True)]
-    closing = previous_entry.closing or entry.closing
+    closing = previous_entry.closing_words or entry.closing_words
     return [
         replace(
-            previous_entry.join(entry),
+            previous_entry.join_with(entry),
             lines=lines,
-            closing=closing,
+            closing_words=closing,
             is_continued=previous_entry.is_continued,
         )
     ]
@@ -234,7 +237,7 @@ def _join_turn(previous_entry: Entry, entry: Entry) -> list[Entry]:
 
 def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> str:
     """Return the summary message without its last line, the most stable parts first for the sake of the cache."""
-    section_text = render_sections(sections, brief=True)
+    section_text = render_sections(sections, skip_empty=True)
     return "\n\n".join(
         filter(
             None,
@@ -305,7 +308,7 @@ def number_messages(
     return numbers
 
 
-def part_tokens(parts: Sequence[VisibleNode], count: Count) -> int:
+def part_tokens(parts: Sequence[VisibleNode], count: CountTokens) -> int:
     return sum(count(part.text) + 1 for part in parts)
 
 

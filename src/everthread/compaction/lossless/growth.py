@@ -23,7 +23,7 @@ from everthread.compaction.lossless.node_texts import (
     NodeWriter,
 )
 from everthread.compaction.planning_engine import StoredGraph
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.core.types import Node
 
 MAX_REWRITTEN = 4
@@ -64,7 +64,7 @@ class Growth:
     """One run of the steps."""
 
     plan: GrowthPlan
-    count: Count
+    count: CountTokens
     new_nodes: dict[str, Node] = field(default_factory=dict)
     texts: list[NodeText] = field(default_factory=list)
 

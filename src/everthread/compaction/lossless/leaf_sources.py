@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.compaction.cutting.pruning import prune, redact_message
+from everthread.compaction.cutting.pruning import prune_messages, redact_message
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import Journal
@@ -57,7 +57,9 @@ class LeafSplitter:
         """
         order = self.order
         plan = order.cut
-        middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
+        middle = dict(
+            zip(plan.covered, quiet_lookups(plan.middle_messages), strict=True)
+        )
         pruned = middle
         if order.given.has_model:
             pruned = dict(zip(plan.covered, plan.pruned, strict=True))
@@ -102,7 +104,7 @@ class LeafSplitter:
         ]
         journals = []
         for run, fold in zip(runs, folds, strict=True):
-            first_entry, *other_entries = fold.journal().entries
+            first_entry, *other_entries = fold.build_journal().entries
             is_continued = turns[run[0]] == last_turn
             journals.append(
                 Journal(
@@ -119,9 +121,9 @@ def restore_source(node: Node, graph: StoredGraph) -> LeafSource:
     quiet_messages = quiet_lookups(
         [graph.originals[message_id].message for message_id in ids]
     )
-    pruned = prune(quiet_messages, protect_from=len(quiet_messages))
+    pruned = prune_messages(quiet_messages, protect_from=len(quiet_messages))
     numbers = number_turns(
-        map(MessageFacts, quiet_messages), before=node.first_turn - 1
+        map(MessageFacts, quiet_messages), turns_before=node.first_turn - 1
     )
     return LeafSource(
         [redact_message(message) for message in quiet_messages],

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history.open_requests import task_lines
+from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_facts import ThreadState
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
@@ -45,9 +45,9 @@ from everthread.compaction.summarizers.summarizer import (
     Verification,
 )
 from everthread.compaction.summary.earlier_summary import (
-    Earlier,
-    read_earlier,
-    read_state,
+    EarlierSummary,
+    read_earlier_summary,
+    read_state_from_sections,
 )
 from everthread.compaction.summary.sections import (
     NAMES,
@@ -55,18 +55,18 @@ from everthread.compaction.summary.sections import (
     TASK,
     USER_WORDS,
     Sections,
-    nodes_end,
+    find_nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.state_sections import state_sections
+from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.compaction.summary.summary_message import (
-    pinned_text,
-    section_tokens,
-    text_file,
-    write_names,
+    count_section_tokens,
+    read_text_file,
+    write_names_section,
+    write_pinned_notes,
 )
-from everthread.compaction.summary.user_quotes import render_words
+from everthread.compaction.summary.user_quotes import render_quotes
 from everthread.compaction.summary_engine import (
     SummaryEngine,
     SummaryOrder,
@@ -180,7 +180,7 @@ class LosslessEngine(SummaryEngine):
         archive = self._services.archive
         if archive is None:
             return self.current_state()
-        earlier_summary = read_earlier(history.messages)
+        earlier_summary = read_earlier_summary(history.messages)
         parts = _parts_in_view(earlier_summary, first_turn=1)
         if any(part.node.id and part.node.id not in self._nodes for part in parts):
             nodes = await archive.nodes()
@@ -202,7 +202,7 @@ class LosslessEngine(SummaryEngine):
         count = self._services.counter.text
         plan = order.cut
         compaction_input = order.given
-        facts = self.facts_before(plan.earlier, order.state)
+        facts = self.facts_before(plan.earlier_summary, order.state)
         graph = order.state.graph or StoredGraph()
         parts = _resolve_parts(order, graph)
         last_turn = parts[-1].node.last_turn if parts else -1
@@ -212,22 +212,22 @@ class LosslessEngine(SummaryEngine):
             facts,
             last_turn,
         )
-        facts = facts.finished(plan.facts)
-        state = facts.at_end(*plan.following)
+        facts = facts.prepare_for_summary(plan.facts)
+        state = facts.after_messages(*plan.tail_facts_and_turns)
         budget = self._budget(order, parts, sum(source.tokens for source in sources))
         names = NamesSection.plan(state.names, budget)
-        pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
+        pinned, warnings = write_pinned_notes(order.state.notes, budget // 8, count)
         marker = order.marker
         if self._services.lookup and not self._services.budget.is_small:
-            marker = f"{marker}\n{text_file('node_tools')}"
-        around: Sections = {TASK: task_lines(plan), RULES: pinned}
+            marker = f"{marker}\n{read_text_file('node_tools')}"
+        around: Sections = {TASK: write_task(plan), RULES: pinned}
         used_tokens = (
-            count(marker) + count(render_sections(around, brief=True)) + names.room
+            count(marker) + count(render_sections(around, skip_empty=True)) + names.room
         )
         room = budget - used_tokens - 60
         permanent_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
-        permanent = state_sections(state, permanent_room, count)
-        room = max(room - section_tokens(permanent, count), MIN_NODE_TOKENS)
+        permanent = write_state_sections(state, permanent_room, count)
+        room = max(room - count_section_tokens(permanent, count), MIN_NODE_TOKENS)
         node_order = NodeOrder(
             max(room // NODE_SHARE, MIN_NODE_TOKENS),
             around[TASK],
@@ -273,10 +273,10 @@ class LosslessEngine(SummaryEngine):
             return self._compose(next_writing, outcome)
         return replace(next_writing, batch=tuple(map(writer.begin, outcome)))
 
-    def read_facts(self, earlier: Earlier) -> ThreadState:
-        end = nodes_end(earlier.text)
+    def read_facts(self, earlier: EarlierSummary) -> ThreadState:
+        end = find_nodes_end(earlier.text)
         sections = parse_sections(earlier.text[end:]) if end else earlier.sections
-        return read_state(sections, is_ours=bool(end))
+        return read_state_from_sections(sections, is_from_journal=bool(end))
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
         return [dict(schema) for schema in SCHEMAS] if self._tools else []
@@ -323,10 +323,10 @@ class LosslessEngine(SummaryEngine):
         """Return the tokens for the summary without the user's words: nodes in view keep their room if possible."""
         plan = order.cut
         visible_tokens = sum(self._services.counter.text(part.text) for part in parts)
-        beside_words = plan.middle_tokens * 8 // 10 - plan.words_least
+        beside_words = plan.middle_tokens * 8 // 10 - plan.min_user_words_tokens
         max_tokens = min(
             self._services.budget.summary_max,
-            plan.fit.room.summary,
+            plan.fitted_cut.limits.summary_tokens,
             max(beside_words, MIN_NODE_TOKENS),
         )
         return min(
@@ -350,16 +350,16 @@ class LosslessEngine(SummaryEngine):
         used_tokens = (
             count(writing.marker)
             + part_tokens(parts, count)
-            + count(render_sections(around, brief=True))
+            + count(render_sections(around, skip_empty=True))
             + writing.names.room
             + 40
         )
-        room = max(plan.words_room(used_tokens), plan.words_least)
-        words = render_words(plan.words, room, count)
+        room = max(plan.user_words_room(used_tokens), plan.min_user_words_tokens)
+        words = render_quotes(plan.user_words, room, count)
         visible_text = "\n".join(
             [writing.marker, *(part.text for part in parts), *around.values(), words]
         )
-        names_text = write_names(writing.names, plan, visible_text, count)
+        names_text = write_names_section(writing.names, plan, visible_text, count)
         text = view_text(
             writing.marker, parts, {**around, USER_WORDS: words, NAMES: names_text}
         )
@@ -392,24 +392,26 @@ def _resolve_parts(order: SummaryOrder, graph: StoredGraph) -> list[VisibleNode]
     """Return the nodes in view as the graph has them; the others as the context shows them."""
     head = order.cut.history.facts[: order.cut.cut.head_end]
     first_turn = sum(message_facts.is_user for message_facts in head) + 1
-    parts = _parts_in_view(order.cut.earlier, first_turn)
+    parts = _parts_in_view(order.cut.earlier_summary, first_turn)
     return [
         replace(part, node=graph.nodes.get(part.node.id, part.node)) for part in parts
     ]
 
 
-def _parts_in_view(earlier_summary: Earlier, first_turn: int) -> list[VisibleNode]:
+def _parts_in_view(
+    earlier_summary: EarlierSummary, first_turn: int
+) -> list[VisibleNode]:
     """Return the nodes in a summary; if it has none, all of it as one part from `first_turn` on."""
     if not earlier_summary.text:
         return []
     last_turn = max(
-        (message.end for message in earlier_summary.words), default=first_turn
+        (message.last_number for message in earlier_summary.quotes), default=first_turn
     )
     return read_parts(
         earlier_summary.text,
         first_turn=first_turn,
         last_turn=last_turn,
-        messages=earlier_summary.messages,
+        messages=earlier_summary.message_count,
     )
 
 

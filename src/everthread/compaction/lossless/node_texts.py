@@ -35,15 +35,15 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.summary_message import fit_sections
-from everthread.compaction.summary.user_quotes import Count
+from everthread.compaction.summary.summary_message import drop_lines_to_fit
+from everthread.compaction.summary.user_quotes import CountTokens
 from everthread.compaction.verification.draft_checks import (
-    NAMES_TOO_MUCH,
+    TOO_MANY_UNKNOWN_NAMES,
 )
 from everthread.compaction.verification.unsupported_lines import (
-    is_refused,
+    join_sources,
     mark_sections,
-    source_text,
+    should_refuse,
 )
 from everthread.core.secrets.redaction import redact
 
@@ -86,7 +86,7 @@ class LeafTask:
             stretch=True,
         )
 
-    def covered_tokens(self, count: Count) -> int:  # noqa: ARG002 - as `JoinTask`
+    def covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
         """Return the tokens that it covers."""
         return self.source.tokens
 
@@ -111,7 +111,7 @@ class JoinTask:
             notes=[parse_sections(part.node.body) for part in self.parts],
         )
 
-    def covered_tokens(self, count: Count) -> int:
+    def covered_tokens(self, count: CountTokens) -> int:
         """Return the tokens that it covers."""
         return sum(count(part.text) for part in self.parts)
 
@@ -143,7 +143,7 @@ class NodeText:
 class NodeWriter:
     """A writer that makes the texts of nodes from drafts."""
 
-    count: Count
+    count: CountTokens
 
     def begin(self, task: NodeTask) -> PendingNode:
         """Begin to ask for a draft."""
@@ -157,14 +157,14 @@ class NodeWriter:
     def take(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
         """Return the text of a node; or ask again if the draft is refused."""
         request = node.task.request()
-        sources = source_text(request.messages, "\n".join(request.previous.values()))
+        sources = join_sources(request.messages, "\n".join(request.previous.values()))
         covered_tokens = node.task.covered_tokens(self.count)
 
         def check(draft: SummaryDraft) -> SummaryDraft | str:
-            size = self.count(render_sections(draft.sections, brief=True))
+            size = self.count(render_sections(draft.sections, skip_empty=True))
             _, checked_count, unknown_count = mark_sections(draft.sections, sources)
-            if is_refused(checked_count, unknown_count):
-                return f"{draft.author} {NAMES_TOO_MUCH}; its node was not used"
+            if should_refuse(checked_count, unknown_count):
+                return f"{draft.author} {TOO_MANY_UNKNOWN_NAMES}; its node was not used"
             room = max(request.budget, MIN_NODE_TOKENS)
             if size < covered_tokens and size <= MAX_EXCESS * room:
                 return draft
@@ -181,11 +181,13 @@ class NodeWriter:
         room = task.order.room
         if isinstance(task, LeafTask):
             if not has_words:
-                journal_text = redact(task.source.journal.fit(room, self.count).text())
-                return self._text(
-                    draft, render_sections({DONE: journal_text}, brief=True)
+                journal_text = redact(
+                    task.source.journal.shorten_to(room, self.count).render()
                 )
-            sources = source_text(task.source.messages, "")
+                return self._text(
+                    draft, render_sections({DONE: journal_text}, skip_empty=True)
+                )
+            sources = join_sources(task.source.messages, "")
             marked_sections, checked_count, unknown_count = mark_sections(
                 draft.sections, sources
             )
@@ -203,7 +205,9 @@ class NodeWriter:
                 sections, bodies
             )
         figures = Verification(checked=checked_count, unverified=unknown_count)
-        return self._text(draft, render_sections(marked_sections, brief=True), figures)
+        return self._text(
+            draft, render_sections(marked_sections, skip_empty=True), figures
+        )
 
     def _fit_journals(
         self, parts: Sequence[VisibleNode], joined_sections: Sections, room: int
@@ -214,23 +218,23 @@ class NodeWriter:
         }
         other_sections = self._fit(other_sections, room // 2) if other_sections else {}
         used_tokens = (
-            self.count(render_sections(other_sections, brief=True))
+            self.count(render_sections(other_sections, skip_empty=True))
             if other_sections
             else 0
         )
         journal_text = (
-            join_journals(parts).fit(room - used_tokens - 8, self.count).text()
+            join_journals(parts).shorten_to(room - used_tokens - 8, self.count).render()
         )
-        return render_sections({**other_sections, DONE: journal_text}, brief=True)
+        return render_sections({**other_sections, DONE: journal_text}, skip_empty=True)
 
     def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
         """Return the sections within the room, with their headings."""
-        fitting = fit_sections(sections, room, self.count)
+        fitting = drop_lines_to_fit(sections, room, self.count)
         while any(fitting.values()):
-            excess = self.count(render_sections(fitting, brief=True)) - room
+            excess = self.count(render_sections(fitting, skip_empty=True)) - room
             if excess <= 0:
                 break
-            shorter = fit_sections(fitting, room - excess - 8, self.count)
+            shorter = drop_lines_to_fit(fitting, room - excess - 8, self.count)
             if shorter == fitting:
                 break
             fitting = shorter

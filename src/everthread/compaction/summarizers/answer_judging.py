@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from everthread.compaction.summarizers.conversation_record import OPEN, Count
 from everthread.compaction.summarizers.prompts import SummaryPrompt, headings
 from everthread.compaction.summary.sections import (
-    CLASSIC,
-    HANDOFF,
+    CLASSIC_SECTIONS,
+    HANDOFF_SECTIONS,
     Sections,
     TemplateName,
     parse_sections,
@@ -62,7 +62,7 @@ def judge_answer(
         return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, usable=False)
     if truncated and 2 * len(found_headings) < len(headings(template)):
         return SummaryAnswer(sections, FAULT_CUT_OFF, usable=False, truncated=True)
-    tokens = count(render_sections(sections, template=template, brief=True))
+    tokens = count(render_sections(sections, template=template, skip_empty=True))
     if tokens > max(question.material, question.target):
         return SummaryAnswer(
             sections, FAULT_LONGER_THAN_SOURCE, usable=False, truncated=truncated
@@ -121,8 +121,8 @@ def without_thinking(text: str) -> str:
 _NAMES = {
     name.casefold(): name
     for name in (
-        *HANDOFF,
-        *(heading for heading, _ in CLASSIC),
+        *HANDOFF_SECTIONS,
+        *(heading for heading, _ in CLASSIC_SECTIONS),
         "Done",
         "State",
         "Constraints",

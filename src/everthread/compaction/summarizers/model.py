@@ -458,7 +458,7 @@ class _Work:
             return ""
         return as_inert_text(
             render_sections(
-                self.request.previous, template=self.writer.template, brief=True
+                self.request.previous, template=self.writer.template, skip_empty=True
             )
         )
 
@@ -472,7 +472,7 @@ class _Work:
 
     def _entries(self, notes: Iterable[Sections]) -> list[RecordEntry]:
         texts = (
-            render_sections(sections, template=self.writer.template, brief=True)
+            render_sections(sections, template=self.writer.template, skip_empty=True)
             for sections in notes
         )
         return [

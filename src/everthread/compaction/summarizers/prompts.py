@@ -12,9 +12,9 @@ from typing import Any
 
 from everthread.compaction.summarizers.conversation_record import Count, as_inert_text
 from everthread.compaction.summary.sections import (
-    CLASSIC,
+    CLASSIC_SECTIONS,
     DONE,
-    HANDOFF,
+    HANDOFF_SECTIONS,
     NAMES,
     TASK,
     USER_WORDS,
@@ -104,8 +104,10 @@ def headings(template: TemplateName) -> tuple[str, ...]:
     The engine itself writes the task and the user's words.
     """
     if template == "handoff":
-        return tuple(name for name in HANDOFF if name not in (TASK, USER_WORDS, NAMES))
-    return tuple(heading for heading, _ in CLASSIC if heading != USER_WORDS)
+        return tuple(
+            name for name in HANDOFF_SECTIONS if name not in (TASK, USER_WORDS, NAMES)
+        )
+    return tuple(heading for heading, _ in CLASSIC_SECTIONS if heading != USER_WORDS)
 
 
 def instructions(template: TemplateName) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summary.summary_message import tools_key
+from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.store.records import UNDONE_STATE, Rewrite
+from everthread.store.records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.caller import recall_rounds
@@ -29,6 +29,7 @@ from everthread.thread.caller.rewrites import (
     RewriteDraft,
     RewriteStore,
     RewriteTask,
+    rewrite_key,
 )
 from everthread.thread.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.managed import CompactionOrder, ProviderRefusal
@@ -112,7 +113,7 @@ class CallerContext:
     async def look_up(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
-        states = [(call.thread, UNDONE_STATE)]
+        states = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
         if call.match.matched:
             source = call.match.source
@@ -125,6 +126,9 @@ class CallerContext:
             self.state.tokens_after_compaction = (
                 0  # none was made, or it was taken back
             )
+        elif rewrite_key(call.used) != call.memory.rewrite:
+            # It was made elsewhere: the last attempt here says nothing about it.
+            self.state.retry_above_tokens = 0
         call.is_undone = isinstance(
             undone_state, dict
         ) and call.sent.size < undone_state.get("until", 0)
@@ -331,7 +335,8 @@ class CallerContext:
         )
         engine = self._services.setup.engine_key
         return [
-            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
+            f"{call.frame.api} {engine}{make_tools_key(frame.tools)}"
+            for frame in frames
         ]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
@@ -354,7 +359,7 @@ class CallerContext:
         covered_count = call.used.length if call.used else 0
         if not covered_count < rewrite.length <= len(call.sent.history):
             return False
-        return call.sent.history.digest(rewrite.length) == rewrite.chain
+        return call.sent.history.digest(rewrite.length) == rewrite.digest
 
     def _describe_adopted(self, rewrite: Rewrite) -> Compaction:
         sizer = self._services.sizer

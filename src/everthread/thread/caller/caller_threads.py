@@ -160,7 +160,7 @@ class CallerThreads:
         begun.continues_other = is_shortened or (
             match.continues_other
             if match.is_new
-            else await store.continues_other(match.thread)
+            else await store.continues_other_thread(match.thread)
         )
         return begun
 

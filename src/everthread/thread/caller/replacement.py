@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from everthread.compaction.summary.summary_message import reading_tools, rename_tools
+from everthread.compaction.summary.summary_message import (
+    find_reading_tools,
+    rename_tools,
+)
 from everthread.core.messages import Message, kind_of
 from everthread.core.outputs import OPENING_TAG, READ_HINT, replace_reader_name
 from everthread.core.types import Api
@@ -51,7 +54,7 @@ def name_tool(
     cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
 ) -> Cover:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
-    tool = _choose_reader(reading_tools(tools))
+    tool = _choose_reader(find_reading_tools(tools))
     replacement = []
     for index, value in enumerate(cover.replacement):
         is_same = index < len(sent) and sent[index] == value

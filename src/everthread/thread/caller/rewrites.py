@@ -255,7 +255,7 @@ class RewriteStore:
             if length > longest and history.drifted_from(candidate.results, length):
                 drifted_rewrite = replace(
                     candidate,
-                    chain=history.digest(length),
+                    digest=history.digest(length),
                     length=length,
                     results=history.results(0, length),
                 )
@@ -437,7 +437,7 @@ def _done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
         reason=new_rewrite.record.reason,
         tokens_before=compaction.tokens_before,
         tokens_after=compaction.tokens_after,
-        messages_before=new_rewrite.context.given,
+        messages_before=new_rewrite.context.compacted_count,
         messages_after=len(compaction.messages),
         author=compaction.author,
         count=new_rewrite.rewrite.depth,
@@ -462,7 +462,7 @@ def _make_rewrite(
     return Rewrite(
         tenant=task.sent.family.tenant,
         engine=task.engine_key,
-        chain=history.digest(length),
+        digest=history.digest(length),
         strength=int(task.order.level),
         length=length,
         skeleton=history.skeleton(length),
@@ -495,7 +495,7 @@ def _new_rewrite(
     return NewRewrite(
         rewrite,
         _record(task, result.compaction, cost),
-        replace(result.context, lead=lead_count),
+        replace(result.context, leading_count=lead_count),
         scope=task.sent.family.scope,
         digest=task.sent.digest,
         base_session=task.base.session if task.base else "",

@@ -236,10 +236,12 @@ class ThreadIndex:
                     family, is_expected=not question.uses_memory
                 )
         session = session_of_scope(family.scope)
-        end = await self._store.conversation_end(family.tenant, session, _MAX_COMPARED)
-        if end is None or not repeats_words(runs, end.bodies):
+        end = await self._store.conversation_end(
+            family.tenant, session, question.sent.client.platform, _MAX_COMPARED
+        )
+        if end is None or not repeats_words(runs, end.last_bodies):
             return None
-        return end.thread, end.message
+        return end.thread, end.last_message
 
     async def _match_named(self, question: _Question, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named: all of it belongs there."""
