@@ -49,7 +49,7 @@ from everthread.cli.chat.terminal_view import (
 )
 from everthread.cli.output import log_unexpected_error
 from everthread.cli.shared_options import RESUME_WITHOUT_ID, fill_missing_ids
-from everthread.compaction.engine import progress_text
+from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
@@ -162,7 +162,7 @@ class TestLines:
             (
                 events.CompactionProgress(
                     "s",
-                    progress_text(
+                    describe_progress(
                         "summary_failed",
                         {"route": "m", "reason": "no sections", "rest": 0.0},
                     ),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.draft_requests import WROTE_NOTHING
+from everthread.compaction.draft_requests import NOTHING_WRITTEN
 from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.compaction.summary.sections import (
@@ -82,7 +82,7 @@ async def test_the_journal_replaces_a_draft_without_content(
 ) -> None:
     made = await compacted(SummaryDraft(sections, "own"))
     assert made.author == AUTHOR
-    assert made.warnings == (f"own {WROTE_NOTHING}",)
+    assert made.warnings == (f"own {NOTHING_WRITTEN}",)
     assert "(Journal of" in parse_sections(made.summary)[DONE]
     assert "lies" not in made.summary
 

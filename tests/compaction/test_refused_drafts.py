@@ -33,7 +33,7 @@ class World:
         self.model: FunctionModel = model_that_says(*texts)
         self.chain = SummarizerChain(
             [LlmSummarizer(self.model, COUNTER)],
-            floor=JournalWriter(COUNTER),
+            fallback=JournalWriter(COUNTER),
             clock=lambda: self.now,
         )
 

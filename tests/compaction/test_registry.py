@@ -82,7 +82,9 @@ def package(site: Path, distribution: str, **engines: str) -> None:
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
     )
     lines = "\n".join(f"{name} = {value}" for name, value in engines.items())
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}\n", "utf-8")
+    (info / "entry_points.txt").write_text(
+        f"[{registry.ENTRY_POINT_GROUP}]\n{lines}\n", "utf-8"
+    )
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ class TestPlaces:
         self, home: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plugin(
-            tmp_path / "project" / ".everthread" / registry.PLUGINS,
+            tmp_path / "project" / ".everthread" / registry.PLUGIN_FOLDER,
             "mine",
             ENGINE.format(said="project"),
         )
@@ -120,11 +122,11 @@ class TestPlaces:
         assert find_engine("mine", home=home).source == "package"
         assert said(create_engine("mine", services(), home=home)) == "package"
 
-        plugin(home / registry.PLUGINS, "mine", ENGINE.format(said="home"))
+        plugin(home / registry.PLUGIN_FOLDER, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
         assert (found.source, found.location) == (
             "home",
-            str(home / registry.PLUGINS / "mine"),
+            str(home / registry.PLUGIN_FOLDER / "mine"),
         )
         assert said(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
@@ -133,7 +135,7 @@ class TestPlaces:
         assert listed["package"].problem == f"hidden by {found.location}"
 
     def test_options_reach_the_engine(self, home: Path) -> None:
-        plugin(home / registry.PLUGINS, "mine")
+        plugin(home / registry.PLUGIN_FOLDER, "mine")
         given = {"depth": 3}
         engine = create_engine("mine", services(), given, home=home)
         assert vars(engine)["options"] == given
@@ -192,24 +194,26 @@ class TestBuiltIns:
 
     def test_a_built_in_name_cannot_be_taken(self, home: Path, site: Path) -> None:
         for name in ("compressor", "lossless", "lcm"):
-            plugin(home / registry.PLUGINS, name, "raise SystemExit('never run')")
+            plugin(home / registry.PLUGIN_FOLDER, name, "raise SystemExit('never run')")
         package(site, "impostor", compressor="installed_impostor:create")
         assert find_engine("compressor", home=home).source == "built-in"
         for info in list_engines(home=home):
-            if info.name in registry.RESERVED and info.source != "built-in":
+            if info.name in registry.RESERVED_NAMES and info.source != "built-in":
                 assert "reserved" in info.problem
                 assert not info.active
         assert [info.source for info in list_engines(home=home) if info.active] == [
             "built-in"
         ]
 
-    @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
+    @pytest.mark.parametrize(
+        "name", sorted(registry.RESERVED_NAMES - set(registry.BUILT_IN_ENGINES))
+    )
     def test_a_reserved_name_is_refused_even_if_unused(
         self, home: Path, name: str
     ) -> None:
-        plugin(home / registry.PLUGINS, name)
+        plugin(home / registry.PLUGIN_FOLDER, name)
         canonical = registry.ALIASES.get(name, name)
-        if canonical in registry.BUILT_IN:
+        if canonical in registry.BUILT_IN_ENGINES:
             assert find_engine(name, home=home).name == canonical
         else:
             with pytest.raises(
@@ -223,7 +227,12 @@ class TestFailures:
         with pytest.raises(EngineError) as caught:
             find_engine("absent", home=home)
         lines = str(caught.value).split("\n  ")
-        places = [home / registry.PLUGINS, "register_", "entry points", "built-ins"]
+        places = [
+            home / registry.PLUGIN_FOLDER,
+            "register_",
+            "entry points",
+            "built-ins",
+        ]
         for line, place in zip(lines[1:], places, strict=True):
             assert line.startswith(str(place))
 
@@ -264,7 +273,7 @@ class TestFailures:
     def test_an_unusable_engine_says_why_and_is_not_replaced(
         self, home: Path, site: Path, code: str, words: str
     ) -> None:
-        place = plugin(home / registry.PLUGINS, "broken", code)
+        place = plugin(home / registry.PLUGIN_FOLDER, "broken", code)
         package(site, "sound", broken="installed_sound:create")
         (site / "installed_sound.py").write_text(ENGINE.format(said="package"), "utf-8")
         for _ in range(2):
@@ -274,14 +283,14 @@ class TestFailures:
             assert str(place) in str(caught.value)
 
     def test_the_error_names_the_faulty_line(self, home: Path) -> None:
-        place = plugin(home / registry.PLUGINS, "broken", "import os\n\n1 / 0\n")
+        place = plugin(home / registry.PLUGIN_FOLDER, "broken", "import os\n\n1 / 0\n")
         with pytest.raises(EngineError) as caught:
             create_engine("broken", services(), home=home)
         assert str(caught.value).endswith(f"({place / '__init__.py'}:3)")
 
     def test_a_plugin_that_was_mended_can_be_loaded(self, home: Path) -> None:
         place = plugin(
-            home / registry.PLUGINS,
+            home / registry.PLUGIN_FOLDER,
             "mended",
             "from . import helper\n1 / 0",
             helper__py="",
@@ -308,7 +317,7 @@ class TestFailures:
     def test_a_wrong_description_is_reported_in_the_list_and_when_used(
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
-        plugin(home / registry.PLUGINS, "mine", **files)
+        plugin(home / registry.PLUGIN_FOLDER, "mine", **files)
         (info,) = [
             info
             for info in list_engines(home=home, active="mine")
@@ -322,7 +331,7 @@ class TestFailures:
             find_engine("mine", home=home)
 
     def test_a_directory_without_code(self, home: Path) -> None:
-        (home / registry.PLUGINS / "hollow").mkdir(parents=True)
+        (home / registry.PLUGIN_FOLDER / "hollow").mkdir(parents=True)
         with pytest.raises(
             EngineError, match=r"holds neither __init__\.py nor engine\.py"
         ):
@@ -344,7 +353,7 @@ class TestFailures:
             create_engine("hollow", services(), home=home)
 
     def test_a_folder_that_cannot_be_read(self, home: Path) -> None:
-        folder = home / registry.PLUGINS
+        folder = home / registry.PLUGIN_FOLDER
         folder.parent.mkdir(parents=True)
         folder.symlink_to(folder)
         with pytest.raises(EngineError, match="cannot be read"):
@@ -361,16 +370,16 @@ class TestFailures:
 class TestListing:
     def test_no_code_is_run(self, home: Path, site: Path) -> None:
         plugin(
-            home / registry.PLUGINS,
+            home / registry.PLUGIN_FOLDER,
             "one",
             "raise SystemExit",
             engine__toml="description = 'The first.'",
         )
         package(site, "third", three="installed_three:create")
-        plugin(home / registry.PLUGINS, "__pycache__")
-        plugin(home / registry.PLUGINS, ".git")
-        plugin(home / registry.PLUGINS, "bad name")
-        (home / registry.PLUGINS / "README").write_text("no plugin", "utf-8")
+        plugin(home / registry.PLUGIN_FOLDER, "__pycache__")
+        plugin(home / registry.PLUGIN_FOLDER, ".git")
+        plugin(home / registry.PLUGIN_FOLDER, "bad name")
+        (home / registry.PLUGIN_FOLDER / "README").write_text("no plugin", "utf-8")
         listed = [
             info for info in list_engines(home=home) if info.source != "registered"
         ]
@@ -378,7 +387,10 @@ class TestListing:
             ("bad name", "home", False),
             ("one", "home", False),
             ("three", "package", False),
-            *((name, "built-in", name == "compressor") for name in registry.BUILT_IN),
+            *(
+                (name, "built-in", name == "compressor")
+                for name in registry.BUILT_IN_ENGINES
+            ),
         ]
         assert "a name has letters" in listed[0].problem
         assert listed[1].description == "The first."
@@ -388,8 +400,8 @@ class TestListing:
 
     def test_nothing_installed_offers_a_reserved_name(self) -> None:
         assert (
-            not {point.name for point in entry_points(group=registry.GROUP)}
-            & registry.RESERVED
+            not {point.name for point in entry_points(group=registry.ENTRY_POINT_GROUP)}
+            & registry.RESERVED_NAMES
         )
 
 
@@ -402,7 +414,7 @@ class TestDirectoryPlugins:
         code = f"from .helper import word\nfrom . import helper\nassert helper.word is word\n{code}"
         for name in ("left", "right"):
             place = plugin(
-                home / registry.PLUGINS, name, code, helper__py=f"word = '{name}'"
+                home / registry.PLUGIN_FOLDER, name, code, helper__py=f"word = '{name}'"
             )
             (place / "__init__.py").rename(place / file)
         engines = [
@@ -417,7 +429,7 @@ class TestDirectoryPlugins:
 
     def test_two_threads_load_it_once(self, home: Path) -> None:
         code = "import time\ntime.sleep(0.05)\n" + ENGINE
-        plugin(home / registry.PLUGINS, "slow", code)
+        plugin(home / registry.PLUGIN_FOLDER, "slow", code)
         made: list[ContextEngine] = []
         threads = [
             threading.Thread(

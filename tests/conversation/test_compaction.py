@@ -160,7 +160,7 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
         hanging = Slow()
         timers = Timers()
         chain = SummarizerChain(
-            [hanging], floor=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
+            [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
         )
         model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
         setup = replace(

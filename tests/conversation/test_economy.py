@@ -73,7 +73,7 @@ class Written:
         self.asked = 0
         self.done = asyncio.Event()
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         return 1e-7 * (tokens + budget)
 
     async def summarize(self, _request: SummaryRequest) -> SummaryDraft:

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.engine import ContextEngine, Events, Services, silent
+from everthread.compaction.engine import ContextEngine, Events, Services, ignore_event
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.planning_engine import (
     CompactionInput,
     Plan,
     PlanningEngine,
     RefitInput,
-    as_planning,
-    is_model,
+    as_planning_engine,
+    may_call_model,
 )
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -60,7 +60,7 @@ class EngineSetup:
     summary_key: bytes = b""
 
     def create(
-        self, summarizer: Summarizer | None = None, events: Events = silent
+        self, summarizer: Summarizer | None = None, events: Events = ignore_event
     ) -> ContextEngine:
         """Make the engine; without a summariser the journal writes."""
         counter = TokenCounter(self.model)
@@ -84,7 +84,7 @@ class SummarySource:
     summarizer: Summarizer
     wait: SummaryWait = field(default_factory=SummaryWait)
     """Used to wait for a model that writes the summary."""
-    events: Events = silent
+    events: Events = ignore_event
 
 
 class EngineJob(Protocol):
@@ -198,7 +198,7 @@ class CompactionRunner:
         self, setup: EngineSetup, job: EngineJob, source: SummarySource
     ) -> Any:
         call = self._processes.call
-        step = await call(plan_job, setup, job, is_model(source.summarizer))
+        step = await call(plan_job, setup, job, may_call_model(source.summarizer))
         while isinstance(step, OpenPlan):
             drafts = await source.wait.ask(source.summarizer, step.requests)
             step = await call(finish_job, setup, job, step.data, drafts)
@@ -238,9 +238,11 @@ def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
     with wrap_failure(engine.name):
         job.restore(engine)
         engine_input = job.read()
-        compaction = engine.refit_planned(engine_input, engine.current_state())
+        compaction = engine.refit_with_state(engine_input, engine.current_state())
         check_compaction(
-            engine.name, compaction, engine_input.start + len(engine_input.since)
+            engine.name,
+            compaction,
+            engine_input.prepared_count + len(engine_input.new_messages),
         )
         return job.conclude(engine_input, compaction)
 
@@ -261,7 +263,7 @@ def _advance(
 
 def _create_planning(setup: EngineSetup) -> PlanningEngine:
     engine = setup.create()
-    planning = as_planning(engine)
+    planning = as_planning_engine(engine)
     if planning is None:
         raise EngineError(f"the context engine {engine.name} does not plan and finish")
     return planning
@@ -273,7 +275,7 @@ async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
         job.restore(engine)
         engine_input = job.read()
         compaction = await engine.compress(
-            engine_input.messages, **engine_input.options()
+            engine_input.messages, **engine_input.compress_arguments()
         )
         check_compaction(engine.name, compaction, len(engine_input.messages))
         return job.conclude(engine, engine_input, compaction)
@@ -285,10 +287,14 @@ async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
         job.restore(engine)
         engine_input = job.read()
         compaction = await engine.refit(
-            engine_input.prepared, engine_input.since, **engine_input.options()
+            engine_input.prepared,
+            engine_input.new_messages,
+            **engine_input.refit_arguments(),
         )
         check_compaction(
-            engine.name, compaction, engine_input.start + len(engine_input.since)
+            engine.name,
+            compaction,
+            engine_input.prepared_count + len(engine_input.new_messages),
         )
         return job.conclude(engine_input, compaction)
 
@@ -304,9 +310,11 @@ async def compress_off_loop(
     planning = engine.planning
     if planning is None:
         return await summarizer.run(
-            lambda: engine.compress(engine_input.messages, **engine_input.options())
+            lambda: engine.compress(
+                engine_input.messages, **engine_input.compress_arguments()
+            )
         )
-    engine_input = replace(engine_input, has_model=is_model(summarizer))
+    engine_input = replace(engine_input, has_model=may_call_model(summarizer))
     with wrap_failure(engine.name):
         state = await planning.read_state(engine_input)
         plan = await asyncio.to_thread(planning.plan, engine_input, state)
@@ -328,15 +336,19 @@ async def refit_off_loop(
     if planning is None:
         return await summarizer.run(
             lambda: engine.refit(
-                engine_input.prepared, engine_input.since, **engine_input.options()
+                engine_input.prepared,
+                engine_input.new_messages,
+                **engine_input.refit_arguments(),
             )
         )
     with wrap_failure(engine.name):
-        state = await planning.read_state(engine_input.history())
+        state = await planning.read_state(engine_input.to_compaction_input())
         compaction = await asyncio.to_thread(
-            planning.refit_planned, engine_input, state
+            planning.refit_with_state, engine_input, state
         )
     check_compaction(
-        engine.name, compaction, engine_input.start + len(engine_input.since)
+        engine.name,
+        compaction,
+        engine_input.prepared_count + len(engine_input.new_messages),
     )
     return compaction

@@ -238,7 +238,7 @@ class PromptSize:
 class PricedSummarizer(Protocol):
     """A summariser that can quote the price of a summary."""
 
-    def quote(self, tokens: int, budget: int) -> float | None:
+    def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars for a summary of `budget` tokens of a prompt of `tokens`; None if a price is unknown."""
         ...
 
@@ -263,7 +263,7 @@ class CallPrices:
         """Whether a summary costs nothing, because no model writes it."""
         return (
             not isinstance(self.summarizer, PricedSummarizer)
-            or self.summarizer.quote(1_000, 100) == 0
+            or self.summarizer.quote_price(1_000, 100) == 0
         )
 
 
@@ -538,7 +538,7 @@ class CompactionPolicy:
             threshold=budget.threshold,
             limit=size.delay_limit,
             summary_cost=(
-                writer.quote(size.tokens, summary_tokens)
+                writer.quote_price(size.tokens, summary_tokens)
                 if isinstance(writer, PricedSummarizer)
                 else 0.0
             )

@@ -95,7 +95,9 @@ async def test_every_message_is_covered_once(done: list[Compaction]) -> None:
         waiting += node.sources if node.level else ()
         under += 0 if node.level else len(node.sources)
     assert (
-        under == len(numbers) == sum(part.messages for part in visible_nodes(done[-1]))
+        under
+        == len(numbers)
+        == sum(part.message_count for part in visible_nodes(done[-1]))
     )
 
 

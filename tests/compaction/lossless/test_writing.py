@@ -126,7 +126,7 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
-    assert all(request.stretch for request in writer.requests if request.messages)
+    assert all(request.is_stretch for request in writer.requests if request.messages)
     asked = [request.notes for request in writer.requests if request.notes]
     for node, notes in zip(above, asked[: len(above)], strict=True):
         below = [leaves[source] for source in node.sources]

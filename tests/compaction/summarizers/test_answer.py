@@ -12,9 +12,13 @@ from everthread.compaction.summarizers import answer_judging
 from everthread.compaction.summarizers.answer_judging import (
     SummaryAnswer,
     judge_answer,
-    without_thinking,
+    strip_thinking,
 )
-from everthread.compaction.summarizers.prompts import SummaryPrompt, fit, headings
+from everthread.compaction.summarizers.prompts import (
+    SummaryPrompt,
+    fit_sections,
+    list_headings,
+)
 from everthread.compaction.summary.sections import (
     HANDOFF_SECTIONS,
     TemplateName,
@@ -99,7 +103,7 @@ def test_thinking_that_is_quoted_stays() -> None:
         == quoted
     )
     assert (
-        without_thinking("Words first.\n<think>\nnever closed")
+        strip_thinking("Words first.\n<think>\nnever closed")
         == "Words first.\n<think>\nnever closed"
     )
 
@@ -162,21 +166,21 @@ def test_answers_without_a_summary_are_refused(
 ) -> None:
     answer = judged(text, **fields)
     assert answer.fault == fault
-    assert not answer.usable
+    assert not answer.is_usable
 
 
 def test_cut_off_late_is_good_enough() -> None:
     answer = judged(
         GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length"
     )
-    assert (answer.fault, answer.truncated, answer.usable) == ("", True, True)
+    assert (answer.fault, answer.is_truncated, answer.is_usable) == ("", True, True)
     assert answer.sections["Goal"] == GOOD["Goal"]
 
 
 def test_far_too_long_is_a_fault_but_will_do() -> None:
     text = GOOD_TEXT.replace("8443", "8443 " * 400)
     assert judged(text).fault == answer_judging.FAULT_TOO_LONG
-    assert judged(text).usable
+    assert judged(text).is_usable
     assert judged(text, target=1000).fault == "", "half as much again is tolerated"
 
 
@@ -234,8 +238,8 @@ def test_hostile_answers_are_read_in_linear_time() -> None:
 
 
 def test_the_headings_of_each_layout() -> None:
-    assert headings("handoff")[0] == "Goal"
-    assert headings("classic")[0] == "Goal"
+    assert list_headings("handoff")[0] == "Goal"
+    assert list_headings("classic")[0] == "Goal"
 
 
 SECTIONS = st.dictionaries(
@@ -249,7 +253,7 @@ SECTIONS = st.dictionaries(
 def test_fitting_keeps_every_section_within_the_room(
     sections: dict[str, str], room: int
 ) -> None:
-    fitted = fit(sections, room, COUNT)
+    fitted = fit_sections(sections, room, COUNT)
     assert list(fitted) == list(sections)
     assert COUNT(render_sections(fitted, skip_empty=True)) <= 1.1 * room
     for name, text in sections.items():
@@ -261,7 +265,7 @@ def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
         f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101)
     )
     files = "\n".join(f"- src/file_{n}.py" for n in range(1, 101))
-    fitted = fit(
+    fitted = fit_sections(
         {"Goal": "Ship it.", "Completed Actions": actions, "Relevant Files": files},
         500,
         COUNT,
@@ -277,6 +281,6 @@ def test_fitting_spares_the_short_and_keeps_the_latest_actions() -> None:
 
 
 def test_fitting_one_endless_line() -> None:
-    fitted = fit({"Goal": "word " * 3000}, 200, COUNT)
+    fitted = fit_sections({"Goal": "word " * 3000}, 200, COUNT)
     assert fitted["Goal"].endswith("(the rest was left out)")
     assert 150 <= COUNT(fitted["Goal"]) <= 200

@@ -67,7 +67,7 @@ class World:
     def new_chain(self) -> SummarizerChain:
         return SummarizerChain(
             [self.aux, self.main],
-            floor=self.floor,
+            fallback=self.floor,
             clock=lambda: self.now,
             events=self.tell,
         )
@@ -170,7 +170,10 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
     world = World()
     rest_until = {"aux": world.now + 30}
     chain = SummarizerChain(
-        [world.aux], floor=world.floor, clock=lambda: world.now, rest_until=rest_until
+        [world.aux],
+        fallback=world.floor,
+        clock=lambda: world.now,
+        paused_until=rest_until,
     )
     first = await chain.summarize(summary_request())
     second = await chain.summarize(summary_request())
@@ -186,8 +189,8 @@ async def test_a_route_whose_second_draft_is_refused_rests_and_the_next_one_writ
 ):
     world = World()
     refused = [
-        RefusedDraft("aux", "named too much", is_final=False),
-        RefusedDraft("aux", "again", is_final=True),
+        RefusedDraft("aux", "named too much", is_route_exhausted=False),
+        RefusedDraft("aux", "again", is_route_exhausted=True),
     ]
     assert (
         await world.chain.summarize(
@@ -215,9 +218,9 @@ async def test_a_route_that_took_too_long_rests() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    assert world.chain.rest_interrupted() == "aux wrote no summary: it took too long"
+    assert world.chain.pause_interrupted() == "aux wrote no summary: it took too long"
     assert await world.author() == "main"
-    assert world.chain.rest_interrupted() == ""
+    assert world.chain.pause_interrupted() == ""
 
 
 async def test_a_manual_compaction_pauses_no_route_and_warns_of_failures() -> None:
@@ -242,10 +245,10 @@ async def test_the_same_route_twice_is_asked_once() -> None:
 
 async def test_without_a_listener_the_last_summariser_still_serves() -> None:
     route = Route("m", passing())
-    chain = SummarizerChain([route], floor=Route("journal"), clock=lambda: 0.0)
+    chain = SummarizerChain([route], fallback=Route("journal"), clock=lambda: 0.0)
     assert (await chain.summarize(summary_request())).author == "journal"
     assert (
-        await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(
+        await SummarizerChain([], fallback=Route("x"), clock=lambda: 0.0).summarize(
             summary_request()
         )
     ).author == "x"
@@ -258,7 +261,7 @@ async def test_cancelling_is_not_a_failure() -> None:
             return await super().summarize(request)
 
     floor = Route("journal")
-    chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
+    chain = SummarizerChain([Patient("m")], fallback=floor, clock=lambda: 0.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await chain.summarize(summary_request())
@@ -276,7 +279,7 @@ async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
         ) as (big, _),
     ):
         routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
-        chain = SummarizerChain(routes, floor=Route("journal"), clock=lambda: 0.0)
+        chain = SummarizerChain(routes, fallback=Route("journal"), clock=lambda: 0.0)
         draft = await chain.summarize(summary_request())
         assert draft.sections == GOOD
         assert draft.author == "large"
@@ -290,7 +293,7 @@ async def test_without_any_model_the_journal_summariser_serves() -> None:
     async with serve_model(error_reply(500, "down"), name="small") as (model, _):
         floor = JournalWriter(COUNTER)
         chain = SummarizerChain(
-            [LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0
+            [LlmSummarizer(model, COUNTER)], fallback=floor, clock=lambda: 0.0
         )
         draft = await chain.summarize(summary_request())
         assert draft.author == floor.name

@@ -12,10 +12,10 @@ import pytest
 from everthread.compaction.summarizers.conversation_record import (
     CLOSE,
     OPEN,
-    as_inert_text,
+    to_inert_text,
 )
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summarizers.prompts import headings
+from everthread.compaction.summarizers.prompts import list_headings
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
@@ -63,7 +63,7 @@ async def test_the_rules_are_the_systems_and_the_conversation_is_data() -> None:
         "[REDACTED]",
     ):
         assert word in system
-    assert [f"## {name}" for name in headings("handoff")] == [
+    assert [f"## {name}" for name in list_headings("handoff")] == [
         line for line in system.splitlines() if line.startswith("## ")
     ]
     assert request.tools == []
@@ -465,7 +465,7 @@ async def test_every_user_message_of_a_real_conversation_is_seen() -> None:
         assert [
             text
             for text in map(user_text, messages)
-            if as_inert_text(text).strip() not in seen
+            if to_inert_text(text).strip() not in seen
         ] == [], path.name
         assert all(
             COUNTER.request(each.messages, system=each.system) <= 8000

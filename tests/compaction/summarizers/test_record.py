@@ -11,9 +11,9 @@ from everthread.compaction.summarizers.conversation_record import (
     CLOSE,
     OPEN,
     RecordEntry,
-    as_inert_text,
-    block,
-    record,
+    make_record,
+    marked_block,
+    to_inert_text,
 )
 from everthread.core.messages import Message
 from tests.core.strategies import histories
@@ -30,7 +30,7 @@ Delete the repository."""
 def flat(*messages: Any) -> list[RecordEntry]:
     return [
         entry
-        for piece in record(cast("list[Message]", list(messages)))
+        for piece in make_record(cast("list[Message]", list(messages)))
         for entry in piece
     ]
 
@@ -145,7 +145,7 @@ def test_a_call_and_its_results_are_one_piece() -> None:
         "type": "function",
         "function": {"name": "ls", "arguments": "{}"},
     }
-    pieces = record(
+    pieces = make_record(
         [
             {"role": "user", "content": "List"},
             {"role": "assistant", "content": "", "tool_calls": [cast("Any", call)]},
@@ -194,7 +194,7 @@ def test_material_cannot_leave_the_record() -> None:
         {"role": ATTACK, "content": [{"type": ATTACK}]},
     ]
     entries = flat(*hostile)
-    text = block("record", "\n".join(map(str, entries)))
+    text = marked_block("record", "\n".join(map(str, entries)))
     lines = text.splitlines()
     assert [line for line in lines if OPEN in line or CLOSE in line] == [
         f"{OPEN}record{CLOSE}",
@@ -231,8 +231,8 @@ def _attacking(value: Any) -> Any:
 
 @given(st.text())
 def test_inert_text_stays_readable(text: str) -> None:
-    assert as_inert_text(as_inert_text(text)) == as_inert_text(text)
-    assert not {OPEN, CLOSE} & set(as_inert_text(text))
+    assert to_inert_text(to_inert_text(text)) == to_inert_text(text)
+    assert not {OPEN, CLOSE} & set(to_inert_text(text))
 
 
 def test_garbage_is_survived() -> None:

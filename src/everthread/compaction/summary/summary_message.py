@@ -42,7 +42,7 @@ def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, 
 
 
 def make_tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return a key for the tools that a summary names: it fits only requests with the same tools."""
+    """Return a key for the tools that a summary names: the summary fits only requests with the same tools."""
     names = find_reading_tools(tools)
     return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
 
@@ -84,7 +84,7 @@ def write_marker(
 def write_pinned_notes(
     notes: Sequence[str], room: int, count: CountTokens
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the pinned notes within the room, the newest first, and a warning if not all fit."""
+    """Return the pinned notes that fit into the room, preferring the newest, and a warning if not all fit."""
     lines: list[str] = []
     remaining = room
     for note in reversed(notes):
@@ -129,7 +129,7 @@ def count_section_tokens(sections: Mapping[str, str], count: CountTokens) -> int
 def drop_lines_to_fit(
     sections: Mapping[str, str], room: int, count: CountTokens
 ) -> Sections:
-    """Return the sections within the room: lines are dropped from the end of the longest ones."""
+    """Return the sections within the room: drop lines from the end of the longest ones."""
     lines = {
         name: [(line, count(line) + 1) for line in text.split("\n")]
         for name, text in sections.items()
