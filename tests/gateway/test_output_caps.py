@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from everthread.core.types import Reply
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
+from everthread.thread.events import CompactionReceipt
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    ProviderSetup,
+    open_manager_setup,
+)
 
 UNKNOWN = "orchid-unheard-of-1"
 WINDOW = 8_000
@@ -126,6 +135,88 @@ async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> No
         assert len(accepted_records(setup.provider)) == CALLS
         assert all(record.body["max_tokens"] > 3_000 for record in setup.provider.log)
         assert len(refusals(setup.provider)) <= 1
+
+
+def greedy_client(thinking: int = 0) -> HistoryClient:
+    """A client that asks for three quarters of the window. `thinking`: its budget for that."""
+    tool: Any = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object"}},
+    }
+    more: Any = (
+        {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
+    )
+    return HistoryClient("anthropic", tools=[tool], extra={"max_tokens": 6_000, **more})
+
+
+async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
+    """Talk until the client was compacted and its prompt has grown again."""
+    manager = setup.manager(recall=True, background=False)
+    prompt = 0
+    while not setup.of(CompactionReceipt) or prompt < 3_700:
+        client.add_user_message(f"Entry {len(client.messages)}: {FILLER * 6}")
+        await setup.send(manager, client)
+        prompt = setup.provider.log[-1].prompt_tokens
+
+
+async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) -> None:
+    async with open_manager_setup(
+        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
+    ) as setup:
+        client = greedy_client(thinking=3_200)
+        await fill_window(setup, client)
+        refused_before = len(refused(setup.provider))
+        receipts = len(setup.of(CompactionReceipt))
+        client.add_user_message("And now?")
+        await setup.send(setup.manager(recall=True, background=False), client)
+        last = setup.provider.log[-1]
+        assert len(refused(setup.provider)) == refused_before
+        assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
+        assert len(setup.of(CompactionReceipt)) == receipts, (
+            "the compaction is not a new one for the next process"
+        )
+
+
+async def test_a_recall_round_after_a_refusal_asks_for_what_the_window_still_leaves(
+    tmp_path: Path,
+) -> None:
+    async with open_manager_setup(
+        tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
+    ) as setup:
+        client = greedy_client()
+        await fill_window(setup, client)
+        await setup.store.forget_limits()
+        manager = setup.manager(recall=True, background=False)
+        client.add_user_message("What was the first entry?")
+        turn = await manager.prepare(client.incoming(setup.provider.url))
+        asked = await post(setup.provider, turn.sent.body)
+        assert asked.status_code == 400
+        lowered = await turn.recover(asked.status_code, asked.content)
+        assert lowered is not None
+        assert (await post(setup.provider, lowered.body)).status_code == 200
+        arguments = json.dumps({"query": "entry branch receipt"})
+        call: Any = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "recall", "arguments": arguments},
+        }
+        following = await turn.resume(
+            Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+        )
+        assert following is not None
+        answer = await post(setup.provider, following.body)
+        assert answer.status_code == 200, answer.text
+        first, second = setup.provider.log[-2:]
+        assert second.prompt_tokens > first.prompt_tokens
+        assert second.body["max_tokens"] >= 0.8 * (WINDOW - second.prompt_tokens)
+
+
+async def post(provider: Provider, body: bytes) -> httpx2.Response:
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    async with httpx2.AsyncClient(timeout=60) as http:
+        return await http.post(
+            f"{provider.url}/v1/messages", content=body, headers=headers
+        )
 
 
 async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:

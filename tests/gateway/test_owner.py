@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from tests.gateway.gateway_setup import CHAT, GatewaySetup
+from everthread.lab.provider import ServedModel
+from tests.gateway.gateway_setup import (
+    CHAT,
+    FILLER,
+    GatewaySetup,
+    open_setup_with_models,
+)
 
 FORWARDED = [
     {"forwarded": "for=192.0.2.1"},
@@ -52,6 +59,31 @@ async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
     assert {record.headers["authorization"] for record in gateways.provider.log} == {
         f"Bearer sk-login-{turn}" for turn in range(3)
     }, "each goes upstream"
+
+
+async def test_a_renewed_login_after_a_compaction_reuses_it(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
+    models = [ServedModel(CHAT, 8_000)]
+    async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
+        settings = "compression: {background: false, economics: false}\n"
+        url = await gateways.start("none", key=None, settings=settings)
+        talk = Talk(http, url)
+        thread = await talk.say(f"Page 0. {FILLER * 100}", "sk-first")
+        while not await gateways.store.compactions(thread):
+            thread = await talk.say(f"Another page. {FILLER * 100}", "sk-first")
+        made = await gateways.store.compactions(thread)
+        await gateways.wait_for_texts(thread, len(talk.messages))
+        resumed = Talk(http, await gateways.start("none", key=None, settings=settings))
+        resumed.messages = talk.messages
+        sent_before = gateways.provider.log[-1]
+        count = len(gateways.provider.log)
+        assert await resumed.say("Go on.", "sk-renewed") == thread
+        [sent] = gateways.provider.log[count:]
+        assert sent.status == 200, "it is managed from its first request on"
+        messages = sent_before.body["messages"]
+        assert sent.body["messages"][: len(messages)] == messages
+        assert await gateways.store.compactions(thread) == made
 
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))

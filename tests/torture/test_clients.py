@@ -32,6 +32,7 @@ from everthread.thread.recovery import TOO_LARGE
 from tests.torture.clients.install import AbsentError, install_npm, loopback_only
 from tests.torture.clients.model import FACT, QUESTION, RECALL, TASK, WHERE, file_text
 from tests.torture.clients.programs import PROGRAMS
+from tests.torture.clients.run import keep_bodies
 from tests.torture.clients.start import NO_NETWORK, keep_result, run_program
 from tests.torture.fleet import Fleet
 
@@ -331,6 +332,7 @@ async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> No
             heard = await run_client(client, tmp_path, job)
         finally:
             await fleet.close()
+    keep_bodies(tmp_path, provider.log)
     store = open_store(home / "everthread.db")
     threads = await store.list_threads()
     told = await store.history(threads[0].first.id)

@@ -139,13 +139,15 @@ def find_lower_cap(
 def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
     """Return the largest output cap that fits beside a prompt in a learnt window.
 
-    `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet.
+    `unreported`: how many tokens of the prompt are estimated, because the provider has not counted them yet. At most
+    half of the room is kept free for their error: a refusal costs less than an answer that is cut off.
     """
+    room = window - prompt_tokens
     margin = (
         prompt_tokens // REPORTED_MARGIN_DIVISOR
         + unreported // UNREPORTED_MARGIN_DIVISOR
     )
-    return max(window - prompt_tokens - margin, MIN_OUTPUT_CAP)
+    return max(room - min(margin, room // 2), MIN_OUTPUT_CAP)
 
 
 def slim_messages(

@@ -33,6 +33,7 @@ def read_text_file(name: str) -> str:
 
 
 PINNED = "Pinned by the user:"
+_KEY_SEPARATOR = " with "
 
 
 def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
@@ -43,7 +44,24 @@ def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, 
 def make_tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
     """Return a key for the tools that a summary names: the summary fits only requests with the same tools."""
     names = find_reading_tools(tools)
-    return f" with {','.join(names)}" if names else ""
+    return f"{_KEY_SEPARATOR}{','.join(names)}" if names else ""
+
+
+def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """Return a key without what `make_tools_key` added to it, and the names of those tools."""
+    engine, _, names = key.partition(_KEY_SEPARATOR)
+    return engine, tuple(names.split(",")) if names else ()
+
+
+def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+    """Return a summary, or JSON that holds it, with other tools that can read the covered messages."""
+    return text.replace(_write_recall_line(old_names), _write_recall_line(new_names))
+
+
+def _write_recall_line(names: Sequence[str]) -> str:
+    return read_text_file("recall").format(
+        tools=" and ".join(f"`{name}`" for name in names)
+    )
 
 
 def write_marker(
@@ -60,7 +78,7 @@ def write_marker(
     tool_names = find_reading_tools(tools) if services.is_stored else ()
     if not tool_names:
         return marker
-    return f"{marker}\n{read_text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in tool_names))}"
+    return f"{marker}\n{_write_recall_line(tool_names)}"
 
 
 def write_pinned_notes(

@@ -141,11 +141,20 @@ class CallerContext:
         self, states: Sequence[tuple[str, str]] = ()
     ) -> FoundRewrite:
         call = self._call
-        search_result = await self._services.rewrites.find(
-            call.sent, self._engine_keys, call.memory.search, states=states
+        rewrites = self._services.rewrites
+        keys = self._engine_keys
+        search_result = await rewrites.find(
+            call.sent, keys, call.memory.search, states=states
         )
         call.memory.search = search_result.search
-        return search_result
+        if call.memory.engine_keys == keys or not call.match.matched:
+            return search_result
+        call.memory.engine_keys = keys
+        known = search_result.rewrite
+        longer = await rewrites.adopt_longer(
+            call.sent, call.match.source, keys[0], known.length if known else 0
+        )
+        return replace(search_result, rewrite=longer or known)
 
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts of what left the context that the newest message is about, for this call only."""
@@ -261,6 +270,11 @@ class CallerContext:
             body=refusal.body,
         )
         await self.load_caps()
+        if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
+            # The prompt stays the same, and the provider has counted it.
+            self.state.calibration.observe(
+                call.model, verdict.input_tokens, call.estimate
+            )
         if learnt is not None:
             call.limit.window = learnt.tokens
             event = events.LimitLearnt(

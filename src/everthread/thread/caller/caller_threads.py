@@ -342,7 +342,7 @@ class CallerThreads:
                 call.limit.window,
                 threshold=call.budget(self.setup.options).threshold,
             )
-            state = CALLER_STATE, {**call.memory.context.dump(), **window.dump()}
+            state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)

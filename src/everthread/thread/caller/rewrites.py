@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.summary.summary_message import split_tools_key
 from everthread.core.messages import Message, calls_of
 from everthread.core.outputs import OutputToStore
 from everthread.core.tokens.budget import Budget
@@ -35,6 +36,7 @@ from everthread.thread.caller.replacement import (
     cover,
     name_tool,
     protected_head,
+    rename_reader,
     replacement_messages,
     replacement_text,
 )
@@ -60,12 +62,14 @@ from everthread.thread.wire_messages import JsonMessages, decode_messages
 PRUNE_ONLY = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
-RewriteKey = tuple[int, bytes]
 
 
-def rewrite_key(rewrite: Rewrite) -> RewriteKey:
-    """Return the key that distinguishes a rewrite from others of the same thread."""
-    return rewrite.length, rewrite.replacement
+def rewrite_key(rewrite: Rewrite) -> str:
+    """Return the key that distinguishes a rewrite from others of the same thread.
+
+    It stays the same in another process, when the client re-words its answers, and with other tools.
+    """
+    return f"{rewrite.length} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,29 @@ class RewriteStore:
             if best_rewrite is not None:
                 return FoundRewrite(best_rewrite, search, stored_states)
         return FoundRewrite(None, search, stored_states)
+
+    async def adopt_longer(
+        self, sent: SentHistory, thread: str, engine_key: str, length: int
+    ) -> Rewrite | None:
+        """Return a rewrite longer than `length` that the thread got when its client had other reading tools.
+
+        It is kept under the key of the present tools, and names them.
+        """
+        engine, names = split_tools_key(engine_key)
+        adopted = None
+        for other_key in await self._store.list_rewrite_engines(thread):
+            other_engine, other_names = split_tools_key(other_key)
+            if other_engine != engine or not names or other_names in ((), names):
+                continue
+            rewrite = (await self.find(sent, [other_key], None)).rewrite
+            if rewrite is not None and rewrite.length > length:
+                length = rewrite.length
+                text = rewrite.replacement.decode()
+                renamed = rename_reader(text, other_names, names)
+                adopted = replace(
+                    rewrite, engine=engine_key, replacement=renamed.encode()
+                )
+        return None if adopted is None else await self._store.put_rewrite(adopted)
 
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
