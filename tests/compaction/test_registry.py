@@ -388,9 +388,7 @@ class TestListing:
         write_plugin(home / registry.PLUGIN_FOLDER, "__pycache__")
         write_plugin(home / registry.PLUGIN_FOLDER, ".git")
         write_plugin(home / registry.PLUGIN_FOLDER, "bad name")
-        (home / registry.PLUGIN_FOLDER / "README").write_text(
-            "no write_plugin", "utf-8"
-        )
+        (home / registry.PLUGIN_FOLDER / "README").write_text("no plugin", "utf-8")
         listed = [
             info for info in list_engines(home=home) if info.source != "registered"
         ]

@@ -165,12 +165,12 @@ async def test_the_next_process_asks_for_what_the_window_leaves(tmp_path: Path) 
     ) as setup:
         client = greedy_client(thinking=3_200)
         await fill_window(setup, client)
-        refused_before = len(refused(setup.provider))
+        refused_before = len(refusals(setup.provider))
         receipts = len(setup.of(CompactionReceipt))
         client.add_user_message("And now?")
         await setup.send(setup.manager(recall=True, background=False), client)
         last = setup.provider.log[-1]
-        assert len(refused(setup.provider)) == refused_before
+        assert len(refusals(setup.provider)) == refused_before
         assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
         assert len(setup.of(CompactionReceipt)) == receipts, (
             "the compaction is not a new one for the next process"

@@ -68,13 +68,15 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
     async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        talk = Talk(http, url)
+        talk = HttpConversation(http, url)
         thread = await talk.say(f"Page 0. {FILLER * 100}", "sk-first")
         while not await gateways.store.compactions(thread):
             thread = await talk.say(f"Another page. {FILLER * 100}", "sk-first")
         made = await gateways.store.compactions(thread)
         await gateways.wait_for_texts(thread, len(talk.messages))
-        resumed = Talk(http, await gateways.start("none", key=None, settings=settings))
+        resumed = HttpConversation(
+            http, await gateways.start("none", key=None, settings=settings)
+        )
         resumed.messages = talk.messages
         sent_before = gateways.provider.log[-1]
         count = len(gateways.provider.log)
