@@ -28,7 +28,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.providers.local import LocalModel
-from everthread.thread.recovery import TOO_LARGE
+from everthread.thread.recovery import SIZE_REFUSALS
 from tests.torture.clients.install import AbsentError, install_npm, loopback_only
 from tests.torture.clients.model import FACT, QUESTION, RECALL, TASK, WHERE, file_text
 from tests.torture.clients.programs import PROGRAMS
@@ -235,7 +235,7 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     )
     assert not any(found["codes"]), found["errors"]
     assert found["refused"] == []
-    assert all(kind in TOO_LARGE for kind in found["upstream_refusals"]), found[
+    assert all(kind in SIZE_REFUSALS for kind in found["upstream_refusals"]), found[
         "upstream_errors"
     ]
     assert len(found["upstream_refusals"]) <= 2, (
@@ -362,7 +362,7 @@ async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> No
         classify_error(status=record.status, message=record.error).kind
         for record in refused
     ]
-    assert all(kind in TOO_LARGE for kind in kinds), [
+    assert all(kind in SIZE_REFUSALS for kind in kinds), [
         (record.status, record.error) for record in refused
     ]
     assert len(kinds) <= 2, "limits are learnt from the first refusal"
